@@ -1,0 +1,348 @@
+"""Lists of items: the one place that knows how they are laid out.
+
+Every loss and metric takes the same two layouts, and turns them into :class:`Lists` first:
+
+- padded: ``[..., n]`` tensors, with a boolean ``mask`` that is True on real items. Padding may stand
+  anywhere and hold anything, NaN included;
+- flat: ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is ``offsets[b]:offsets[b + 1]``.
+  Without offsets, a 1-D tensor is one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A batch of lists in the one layout the library computes on: ``[b, n]`` and a mask.
+
+    Padding holds zeros. ``shape`` is the caller's batch shape, which per-list results are given in.
+
+    >>> lists = Lists.of([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
+    >>> lists.scores.tolist(), lists.mask.tolist()
+    ([[3.0, 0.0], [1.0, 2.0]], [[True, False], [True, True]])
+    """
+
+    scores: Float[Tensor, "b n"]
+    labels: Float[Tensor, "b n"]
+    mask: Bool[Tensor, "b n"]
+    item_weights: Float[Tensor, "b n"] | None
+    list_weights: Float[Tensor, " b"] | None
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+    ) -> Lists:
+        """Check the input, name what is wrong with it, and bring it into the common layout."""
+        scores, labels = as_scores(scores), torch.as_tensor(labels)
+        if labels.shape != scores.shape:
+            raise ValueError(
+                f"labels have shape {_shape(labels)}, scores {_shape(scores)}: they must agree"
+            )
+        if offsets is not None:
+            offsets = _check_offsets(offsets, scores, mask)
+        else:
+            mask = check_mask(mask, scores)
+        labels = labels.to(scores)
+        _check_values(scores, labels, mask)
+        item_weights, list_weights = _split_weights(weights, scores, offsets)
+
+        if offsets is not None:
+            mask = _ragged_mask(offsets, scores.device)
+            shape = (len(offsets) - 1,)
+            scores, labels = _pad(scores, mask), _pad(labels, mask)
+            item_weights = None if item_weights is None else _pad(item_weights, mask)
+        else:
+            shape = tuple(scores.shape[:-1]) or (1,)
+            scores, labels, mask = _rows(scores), _rows(labels), _rows(mask)
+            item_weights = None if item_weights is None else _rows(item_weights)
+        zero = scores.new_zeros(())
+        return cls(
+            scores=torch.where(mask, scores, zero),
+            labels=torch.where(mask, labels, zero),
+            mask=mask,
+            item_weights=None if item_weights is None else torch.where(mask, item_weights, zero),
+            list_weights=None if list_weights is None else list_weights.reshape(-1),
+            shape=shape,
+        )
+
+    @property
+    def lengths(self) -> Int[Tensor, " b"]:
+        """The number of real items of each list."""
+        return self.mask.sum(-1)
+
+    def weighted(self, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """Per-item terms times the item weights, where there are any."""
+        return terms if self.item_weights is None else terms * self.item_weights
+
+
+def as_scores(scores: Any) -> Tensor:
+    """Scores as a floating-point tensor of at least one dimension; half precision becomes float32.
+
+    >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
+    (torch.float32, torch.float32)
+    """
+    scores = torch.as_tensor(scores)
+    if scores.dim() == 0:
+        raise ValueError("scores must have at least one dimension, the items; found a single number")
+    if scores.is_complex() or scores.dtype == torch.bool:
+        raise ValueError(f"scores must be real numbers, found {scores.dtype}")
+    if not scores.is_floating_point() or scores.dtype.itemsize < 4:
+        return scores.to(torch.float32)
+    return scores
+
+
+def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
+    """The mask of padded scores, all True when there is none."""
+    if mask is None:
+        return torch.ones_like(scores, dtype=torch.bool)
+    mask = torch.as_tensor(mask, device=scores.device)
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean (True = real item), found {mask.dtype}")
+    if mask.shape != scores.shape:
+        raise ValueError(f"mask has shape {_shape(mask)}, scores {_shape(scores)}: they must agree")
+    return mask
+
+
+def check_cutoff(k: int | None) -> int | None:
+    """A rank cutoff: None for the whole list, or a whole number of at least 1."""
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+        raise ValueError(f"k must be a whole number of at least 1, or None; found {k!r}")
+    return k
+
+
+def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
+    """An option that takes one of a few values."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{option} must be one of {listed}; found {value!r}")
+
+
+def check_positive(option: str, value: float) -> None:
+    """A number above zero, such as a temperature."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{option} must be a number above 0, found {value!r}")
+
+
+def reduce(
+    values: Float[Tensor, " b"],
+    defined: Bool[Tensor, " b"],
+    lists: Lists,
+    reduction: Reduction,
+) -> Float[Tensor, "..."]:
+    """Per-list losses to the result: lists on which the loss is undefined are left out.
+
+    ``"mean"`` is the weighted mean over the lists that are in, 0 when there are none; ``"sum"`` the
+    weighted sum; ``"none"`` the weighted values in the caller's batch shape, 0 for lists left out.
+    """
+    weights = defined.to(values)
+    if lists.list_weights is not None:
+        weights = weights * lists.list_weights
+    values = values * weights
+    if reduction == "none":
+        return values.reshape(lists.shape)
+    if reduction == "sum":
+        return values.sum()
+    return divide(values.sum(), weights.sum())
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient, and 0 with a zero gradient where the denominator is not above 0.
+
+    >>> divide(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]))
+    tensor([0.5000, 0.0000])
+    """
+    above = denominator > 0
+    return torch.where(above, numerator, 0.0) / torch.where(above, denominator, 1.0)
+
+
+def descending(
+    scores: Float[Tensor, "b n"],
+    mask: Bool[Tensor, "b n"],
+    labels: Float[Tensor, "b n"] | None = None,
+) -> Int[Tensor, "b n"]:
+    """The order of the items by descending score, padding last.
+
+    Ties are broken by input order or, given ``labels``, against the scores: the less relevant item
+    first. So the order never leaks from how a file was sorted, and a constant score looks as bad as
+    it may be.
+
+    >>> mask = torch.ones(1, 3, dtype=torch.bool)
+    >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask).tolist()
+    [[1, 0, 2]]
+    >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask, torch.tensor([[1.0, 0, 0]])).tolist()
+    [[1, 2, 0]]
+    """
+    lowest = torch.finfo(scores.dtype).min
+    keys = scores.detach().clamp(min=lowest).masked_fill(~mask, float("-inf"))
+    if labels is None:
+        return keys.argsort(dim=-1, descending=True, stable=True)
+    by_label = labels.argsort(dim=-1, stable=True)
+    by_score = keys.gather(-1, by_label).argsort(dim=-1, descending=True, stable=True)
+    return by_label.gather(-1, by_score)
+
+
+def invert(order: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """The inverse permutation: where each item went."""
+    positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, positions)
+
+
+def hard_ranks(
+    scores: Float[Tensor, "b n"],
+    mask: Bool[Tensor, "b n"],
+    labels: Float[Tensor, "b n"] | None = None,
+) -> Float[Tensor, "b n"]:
+    """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
+    return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
+
+
+def tie_groups(
+    scores: Float[Tensor, "b n"],
+) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+    """Where each item's group of equal scores starts and ends (exclusive), in sorted scores.
+
+    >>> start, end = tie_groups(torch.tensor([[3.0, 2.0, 2.0, 1.0]]))
+    >>> start.tolist(), end.tolist()
+    ([[0, 1, 1, 3]], [[1, 3, 3, 4]])
+    """
+    n = scores.shape[-1]
+    positions = torch.arange(n, device=scores.device)
+    edge = torch.ones_like(scores[:, :1], dtype=torch.bool)
+    differs = scores[:, 1:] != scores[:, :-1]
+    first, last = torch.cat([edge, differs], -1), torch.cat([differs, edge], -1)
+    start = torch.where(first, positions, 0).cummax(-1).values
+    end = torch.where(last, positions + 1, n).flip(-1).cummin(-1).values.flip(-1)
+    return start, end
+
+
+class Randomness:
+    """Random numbers per item that depend on the seed and the items, not on how they are padded.
+
+    Args:
+        seed: a number, a ``torch.Generator``, or None for PyTorch's own generator.
+    """
+
+    def __init__(self, seed: int | torch.Generator | None) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int | torch.Generator | None):
+            raise ValueError(f"seed must be a whole number or a torch.Generator, found {seed!r}")
+        self._generators: dict[str, torch.Generator] = {}
+        if isinstance(seed, torch.Generator):
+            self._generators[str(seed.device)] = seed
+            seed = seed.initial_seed()
+        self.seed = seed
+
+    def exponential(
+        self, mask: Bool[Tensor, "b n"], samples: int = 1
+    ) -> Float[Tensor, "samples b n"]:
+        """Standard exponential numbers on the real items, above 0; 1 on padding."""
+        drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
+        drawn.exponential_(generator=self._generator(mask.device)).clamp_(min=1e-300)
+        numbers = torch.ones(samples, *mask.shape, dtype=torch.float64, device=mask.device)
+        return numbers.masked_scatter_(mask.expand_as(numbers), drawn)
+
+    def _generator(self, device: torch.device) -> torch.Generator | None:
+        if self.seed is None:
+            return None
+        if str(device) not in self._generators:
+            generator = torch.Generator(device).manual_seed(self.seed)
+            self._generators[str(device)] = generator
+        return self._generators[str(device)]
+
+
+def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> Int[Tensor, " c"]:
+    if mask is not None:
+        raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
+    offsets = torch.as_tensor(offsets)
+    if offsets.dim() != 1 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+        raise ValueError(
+            f"offsets must be whole numbers in one dimension, found {offsets.dtype} {_shape(offsets)}"
+        )
+    if scores.dim() != 1:
+        raise ValueError(f"with offsets, scores must have one dimension, found {_shape(scores)}")
+    host = offsets.to("cpu", torch.int64)
+    if len(host) < 1 or host[0] != 0 or host[-1] != len(scores):
+        ends = "nothing" if len(host) < 1 else f"{int(host[0])} to {int(host[-1])}"
+        raise ValueError(
+            f"offsets must run from 0 to the number of items, {len(scores)}; found {ends}"
+        )
+    if (host.diff() < 0).any():
+        at = int((host.diff() < 0).nonzero()[0]) + 1
+        raise ValueError(
+            f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
+        )
+    return host
+
+
+def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+    bad_scores, bad_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
+    if mask is not None:
+        bad_scores, bad_labels = bad_scores & mask, bad_labels & mask
+    if not (bad_scores | bad_labels).any():
+        return
+    name, tensor, bad = ("scores", scores, bad_scores)
+    wanted = "scores must be numbers"
+    if not bad_scores.any():
+        name, tensor, bad = ("labels", labels, bad_labels)
+        wanted = "labels must be finite and not negative (mark padding with mask, not with a label)"
+    at = tuple(bad.nonzero()[0].tolist())
+    where = ", ".join(map(str, at))
+    raise ValueError(f"{name}[{where}] = {tensor[at].item():g}: {wanted}")
+
+
+def _split_weights(
+    weights: Any, scores: Tensor, offsets: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Item weights and list weights, told apart by shape."""
+    if weights is None:
+        return None, None
+    weights = torch.as_tensor(weights).to(scores)
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise ValueError("weights must be finite and not negative")
+    per_list = scores.shape[:-1] if offsets is None else torch.Size([len(offsets) - 1])
+    if weights.shape == scores.shape:
+        return weights, None
+    if weights.shape == per_list or (not per_list and weights.shape == (1,)):
+        return None, weights
+    raise ValueError(
+        f"weights have shape {_shape(weights)}: give one per item, {_shape(scores)}, "
+        f"or one per list, {tuple(per_list)}"
+    )
+
+
+def _ragged_mask(offsets: Tensor, device: torch.device) -> Tensor:
+    lengths = offsets.diff()
+    width = max(1, int(lengths.max())) if len(lengths) else 1
+    return (torch.arange(width) < lengths[:, None]).to(device)
+
+
+def _pad(flat: Tensor, mask: Tensor) -> Tensor:
+    return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
+
+
+def _rows(padded: Tensor) -> Tensor:
+    """``[..., n]`` as ``[b, n]`` with n of at least 1."""
+    if padded.shape[-1] == 0:
+        padded = torch.nn.functional.pad(padded, (0, 1))
+    return padded.reshape(-1, padded.shape[-1])
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

@@ -1,0 +1,156 @@
+"""What a relaxation is: scores in, a relaxed permutation or relaxed ranks out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import as_scores, check_cutoff, check_mask
+from rankgrad.sorting.schedules import Schedule
+from rankgrad.specs import Registry, spec_of
+
+relaxations: Registry[Relaxation] = Registry("relaxation")
+
+Route = Literal["permutation", "ranks"]
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """A relaxation of sorting in descending order.
+
+    Calling it gives its native form, the first of ``gives``:
+
+    - ``"permutation"``: ``P [..., k, n]``; row r is a distribution over the items for rank r. Rows
+      past the end of a list and columns of padding are zero.
+    - ``"ranks"``: ``[..., n]``, 1-based; 0 on padding.
+
+    ``limit`` are the settings near the zero-temperature limit, where it equals the exact sort.
+
+    A subclass implements ``_permutation`` or ``_ranks`` on ``[b, n]`` scores, and may implement
+    ``_sort`` where values can be sorted without the whole permutation.
+    """
+
+    name: ClassVar[str]
+    limit: ClassVar[dict[str, Any]]
+
+    @property
+    def gives(self) -> tuple[Route, ...]:
+        """The forms it comes in, the native one first."""
+        return ("permutation", "ranks")
+
+    def __call__(
+        self,
+        scores: Float[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"] | None = None,
+        k: int | None = None,
+    ) -> Float[Tensor, "*out"]:
+        if self.gives[0] == "ranks":
+            return self.ranks(scores, mask)
+        return self.permutation(scores, mask, k)
+
+    def permutation(
+        self,
+        scores: Float[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"] | None = None,
+        k: int | None = None,
+    ) -> Float[Tensor, "*b k n"]:
+        """The first ``k`` rows (all, if None) of the relaxed permutation."""
+        self._require("permutation")
+        scores, mask, batch = _rows(scores, mask)
+        n = scores.shape[-1]
+        rows = n if check_cutoff(k) is None else int(k or n)
+        top = self.at(0.0)._permutation(scores, mask, min(rows, n))
+        if rows > n:
+            top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
+        return top.reshape(*batch, rows, n)
+
+    def ranks(
+        self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
+    ) -> Float[Tensor, "*b n"]:
+        """The relaxed rank of every item."""
+        self._require("ranks")
+        scores, mask, batch = _rows(scores, mask)
+        ranks = self.at(0.0)._ranks(scores, mask)
+        return ranks.reshape(*batch, scores.shape[-1])
+
+    def sort(
+        self,
+        values: Float[Tensor, "b c n"],
+        scores: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b c k"]:
+        """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
+        self._require("permutation")
+        return self._sort(values, scores, mask, k)
+
+    def draws(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "samples b n"]:
+        """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
+        return scores[None]
+
+    def at(self, progress: float) -> Self:
+        """This relaxation with every schedule at its value for this training progress."""
+        changes: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Schedule | Relaxation):
+                now = value.at(progress)
+                if now is not value:
+                    changes[field.name] = now
+        return replace(self, **changes) if changes else self
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name))
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        raise TypeError(f"{type(self).__name__} gives {self.gives[0]}, not a permutation")
+
+    def _ranks(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        return expected_ranks(self._permutation(scores, mask, scores.shape[-1]))
+
+    def _sort(
+        self,
+        values: Float[Tensor, "b c n"],
+        scores: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b c k"]:
+        return values @ self._permutation(scores, mask, k).mT
+
+    def _require(self, route: Route) -> None:
+        if route not in self.gives:
+            raise ValueError(f"{self} gives {' and '.join(self.gives)}, not {route}")
+
+
+def expected_ranks(permutation: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
+    """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding."""
+    ranks = torch.arange(1, permutation.shape[-1] + 1).to(permutation)
+    mass = permutation.sum(-2)
+    tiny = torch.finfo(mass.dtype).tiny
+    return (ranks @ permutation) / mass.clamp(min=tiny)
+
+
+def as_relaxation(value: Any) -> Relaxation:
+    """A relaxation, or the spec of one."""
+    return relaxations.get(value)
+
+
+def _rows(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Scores and mask as ``[b, n]`` with zeros on padding, and the batch shape."""
+    scores = as_scores(scores)
+    mask = check_mask(mask, scores)
+    if bool((~scores.isfinite() & mask).any()):
+        raise ValueError("scores must be finite on real items; found NaN or infinity")
+    scores = torch.where(mask, scores, scores.new_zeros(()))
+    n = scores.shape[-1]
+    return scores.reshape(-1, n), mask.reshape(-1, n), tuple(scores.shape[:-1])

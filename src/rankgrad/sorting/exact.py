@@ -1,0 +1,111 @@
+"""The exact sort, as an oracle, and the exact sort with a relaxed gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.sorting.base import Relaxation, Route, as_relaxation, relaxations
+from rankgrad.sorting.neuralsort import NeuralSort
+
+
+@relaxations.register("exact")
+@dataclass(frozen=True)
+class Exact(Relaxation):
+    """The permutation matrix of the exact sort; tied items share their ranks equally. No gradient.
+
+    >>> Exact()(torch.tensor([0.2, 0.9, 0.9]), k=2)
+    tensor([[0.0000, 0.5000, 0.5000],
+            [0.0000, 0.5000, 0.5000]])
+    """
+
+    name: ClassVar[str] = "exact"
+    limit: ClassVar[dict[str, Any]] = {}
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        order, inside, start, end = _ranked(scores, mask)
+        group = torch.where(inside, start, -1)
+        same = group[:, :k, None] == group.gather(-1, invert(order))[:, None, :]
+        real = inside[:, :k, None] & mask[:, None, :]
+        return (same & real).to(scores.dtype) / (end - start)[:, :k, None]
+
+    def _ranks(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        order, inside, start, end = _ranked(scores, mask)
+        ranks = torch.where(inside, (start + end + 1) / 2, 0.0)
+        return ranks.gather(-1, invert(order)).to(scores.dtype)
+
+    def _sort(
+        self,
+        values: Float[Tensor, "b c n"],
+        scores: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b c k"]:
+        order, inside, start, end = (x[:, None, :].expand_as(values) for x in _ranked(scores, mask))
+        ranked = torch.where(inside, values.gather(-1, order), 0.0)
+        sums = torch.zeros_like(ranked).scatter_add(-1, start, ranked).gather(-1, start)
+        return (sums / (end - start) * inside)[:, :, :k]
+
+
+@relaxations.register("straight_through")
+@dataclass(frozen=True)
+class StraightThrough(Relaxation):
+    """The exact sort on the way forward, the gradient of a relaxation on the way back.
+
+    Args:
+        base: the relaxation that gives the gradient.
+
+    >>> StraightThrough(NeuralSort())(torch.tensor([0.2, 0.9, 0.5]), k=1)
+    tensor([[0., 1., 0.]])
+    """
+
+    name: ClassVar[str] = "straight_through"
+    limit: ClassVar[dict[str, Any]] = {}
+
+    base: Relaxation = NeuralSort()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", as_relaxation(self.base))
+
+    @property
+    def gives(self) -> tuple[Route, ...]:
+        return self.base.gives
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        soft = self.base._permutation(scores, mask, k)
+        return Exact()._permutation(scores, mask, k) + (soft - soft.detach())
+
+    def _ranks(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        soft = self.base._ranks(scores, mask)
+        return Exact()._ranks(scores, mask) + (soft - soft.detach())
+
+    def _sort(
+        self,
+        values: Float[Tensor, "b c n"],
+        scores: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b c k"]:
+        soft = self.base._sort(values, scores, mask, k)
+        return Exact()._sort(values, scores, mask, k) + (soft - soft.detach())
+
+
+def _ranked(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The order, where real items stand in it, and each position's tie group."""
+    order = descending(scores, mask)
+    inside = mask.gather(-1, order)
+    ranked = scores.detach().gather(-1, order).masked_fill(~inside, float("-inf"))
+    return order, inside, *tie_groups(ranked)

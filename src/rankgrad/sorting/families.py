@@ -1,0 +1,81 @@
+"""The relaxations the grid of losses is named after: ``<family>_<metric>@k``.
+
+Each function's arguments are the options that its losses take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rankgrad.sorting.base import Relaxation, relaxations
+from rankgrad.sorting.exact import StraightThrough
+from rankgrad.sorting.fastsort import FastSort
+from rankgrad.sorting.lapsum import LapSum
+from rankgrad.sorting.neuralsort import NeuralSort
+from rankgrad.sorting.optimal_transport import OptimalTransport
+from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.sigmoid import SigmoidRanks
+from rankgrad.sorting.sinkhorn import Sinkhorn
+from rankgrad.sorting.smoothi import SmoothI
+from rankgrad.sorting.softsort import SoftSort
+from rankgrad.sorting.tree import Tree
+
+
+@relaxations.register("approx")
+def approx(alpha: float | Schedule = 1.0) -> Relaxation:
+    """Sigmoid ranks, as in ApproxNDCG.
+
+    >>> print(approx(alpha=10.0))
+    sigmoid(alpha=10.0)
+    """
+    return SigmoidRanks(alpha)
+
+
+@relaxations.register("neural")
+def neural(
+    temperature: float | Schedule = 1.0,
+    sinkhorn: bool = True,
+    iterations: int = 30,
+    tolerance: float = 1e-6,
+    transposed: bool = False,
+) -> Relaxation:
+    """NeuralSort with Sinkhorn scaling, as in NeuralNDCG (neuralndcg §4).
+
+    >>> print(neural(temperature=0.5))
+    sinkhorn(base=neuralsort(temperature=0.5))
+    """
+    base = NeuralSort(temperature)
+    return Sinkhorn(base, iterations, tolerance, transposed) if sinkhorn else base
+
+
+@relaxations.register("pirank")
+def pirank(
+    temperature: float | Schedule = 1.0,
+    depth: int = 1,
+    branching: Sequence[int] | None = None,
+    keep: Sequence[int] | None = None,
+    straight_through: bool = False,
+) -> Relaxation:
+    """NeuralSort's top rows, plain or by divide and conquer, as in PiRank (pirank §3).
+
+    >>> print(pirank(depth=2, straight_through=True))
+    straight_through(base=tree(depth=2))
+    """
+    relaxation: Relaxation = NeuralSort(temperature)
+    if branching is not None:
+        relaxation = Tree(relaxation, branching=branching, keep=keep)
+    elif depth != 1:
+        relaxation = Tree(relaxation, depth=depth, keep=keep)
+    return StraightThrough(relaxation) if straight_through else relaxation
+
+
+FAMILIES: dict[str, Callable[..., Relaxation]] = {
+    "approx": approx,
+    "fastsort": FastSort,
+    "lapsum": LapSum,
+    "neural": neural,
+    "ot": OptimalTransport,
+    "pirank": pirank,
+    "smoothi": SmoothI,
+    "softsort": SoftSort,
+}

@@ -1,0 +1,256 @@
+"""Fast soft sorting and ranking (Blondel et al. 2020): projection onto the permutahedron.
+
+The permutahedron of w is the convex hull of all orders of w. A projection onto it is one sort and
+one isotonic regression, O(n log n), piecewise smooth with exact gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rankgrad.lists import (
+    as_scores,
+    check_choice,
+    check_cutoff,
+    check_mask,
+    check_positive,
+    descending,
+    invert,
+)
+from rankgrad.sorting.base import Relaxation, Route, relaxations
+from rankgrad.sorting.neuralsort import set_temperature
+from rankgrad.sorting.schedules import Schedule
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Regularization = Literal["l2", "entropic", "kl"]
+REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")
+
+try:
+    from numba import njit
+except ImportError:  # the same loop, interpreted
+
+    def njit(**_: object) -> Callable[[Function], Function]:
+        return lambda function: function
+
+
+@relaxations.register("fastsort")
+@dataclass(frozen=True)
+class FastSort(Relaxation):
+    """Soft ranks: the projection of ``-s / strength`` onto the permutahedron of 1..n.
+
+    Blondel et al. 2020, eq. 6. ``"l2"`` is the Euclidean projection, ``"entropic"`` the projection
+    of ``exp(-s / strength)`` in Kullback-Leibler divergence. At strength → 0 it is the exact rank;
+    for l2, below some strength above 0 already.
+
+    Args:
+        strength: of the regularisation, > 0, or a schedule.
+        regularization: ``"l2"`` or ``"entropic"``.
+
+    >>> FastSort(strength=1.0)(torch.tensor([0.2, 0.9, 0.5]))
+    tensor([2.3333, 1.6333, 2.0333])
+    """
+
+    name: ClassVar[str] = "fastsort"
+    limit: ClassVar[dict[str, Any]] = {"strength": 1e-5}
+
+    strength: float | Schedule = 1.0
+    regularization: Regularization = "l2"
+
+    def __post_init__(self) -> None:
+        set_temperature(self, "strength")
+        check_choice("regularization", self.regularization, REGULARIZATIONS)
+
+    @property
+    def gives(self) -> tuple[Route, ...]:
+        return ("ranks",)
+
+    def _ranks(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        return _soft_ranks(-scores / self.strength, mask, self.regularization)
+
+
+def soft_rank(
+    values: Float[Tensor, "*b n"],
+    regularization: Regularization = "l2",
+    regularization_strength: float = 1.0,
+    *,
+    descending: bool = False,
+    mask: Bool[Tensor, "*b n"] | None = None,
+) -> Float[Tensor, "*b n"]:
+    """Soft ranks of the values; as in torchsort, rank 1 is the smallest unless ``descending``.
+
+    >>> soft_rank(torch.tensor([8.0, 0, 5, 3, 2, 1, 6, 7, 9]))
+    tensor([8., 1., 5., 4., 3., 2., 6., 7., 9.])
+    """
+    rows, inside = _rows(values, regularization, regularization_strength, mask)
+    sign = -1.0 if descending else 1.0
+    ranks = _soft_ranks(sign * rows / regularization_strength, inside, regularization)
+    return ranks.reshape(values.shape)
+
+
+def soft_sort(
+    values: Float[Tensor, "*b n"],
+    regularization: Regularization = "l2",
+    regularization_strength: float = 1.0,
+    *,
+    descending: bool = False,
+    mask: Bool[Tensor, "*b n"] | None = None,
+) -> Float[Tensor, "*b n"]:
+    """Softly sorted values; as in torchsort, ascending unless ``descending``. Padding goes last, as 0.
+
+    The projection of ``(n, ..., 1) / strength`` onto the permutahedron of the values
+    (Blondel et al. 2020, eq. 5).
+
+    >>> soft_sort(torch.tensor([5.0, 1.0, 2.0]))
+    tensor([1.6667, 2.6667, 3.6667])
+    """
+    rows, inside = _rows(values, regularization, regularization_strength, mask)
+    sign = 1.0 if descending else -1.0
+    order = _descending(sign * rows, inside)
+    front = inside.gather(-1, order)
+    weights = (sign * rows).gather(-1, order)
+    anchors = _countdown(front).to(rows.dtype) / regularization_strength
+    project = _project_l2 if regularization == "l2" else _project_entropic
+    result = sign * project(anchors, weights, front)
+    return torch.where(front, result, 0.0).reshape(values.shape)
+
+
+def soft_topk_mask(
+    values: Float[Tensor, "*b n"],
+    k: int,
+    regularization: Regularization = "l2",
+    regularization_strength: float = 1.0,
+    *,
+    mask: Bool[Tensor, "*b n"] | None = None,
+) -> Float[Tensor, "*b n"]:
+    """A relaxed indicator of the k largest values: numbers in [0, 1] that sum to k.
+
+    The projection of ``values / strength`` onto the permutahedron of k ones and n - k zeros.
+
+    >>> soft_topk_mask(torch.tensor([3.0, 0.0, 1.5, 1.0]), k=2, regularization_strength=1.0)
+    tensor([1.0000, 0.0000, 0.7500, 0.2500])
+    """
+    check_cutoff(k)
+    rows, inside = _rows(values, regularization, regularization_strength, mask)
+    order = _descending(rows, inside)
+    front = inside.gather(-1, order)
+    ones = (torch.arange(rows.shape[-1], device=rows.device) < k) & front
+    ranked = rows.gather(-1, order) / regularization_strength
+    if regularization == "l2":
+        result = _project_l2(ranked, ones.to(rows.dtype), front)
+    else:
+        logs = torch.where(ones, 0.0, float("-inf")).to(rows.dtype)
+        result = _project_entropic(ranked, logs, front).exp()
+    return torch.where(front, result, 0.0).gather(-1, invert(order)).reshape(values.shape)
+
+
+_descending = descending
+
+
+def _rows(
+    values: Tensor, regularization: str, strength: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    check_choice("regularization", regularization, REGULARIZATIONS)
+    check_positive("regularization_strength", strength)
+    values = as_scores(values)
+    mask = check_mask(mask, values)
+    n = values.shape[-1]
+    rows = torch.where(mask, values, 0.0).reshape(-1, n)
+    return rows, mask.reshape(-1, n)
+
+
+def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: Regularization) -> Tensor:
+    """The projection of the anchors onto the permutahedron of 1..n of each list; 0 on padding."""
+    order = descending(anchors, mask)
+    front = mask.gather(-1, order)
+    ranked = anchors.gather(-1, order)
+    weights = _countdown(front).to(anchors.dtype)
+    if regularization == "l2":
+        result = _project_l2(ranked, weights, front)
+    else:
+        result = _project_entropic(ranked, weights.log(), front).exp()
+    return torch.where(front, result, 0.0).gather(-1, invert(order))
+
+
+def _countdown(front: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """n, n - 1, ..., 1 on each list, and 1 on the padding behind it."""
+    position = torch.arange(front.shape[-1], device=front.device)
+    return (front.sum(-1, keepdim=True) - position).clamp(min=1)
+
+
+def _project_l2(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
+    """``z - v``, v the decreasing isotonic regression of ``z - w`` (both sorted): block means."""
+    blocks = _pool(anchors, weights, front, entropic=False)
+    sizes = _block_sums(torch.ones_like(anchors), blocks)
+    return anchors - _block_sums(anchors - weights, blocks) / sizes
+
+
+def _project_entropic(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
+    """``z - v`` with ``v = LSE(z) - LSE(w)`` on each block (both sorted, logarithms)."""
+    blocks = _pool(anchors, weights, front, entropic=True)
+    return anchors - _block_logsumexp(anchors, blocks) + _block_logsumexp(weights, blocks)
+
+
+def _block_sums(values: Tensor, blocks: Tensor) -> Tensor:
+    return torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
+
+
+def _block_logsumexp(values: Tensor, blocks: Tensor) -> Tensor:
+    """Within a block the first value is the largest, since all are sorted."""
+    largest = values.detach().gather(-1, blocks)
+    finite = torch.where(largest.isfinite(), largest, 0.0)
+    return _block_sums((values - finite).exp(), blocks).log() + finite
+
+
+def _pool(anchors: Tensor, weights: Tensor, front: Tensor, entropic: bool) -> Int[Tensor, "b n"]:
+    """The blocks of the isotonic regression, each named by the position of its first item."""
+    z, w = (x.detach().to("cpu", torch.float64).numpy() for x in (anchors, weights))
+    blocks = np.tile(np.arange(z.shape[1]), (len(z), 1))
+    _pool_adjacent(z, w, front.sum(-1).to("cpu").numpy(), entropic, blocks)
+    return torch.from_numpy(blocks).to(anchors.device)
+
+
+@njit(cache=True)
+def _pool_adjacent(
+    z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
+) -> None:
+    """Pool adjacent violators: merge neighbouring blocks until their values decrease."""
+    for row in range(z.shape[0]):
+        n = lengths[row]
+        first = np.empty(n + 1, np.int64)
+        left = np.empty(n)  # of z: the block's sum, or log-sum-exp
+        right = np.empty(n)  # the same of w
+        count = 0
+        for i in range(n):
+            first[count], left[count], right[count] = i, z[row, i], w[row, i]
+            size = 1
+            count += 1
+            while count > 1:
+                a, b = count - 2, count - 1
+                size_a = first[b] - first[a]
+                if entropic:
+                    merge = left[a] - right[a] < left[b] - right[b]
+                else:
+                    merge = (left[a] - right[a]) * size < (left[b] - right[b]) * size_a
+                if not merge:
+                    break
+                if entropic:
+                    left[a] = np.logaddexp(left[a], left[b])
+                    right[a] = np.logaddexp(right[a], right[b])
+                else:
+                    left[a] += left[b]
+                    right[a] += right[b]
+                size += size_a
+                count -= 1
+        first[count] = n
+        for block in range(count):
+            for i in range(first[block], first[block + 1]):
+                blocks[row, i] = first[block]

@@ -1,0 +1,114 @@
+"""The stochastic form of any relaxation: Gumbel noise on the scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import Randomness
+from rankgrad.sorting.base import Relaxation, Route, _rows, as_relaxation, relaxations
+from rankgrad.sorting.neuralsort import NeuralSort, set_temperature
+from rankgrad.sorting.schedules import Schedule
+
+
+@relaxations.register("gumbel")
+@dataclass(frozen=True)
+class Gumbel(Relaxation):
+    """A relaxation of noisy scores ``s + g``, ``g ~ Gumbel(0, scale)`` (lambdaloss_at_k eqs. 9-10).
+
+    A metric through it is the mean over the samples. Called by itself it gives the mean permutation
+    or ranks. The noise belongs to the real items alone, so it is the same however they are padded.
+
+    Args:
+        base: the relaxation to make stochastic.
+        scale: β > 0 of the noise, or a schedule.
+        samples: how many noisy copies of each list.
+        log_scores: sort ``β log s + g`` instead (neuralndcg §4.1): exact samples of the
+            Plackett-Luce model with weights s. A list with a score of 0 or less is moved up first,
+            until its lowest is 1.
+        seed: a number or a ``torch.Generator``; None for PyTorch's own.
+
+    >>> Gumbel(NeuralSort(0.1), samples=1000, seed=0)(torch.tensor([0.0, 1.0]), k=1)
+    tensor([[0.2697, 0.7303]])
+    """
+
+    name: ClassVar[str] = "gumbel"
+    limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "scale": 1e-9}
+
+    base: Relaxation = NeuralSort()
+    scale: float | Schedule = 1.0
+    samples: int = 1
+    log_scores: bool = False
+    seed: int | torch.Generator | None = None
+    _random: Randomness | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", as_relaxation(self.base))
+        set_temperature(self, "scale")
+        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
+            raise ValueError(f"samples must be a whole number of at least 1, found {self.samples!r}")
+        if self._random is None:
+            object.__setattr__(self, "_random", Randomness(self.seed))
+        object.__setattr__(self, "seed", self._random.seed)  # type: ignore[union-attr]
+
+    @property
+    def gives(self) -> tuple[Route, ...]:
+        return self.base.gives
+
+    def permutation(
+        self,
+        scores: Float[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"] | None = None,
+        k: int | None = None,
+    ) -> Float[Tensor, "*b k n"]:
+        rows, inside, batch = _rows(scores, mask)
+        noisy = self.at(0.0).draws(rows, inside)
+        mean = self.base.permutation(noisy, inside.expand_as(noisy), k).mean(0)
+        return mean.reshape(*batch, *mean.shape[1:])
+
+    def ranks(
+        self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
+    ) -> Float[Tensor, "*b n"]:
+        rows, inside, batch = _rows(scores, mask)
+        noisy = self.at(0.0).draws(rows, inside)
+        mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
+        return mean.reshape(*batch, mean.shape[-1])
+
+    def draws(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "samples b n"]:
+        assert self._random is not None
+        noise = -self._random.exponential(mask, self.samples).log()
+        noise = (noise * self.scale).to(scores.dtype)
+        if self.log_scores:
+            scores = self.scale * _positive(scores, mask).log()
+        return torch.where(mask, scores + noise, 0.0)
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        return self.base._permutation(scores, mask, k)
+
+    def _ranks(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        return self.base._ranks(scores, mask)
+
+    def _sort(
+        self,
+        values: Float[Tensor, "b c n"],
+        scores: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b c k"]:
+        return self.base._sort(values, scores, mask, k)
+
+
+def _positive(scores: Tensor, mask: Tensor) -> Tensor:
+    lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
+    moved = torch.where(lowest > 0, scores, scores - lowest + 1)
+    return torch.where(mask, moved, 1.0)

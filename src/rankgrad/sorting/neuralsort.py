@@ -1,0 +1,159 @@
+"""NeuralSort (Grover et al. 2019), the relaxation under NeuralNDCG and PiRank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.sorting.base import Relaxation, relaxations
+from rankgrad.sorting.schedules import Schedule, as_temperature
+
+
+@relaxations.register("neuralsort")
+@dataclass(frozen=True)
+class NeuralSort(Relaxation):
+    """Unimodal row-stochastic relaxation of the permutation matrix.
+
+    ``P[r] = softmax(((n + 1 - 2r) s - A 1) / τ)`` with ``A_ij = |s_i - s_j|``
+    (neuralndcg eq. 3, pirank eq. 12).
+
+    The row sums ``A 1`` come from one sort and prefix sums, so the top k rows cost
+    O(n log n + k n). At τ → 0 it is the exact sort.
+
+    Args:
+        temperature: τ > 0, or a schedule.
+
+    >>> NeuralSort(temperature=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)
+    tensor([[4.5334e-05, 9.9908e-01, 9.1105e-04]])
+    """
+
+    name: ClassVar[str] = "neuralsort"
+    limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
+
+    temperature: float | Schedule = 1.0
+
+    def __post_init__(self) -> None:
+        set_temperature(self, "temperature")
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        rows: Tensor = _Rows.apply(scores, mask, k, self.temperature)
+        return rows
+
+    def log_permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        """``log P``, finite on real items of real rows, 0 elsewhere."""
+        length = mask.sum(-1, keepdim=True)
+        slope = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
+        distances = absolute_differences(scores.double(), mask)
+        logits = slope[:, :, None] * scores.double()[:, None, :] - distances[:, None, :]
+        logits = (logits / self.temperature).masked_fill(~mask[:, None, :], float("-inf"))
+        real = mask[:, None, :] & (slope > -length)[:, :, None]
+        logits = torch.where(real, logits, 0.0).log_softmax(-1)
+        return torch.where(real, logits, 0.0).to(scores.dtype)
+
+
+def set_temperature(relaxation: Relaxation, *options: str) -> None:
+    """Check the temperature-like fields of a relaxation, and read schedules from their specs."""
+    for option in options:
+        value = as_temperature(option, getattr(relaxation, option))
+        object.__setattr__(relaxation, option, value)
+
+
+def absolute_differences(
+    scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """``b_j = Σ_k |s_j - s_k|`` over the real items, in O(n log n), gradient included.
+
+    >>> absolute_differences(torch.tensor([[1.0, 3.0, 4.0]]), torch.tensor([[True, True, True]]))
+    tensor([[5., 3., 4.]])
+    """
+    sums: Tensor = _AbsoluteDifferences.apply(scores, mask)
+    return sums
+
+
+class _AbsoluteDifferences(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
+        order = descending(scores, mask)
+        ctx.save_for_backward(scores, mask, order)
+        return _absolute_differences(scores, mask, order)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        scores, mask, order = ctx.saved_tensors
+        return _absolute_differences_vjp(grad, scores, mask, order), None
+
+
+def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
+    inside = mask.gather(-1, order)
+    ranked = scores.gather(-1, order) * inside
+    above = torch.arange(scores.shape[-1], device=scores.device)
+    below = inside.sum(-1, keepdim=True) - above - 1
+    prefix = ranked.cumsum(-1)
+    suffix = prefix[:, -1:] - prefix
+    sums = (prefix - ranked - above * ranked) + (below * ranked - suffix)
+    return (sums * inside).gather(-1, invert(order))
+
+
+def _absolute_differences_vjp(
+    grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor
+) -> Tensor:
+    """``Σ_j (g_k + g_j) sign(s_k - s_j)`` for each k; tied items, of sign 0, leave each other be."""
+    inside = mask.gather(-1, order)
+    ranked = scores.gather(-1, order).masked_fill(~inside, float("-inf"))
+    start, end = tie_groups(ranked)
+    grad = torch.where(mask, grad, 0.0).gather(-1, order)
+    sums = torch.nn.functional.pad(grad.cumsum(-1), (1, 0))
+    length = inside.sum(-1, keepdim=True)
+    above, below = start, (length - end).clamp(min=0)
+    sum_above, sum_below = sums.gather(-1, start), sums[:, -1:] - sums.gather(-1, end)
+    result = (below - above) * grad + (sum_below - sum_above)
+    return (result * inside).gather(-1, invert(order))
+
+
+class _Rows(torch.autograd.Function):
+    """The top k rows. Keeps one ``[b, k, n]`` buffer, P, and needs two more on the way back.
+
+    In sorted order the maximum of row r stands at the r-th item, so the softmax's shift is known.
+    Logits are of size n |s| and cancel near the maximum, hence float64 up to the shift. Entries
+    below 1e-30 are set to zero: as denormal numbers they would slow everything that follows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor, k: int, temperature: float) -> Tensor:
+        exact = scores.double()
+        order = descending(scores, mask)
+        distances = _absolute_differences(exact, mask, order)
+        length = mask.sum(-1, keepdim=True)
+        slope = length + 1.0 - 2.0 * torch.arange(1, k + 1, device=scores.device, dtype=exact.dtype)
+        top = order[:, :k]
+        shift = slope * exact.gather(-1, top) - distances.gather(-1, top)
+        logits = torch.baddbmm(-distances[:, None, :], slope[:, :, None], exact[:, None, :])
+        logits.sub_(shift[:, :, None]).div_(temperature)
+        rows = logits.to(scores.dtype)
+        floor = -69.0 if scores.dtype == torch.float32 else -690.0
+        real = torch.arange(k, device=scores.device) < length
+        rows.masked_fill_((rows < floor) | ~mask[:, None, :] | ~real[:, :, None], float("-inf"))
+        rows.exp_()
+        rows.mul_((1 / rows.sum(-1, keepdim=True).clamp(min=1e-30)))
+        ctx.save_for_backward(rows, slope.to(scores.dtype), scores, mask, order)
+        ctx.temperature = temperature
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        rows, slope, scores, mask, order = ctx.saved_tensors
+        logits = grad * rows
+        logits.addcmul_(rows, logits.sum(-1, keepdim=True), value=-1.0)
+        by_item = torch.stack([slope, -torch.ones_like(slope)], 1) @ logits
+        by_score, by_distance = by_item.double().unbind(1)
+        through = _absolute_differences_vjp(by_distance, scores, mask, order)
+        return ((by_score + through) / ctx.temperature).to(scores.dtype), None, None, None

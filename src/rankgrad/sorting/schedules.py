@@ -1,0 +1,105 @@
+"""Schedules: a temperature that changes over training.
+
+Wherever a relaxation takes a temperature (or ``alpha``, ``epsilon``, ``strength``, ``scale``), a
+schedule may stand instead of the number. Training reports its progress, from 0 to 1, to
+``loss.progress``, and the schedule gives the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rankgrad.lists import check_positive
+from rankgrad.specs import Registry, Spec, spec_of
+
+schedules: Registry[Schedule] = Registry("schedule")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A positive number as a function of training progress in [0, 1]."""
+
+    name: ClassVar[str]
+
+    def at(self, progress: float) -> float:
+        """The value at this progress; beyond either end it is the end's."""
+        raise TypeError(f"{type(self).__name__} does not say its value over progress")
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name))
+
+
+@schedules.register("constant")
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same value throughout.
+
+    >>> Constant(0.5).at(0.3)
+    0.5
+    """
+
+    name: ClassVar[str] = "constant"
+    value: float
+
+    def __post_init__(self) -> None:
+        check_positive("value", self.value)
+
+    def at(self, progress: float) -> float:
+        return self.value
+
+
+@schedules.register("linear")
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """``start + progress (end - start)``.
+
+    >>> Linear(start=1.0, end=0.5).at(0.5)
+    0.75
+    """
+
+    name: ClassVar[str] = "linear"
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        check_positive("start", self.start)
+        check_positive("end", self.end)
+
+    def at(self, progress: float) -> float:
+        return self.start + _clamp(progress) * (self.end - self.start)
+
+
+@schedules.register("exponential")
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """``start (end / start)^progress``: a constant factor per step, as PiRank anneals (§4.2).
+
+    >>> print(Exponential(start=10.0, end=0.1), round(Exponential(10.0, 0.1).at(0.5), 6))
+    exponential(start=10.0, end=0.1) 1.0
+    """
+
+    name: ClassVar[str] = "exponential"
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        check_positive("start", self.start)
+        check_positive("end", self.end)
+
+    def at(self, progress: float) -> float:
+        return float(self.start * (self.end / self.start) ** _clamp(progress))
+
+
+def as_temperature(option: str, value: Any) -> float | Schedule:
+    """A positive number, a schedule, or the spec of one."""
+    if isinstance(value, Spec):
+        return schedules.get(value)
+    if isinstance(value, Schedule):
+        return value
+    check_positive(option, value)
+    return float(value)
+
+
+def _clamp(progress: float) -> float:
+    return min(1.0, max(0.0, progress))

@@ -1,0 +1,93 @@
+"""SoftSort (Prillo and Eisenschlos 2020): one softmax of distances to the sorted scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.sorting.base import Relaxation, relaxations
+from rankgrad.sorting.neuralsort import set_temperature
+from rankgrad.sorting.schedules import Schedule
+
+
+@relaxations.register("softsort")
+@dataclass(frozen=True)
+class SoftSort(Relaxation):
+    """``P[r] = softmax(-|s_(r) - s| / τ)`` with ``s_(r)`` the r-th largest score.
+
+    At τ → 0 it is the exact sort. Where scores tie, ``|·|`` has no derivative and the usual choice
+    of 0 would stop all learning from a constant score; here the gradient is the mean over the orders
+    in which the tied items can stand, which is not 0.
+
+    Args:
+        temperature: τ > 0, or a schedule.
+
+    >>> SoftSort(temperature=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)
+    tensor([[0.0009, 0.9812, 0.0180]])
+    """
+
+    name: ClassVar[str] = "softsort"
+    limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
+
+    temperature: float | Schedule = 1.0
+
+    def __post_init__(self) -> None:
+        set_temperature(self, "temperature")
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        distances: Tensor = _Distances.apply(scores, mask, k)
+        logits = (-distances / self.temperature).masked_fill(~mask[:, None, :], float("-inf"))
+        real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
+        rows = torch.where(real[:, :, None], logits, 0.0).softmax(-1)
+        return rows * real[:, :, None]
+
+
+class _Distances(torch.autograd.Function):
+    """``|s_(r) - s_j|`` for the first k ranks r, with the mean gradient over tie orders.
+
+    Let r stand in a group of m tied items at ranks a..b. Over random orders of the group, item j of
+    it is below rank r with frequency (b - r) / m and above with (r - a) / m, so the mean derivative
+    is ``c_r (mean_{l ≠ j} ds_l - ds_j)`` with ``c_r = ((b - r) - (r - a)) / m``, l over the group.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor, k: int) -> Tensor:
+        order = descending(scores, mask)
+        ranked = scores.gather(-1, order[:, :k])
+        ctx.save_for_backward(scores, mask, order)
+        ctx.k = k
+        return (ranked[:, :, None] - scores[:, None, :]).abs()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        scores, mask, order = ctx.saved_tensors
+        grad = grad * mask[:, None, :]
+        ranked = scores.gather(-1, order[:, : ctx.k])
+        signed = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
+        items = -signed.sum(1)
+        items = items.scatter_add(-1, order[:, : ctx.k], signed.sum(-1))
+        return items + _tied(grad, scores, mask, order, ctx.k), None, None
+
+
+def _tied(grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor, k: int) -> Tensor:
+    """The part of the gradient that comes from ranks and items of the same tie group."""
+    inside = mask.gather(-1, order)
+    start, end = tie_groups(scores.gather(-1, order).masked_fill(~inside, float("-inf")))
+    size = (end - start).to(grad.dtype)
+    position = torch.arange(scores.shape[-1], device=scores.device)
+    tilt = ((end - 1 - position) - (position - start)) / size
+    same = start[:, :k, None] == start.gather(-1, invert(order))[:, None, :]
+    tied = grad * same * (tilt * inside)[:, :k, None]
+    others = (size - 1).clamp(min=1)
+    # Each rank's sum over its group goes to all other members of the group in equal parts.
+    sums = torch.zeros_like(tilt).scatter_add(-1, start[:, :k], tied.sum(-1))
+    shared = (sums / others).gather(-1, start).gather(-1, invert(order))
+    own = tied.sum(1)
+    return shared - own * (1 + 1 / others.gather(-1, invert(order)))

@@ -1,0 +1,168 @@
+"""PiRank's divide and conquer: a relaxed, truncated multi-way merge sort (pirank §3.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rankgrad.lists import check_positive, descending, invert
+from rankgrad.sorting.base import Relaxation, as_relaxation, relaxations
+from rankgrad.sorting.neuralsort import NeuralSort
+
+
+@relaxations.register("tree")
+@dataclass(frozen=True)
+class Tree(Relaxation):
+    """Sort small blocks, keep the top of each, merge, repeat (pirank eqs. 13-17).
+
+    At every node the base relaxation sorts the scores that its children kept, and the relaxed
+    permutations are compounded. Depth 1 is the base itself; at temperature → 0 the top k are exact.
+    A list's tree depends on its own length alone, and its items are dealt to the leaves in score
+    order, so the result depends neither on the padding nor on the order the items came in.
+
+    Args:
+        base: what sorts at each node.
+        depth: the number of levels, each merging about ``n^(1/depth)`` children.
+        branching: the number of children per level from the leaves up, instead of ``depth``; the
+            last level takes all that remains.
+        keep: how many each node of a level keeps, at least k; by default k.
+        temperatures: of the base at each level, from the leaves up, not falling.
+
+    >>> scores = torch.tensor([0.2, 0.5, 0.3, 0.4, 0.1, 0.7])
+    >>> Tree(NeuralSort(0.01), branching=[3, 2])(scores, k=2)
+    tensor([[0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 1.0000],
+            [0.0000, 1.0000, 0.0000, 0.0000, 0.0000, 0.0000]])
+    """
+
+    name: ClassVar[str] = "tree"
+    limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "depth": 2}
+
+    base: Relaxation = NeuralSort()
+    depth: int | None = None
+    branching: Sequence[int] | None = None
+    keep: Sequence[int] | None = None
+    temperatures: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", as_relaxation(self.base))
+        self.base._require("permutation")
+        if self.depth is not None and self.branching is not None:
+            raise ValueError("give either depth or branching, not both")
+        if self.depth is not None and (not isinstance(self.depth, int) or self.depth < 1):
+            raise ValueError(f"depth must be a whole number of at least 1, found {self.depth!r}")
+        for name in ("branching", "keep", "temperatures"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            for value in values:
+                check_positive(name, value)
+            object.__setattr__(self, name, tuple(values))
+            if name != "branching" and len(values) != self.levels:
+                raise ValueError(f"{name} must have one value per level, {self.levels}; found {values}")
+        if self.temperatures is not None:
+            if not hasattr(self.base, "temperature"):
+                raise ValueError(f"{self.base} has no temperature to set per level")
+            if list(self.temperatures) != sorted(self.temperatures):
+                raise ValueError(f"temperatures must not fall, found {list(self.temperatures)}")
+
+    @property
+    def levels(self) -> int:
+        """The number of levels."""
+        return len(self.branching) if self.branching is not None else self.depth or 2
+
+    def _permutation(
+        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
+    ) -> Float[Tensor, "b k n"]:
+        widths, leaf = self._leaves(scores, mask)
+        merges, _ = self._merge(widths, leaf, scores, mask, k)
+        b = len(scores)
+        whole = merges[0]
+        for width, merge in zip(widths[1:], merges[1:], strict=True):
+            children = whole.reshape(-1, width, *whole.shape[1:])
+            rows = merge.reshape(len(merge), merge.shape[1], width, -1)
+            whole = torch.einsum("nlbm,nbmx->nlbx", rows, children).flatten(2)
+        index = leaf[:, None, :].expand(b, whole.shape[1], -1)
+        return _pad_rows(whole.gather(-1, index) * mask[:, None, :], k)
+
+    def _sort(
+        self,
+        values: Float[Tensor, "b c n"],
+        scores: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b c k"]:
+        widths, leaf = self._leaves(scores, mask)
+        b, channels, _ = values.shape
+        merges, size = self._merge(widths, leaf, scores, mask, k)
+        index = leaf[:, None, :].expand_as(values)
+        kept = torch.zeros(b, channels, size, dtype=values.dtype, device=values.device)
+        kept = kept.scatter_add(-1, index, values * mask[:, None, :]).reshape(b, channels, -1, 1)
+        for width, merge in zip(widths, merges, strict=True):
+            nodes = kept.reshape(b, channels, -1, width * kept.shape[-1])
+            rows = merge.reshape(b, -1, *merge.shape[1:])
+            kept = torch.einsum("btlm,bctm->bctl", rows, nodes)
+        return _pad_rows(kept.squeeze(2).mT, k).mT
+
+    def _leaves(self, scores: Tensor, mask: Tensor) -> tuple[list[int], Int[Tensor, "b n"]]:
+        """The tree's widths, leaves first, and at which leaf each item hangs (eq. 13)."""
+        length = mask.sum(-1, keepdim=True)
+        factors = self._factors(length)
+        widths = [max(1, int(factor.max())) if len(factor) else 1 for factor in factors]
+        position = invert(descending(scores, mask))
+        leaf, stride = torch.zeros_like(position), 1
+        for factor, width in zip(factors, widths, strict=True):
+            leaf = leaf + position.remainder(factor) * stride
+            position = position.div(factor, rounding_mode="floor")
+            stride *= width
+        return widths, torch.where(mask, leaf, 0)
+
+    def _factors(self, length: Int[Tensor, "b 1"]) -> list[Int[Tensor, "b 1"]]:
+        """Each list's own branching: the given factors, or about ``n^(1/depth)`` each."""
+        factors, rest = [], length.clamp(min=1)
+        for level in range(self.levels - 1):
+            if self.branching is not None:
+                factor = torch.full_like(rest, int(self.branching[level]))
+            else:
+                root = length.clamp(min=1).double() ** (1.0 / self.levels)
+                factor = (root - 1e-9).ceil().long()
+            factor = torch.minimum(factor, rest)
+            factors.append(factor)
+            rest = -(-rest // factor)
+        return [*factors, rest]
+
+    def _merge(
+        self, widths: list[int], leaf: Tensor, scores: Tensor, mask: Tensor, k: int
+    ) -> tuple[list[Float[Tensor, "nodes l m"]], int]:
+        """The relaxed permutation of every node, level by level (eqs. 14-15), and the leaves' number."""
+        size = math.prod(widths)
+        grid = torch.zeros(len(scores), size, dtype=scores.dtype, device=scores.device)
+        kept = grid.scatter_add(-1, leaf, scores * mask)[:, :, None]
+        real = torch.zeros_like(grid).scatter_add(-1, leaf, mask.to(grid.dtype))[:, :, None] > 0
+        merges = []
+        for level, width in enumerate(widths):
+            nodes = kept.reshape(-1, width * kept.shape[-1])
+            inside = real.reshape(nodes.shape)
+            last = level == len(widths) - 1
+            rows = k if last or self.keep is None else max(k, int(self.keep[level]))
+            rows = min(rows, nodes.shape[-1])
+            merge = self._base_at(level)._permutation(nodes, inside, rows)
+            merges.append(merge)
+            kept = (merge @ nodes[:, :, None]).squeeze(-1)
+            real = torch.arange(rows, device=scores.device) < inside.sum(-1, keepdim=True)
+        return merges, size
+
+    def _base_at(self, level: int) -> Relaxation:
+        if self.temperatures is None:
+            return self.base
+        return replace(self.base, temperature=self.temperatures[level])  # type: ignore[call-arg]
+
+
+def _pad_rows(rows: Float[Tensor, "b m n"], k: int) -> Float[Tensor, "b k n"]:
+    missing = k - rows.shape[1]
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows

@@ -1,0 +1,253 @@
+"""Specs: ``"neural_ndcg@10(temperature=0.5)"`` <-> object.
+
+One grammar names every loss, metric, relaxation and schedule::
+
+    spec   = name ["@" k] ["(" [option "=" value {"," option "=" value}] ")"]
+    value  = true | false | none | number | "text" | [value, ...] | spec
+
+A value that is a bare word is text or, where an option takes an object, that object's spec. Each
+kind of object has one :class:`Registry`; ``str(object)`` gives the spec back, naming only what
+differs from the defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)")
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
+_WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec: a name, a cutoff and options.
+
+    >>> Spec.parse("neural_ndcg@10(temperature=0.5)")
+    Spec(name='neural_ndcg', k=10, options={'temperature': 0.5})
+    >>> str(Spec.parse("ndcg@5( gain = linear )"))
+    'ndcg@5(gain=linear)'
+    """
+
+    name: str
+    k: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """Read a spec, or say at which character it stops making sense."""
+        parser = _Parser(text)
+        spec = parser.spec()
+        parser.end()
+        return spec
+
+    def __str__(self) -> str:
+        cutoff = "" if self.k is None else f"@{self.k}"
+        options = ", ".join(f"{name}={_write(value)}" for name, value in self.options.items())
+        return f"{self.name}{cutoff}({options})" if options else f"{self.name}{cutoff}"
+
+
+def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
+    """The spec of an object: the arguments of its ``__init__`` that differ from their defaults.
+
+    Arguments are read back from the attributes of the same names.
+    """
+    options = {}
+    for parameter in _options(type(thing)).values():
+        value = getattr(thing, parameter.name)
+        if value != parameter.default:
+            options[parameter.name] = value
+    return Spec(name, k, options)
+
+
+class Registry(Generic[T]):
+    """The named objects of one kind, and how each is made.
+
+    >>> shapes = Registry("shape")
+    >>> @shapes.register("box")
+    ... class Box:
+    ...     def __init__(self, k=None, *, side=1.0):
+    ...         self.k, self.side = k, side
+    >>> shapes.get("box@2(side=3.5)").side
+    3.5
+    >>> shapes.get("bax")
+    Traceback (most recent call last):
+    ValueError: unknown shape 'bax'. Did you mean 'box'? There are: box
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._makers: dict[str, Callable[..., T]] = {}
+
+    def register(self, *names: str) -> Callable[[Callable[..., T]], Any]:
+        """A decorator that enters a class or function under one or more names."""
+
+        def enter(maker: Callable[..., T]) -> Callable[..., T]:
+            for name in names:
+                if name in self._makers:
+                    raise ValueError(f"there is a {self.kind} named {name!r} already")
+                self._makers[name] = maker
+            return maker
+
+        return enter
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._makers)
+
+    def maker(self, name: str) -> Callable[..., T]:
+        """What makes the object of this name."""
+        if name not in self._makers:
+            raise ValueError(f"unknown {self.kind} {name!r}. {_nearest(name, self.names())}")
+        return self._makers[name]
+
+    def get(self, spec: str | Spec | T, **options: Any) -> T:
+        """The object a spec names; ``options`` override or add to those in it."""
+        if not isinstance(spec, str | Spec):
+            if options:
+                raise ValueError(f"options go with a spec, not with an object: {', '.join(options)}")
+            return spec
+        if isinstance(spec, str):
+            spec = Spec.parse(spec)
+        maker = self.maker(spec.name)
+        known = _options(maker)
+        k = spec.k if "k" not in options else options.pop("k")
+        if k is not None and "k" not in inspect.signature(maker).parameters:
+            raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
+        arguments = {**spec.options, **options}
+        for option in arguments:
+            if option not in known:
+                raise ValueError(
+                    f"{spec.name} has no option {option!r}. {_nearest(option, known) or 'It takes none'}"
+                )
+        if k is not None:
+            arguments["k"] = k
+        try:
+            return maker(**arguments)
+        except TypeError as error:
+            raise ValueError(f"{spec.name}: {error}") from error
+
+
+def _options(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of a class or function by name: its public parameters but the cutoff."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if name != "k" and not name.startswith("_")
+    }
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}There are: {', '.join(names)}" if names else ""
+
+
+def _write(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_write, value)) + "]"
+    if isinstance(value, str):
+        bare = _NAME.fullmatch(value) and value not in _WORDS and value != "inf"
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return value if bare else f'"{escaped}"'
+    return str(value)
+
+
+class _Parser:
+    """Recursive descent over the grammar in the module's docstring."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def spec(self) -> Spec:
+        name = self.take(_NAME)
+        if name is None:
+            raise self.error("a name")
+        k = self.cutoff() if self.skip("@") else None
+        return Spec(name, k, self.options() if self.skip("(") else {})
+
+    def cutoff(self) -> int:
+        digits = self.take(re.compile(r"-?\d+"))
+        if digits is None:
+            raise self.error("a whole number after @")
+        return int(digits)
+
+    def options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        while not self.skip(")"):
+            name = self.take(_NAME)
+            if name is None or not self.skip("="):
+                raise self.error("option=value")
+            if name in options:
+                raise self.error(f"each option once ({name!r} is given twice)")
+            options[name] = self.value()
+            if not self.skip(",") and not self.text.startswith(")", self.at):
+                raise self.error("',' or ')'")
+        return options
+
+    def value(self) -> Any:
+        if self.skip("["):
+            return self.items()
+        text = _TEXT.match(self.text, self.at)
+        if text:
+            self.move(text.end())
+            quoted, plain = text.groups()
+            return re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else plain
+        number = self.take(_NUMBER)
+        if number is not None:
+            whole = re.fullmatch(r"[+-]?[\d_]+", number)
+            return int(number) if whole else float(number)
+        spec = self.spec()
+        if spec.k is not None or spec.options:
+            return spec
+        return _WORDS.get(spec.name, spec.name)
+
+    def items(self) -> list[Any]:
+        items: list[Any] = []
+        while not self.skip("]"):
+            items.append(self.value())
+            if not self.skip(",") and not self.text.startswith("]", self.at):
+                raise self.error("',' or ']'")
+        return items
+
+    def take(self, pattern: re.Pattern[str]) -> str | None:
+        self.move(self.at)
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            return None
+        self.move(match.end())
+        return match.group()
+
+    def skip(self, character: str) -> bool:
+        if not self.text.startswith(character, self.at):
+            return False
+        self.move(self.at + 1)
+        return True
+
+    def move(self, at: int) -> None:
+        """Go to a position and past the white space behind it."""
+        while at < len(self.text) and self.text[at].isspace():
+            at += 1
+        self.at = at
+
+    def end(self) -> None:
+        if self.at != len(self.text):
+            raise self.error("the end")
+
+    def error(self, wanted: str) -> ValueError:
+        found = repr(self.text[self.at :]) if self.at < len(self.text) else "the end"
+        return ValueError(
+            f"cannot read the spec {self.text!r}: expected {wanted} at character {self.at + 1}, "
+            f"found {found}"
+        )
