@@ -10,7 +10,7 @@ Every loss and metric takes the same two layouts, and turns them into :class:`Li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from torch import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
+
+_TILE = 1 << 22  # pairs held at a time
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,13 @@ def hard_ranks(
 ) -> Float[Tensor, "b n"]:
     """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
     return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
+
+
+def tiles(b: int, n: int) -> Iterator[slice]:
+    """Ranges of items whose pairs with all n others, in all b lists, fit into one tile of memory."""
+    height = max(1, _TILE // max(1, b * n))
+    for start in range(0, n, height):
+        yield slice(start, min(start + height, n))
 
 
 def tie_groups(

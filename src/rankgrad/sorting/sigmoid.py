@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,11 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.lists import tiles
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
 from rankgrad.sorting.schedules import Schedule
-
-_TILE = 1 << 22  # pairs held at a time
 
 
 @relaxations.register("sigmoid")
@@ -58,7 +56,7 @@ class _SigmoidSums(torch.autograd.Function):
         ctx.save_for_backward(scores, mask)
         sums = torch.empty_like(scores)
         weights = mask.to(scores.dtype)[:, :, None]
-        for rows in _tiles(scores):
+        for rows in tiles(*scores.shape):
             above = (scores[:, None, :] - scores[:, rows, None]).sigmoid_()
             sums[:, rows] = (above @ weights).squeeze(-1)
         return sums
@@ -69,17 +67,9 @@ class _SigmoidSums(torch.autograd.Function):
         grad = torch.where(mask, grad, 0.0)
         pull, push = torch.zeros_like(grad), torch.empty_like(grad)
         weights = mask.to(scores.dtype)[:, :, None]
-        for rows in _tiles(scores):
+        for rows in tiles(*scores.shape):
             above = (scores[:, None, :] - scores[:, rows, None]).sigmoid_()
             slope = above.addcmul_(above, above, value=-1.0)
             push[:, rows] = (slope @ weights).squeeze(-1)
             pull += (grad[:, None, rows] @ slope).squeeze(1)
         return torch.where(mask, pull - grad * push, 0.0), None
-
-
-def _tiles(scores: Tensor) -> Iterator[slice]:
-    """Ranges of items whose pairs with all others fit into one tile."""
-    b, n = scores.shape
-    height = max(1, _TILE // max(1, b * n))
-    for start in range(0, n, height):
-        yield slice(start, min(start + height, n))

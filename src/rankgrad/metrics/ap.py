@@ -1,0 +1,71 @@
+"""Average precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankgrad.lists import Lists, divide, tiles
+from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
+from rankgrad.metrics.linear import soft_inside
+
+
+@metrics.register("ap")
+@dataclass(frozen=True, kw_only=True)
+class AP(BinaryMetric):
+    """``Σ_{r<=k} rel_r P@r / Σ_i rel_i`` (smoothi eq. 2); with a cutoff still over all relevant.
+
+    Item weights weigh the relevant items' terms and their number, not the precision.
+
+    >>> AP()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([0.8333])
+    """
+
+    name: ClassVar[str] = "ap"
+
+    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+        """Ties as McSherry and Najork 2008: with R relevant of m in a group and ``before`` ahead of
+        it, position j is relevant with probability R / m, and then has
+        ``before + 1 + (j - 1)(R - 1) / (m - 1)`` relevant items up to itself, on average."""
+        relevance = self.gains(ranked.labels) * ranked.mask
+        size = (ranked.end - ranked.start).to(relevance.dtype)
+        inside = torch.arange(relevance.shape[-1], device=size.device) - ranked.start
+        relevant = ranked.group_sums(relevance)
+        seen = torch.nn.functional.pad(relevance.cumsum(-1), (1, 0))
+        before = seen.gather(-1, ranked.start)
+        count = before + 1 + inside * (relevant - 1) / (size - 1).clamp(min=1)
+        chance = ranked.group_means(relevance * ranked.weights)
+        k = self.cutoff(relevance.shape[-1])
+        total = (chance * count / ranked.ranks)[:, :k].sum(-1)
+        return divide(total, (relevance * ranked.weights).sum(-1))
+
+    def _through_permutation(
+        self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
+    ) -> Float[Tensor, " b"]:
+        if expect == "label":
+            raise ValueError('expect="label" is for dcg and ndcg, not for ap')
+        relevance = self.gains(lists.labels) * lists.mask
+        weighted = lists.weighted(relevance)
+        values = [relevance] if lists.item_weights is None else [relevance, weighted]
+        k = self.cutoff(relevance.shape[-1])
+        at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
+        precision = at_rank[:, 0].cumsum(-1) / torch.arange(1, k + 1, device=relevance.device)
+        return divide((at_rank[:, -1] * precision).sum(-1), weighted.sum(-1))
+
+    def _through_ranks(
+        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
+    ) -> Float[Tensor, " b"]:
+        """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i`` (Qin et al. 2010)."""
+        relevance = self.gains(lists.labels) * lists.mask
+        weighted = lists.weighted(relevance) * soft_inside(ranks, lists, self.k, beta)
+        ahead = []
+        for rows in tiles(*ranks.shape):
+            before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
+            ahead.append((before @ relevance[:, :, None]).squeeze(-1))
+        count = 1 + torch.cat(ahead, -1) - 0.5 * relevance  # an item is half ahead of itself
+        total = (weighted * count / torch.where(lists.mask, ranks, 1.0)).sum(-1)
+        return divide(total, lists.weighted(relevance).sum(-1))

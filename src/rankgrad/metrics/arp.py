@@ -1,0 +1,45 @@
+"""Average relevance position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.linear import LinearMetric
+
+
+@metrics.register("arp")
+@dataclass(frozen=True, kw_only=True)
+class ARP(LinearMetric):
+    """``Σ_i y_i rank_i / Σ_i y_i`` (pirank eq. 4): the mean rank, by relevance. Lower is better.
+
+    With a cutoff every rank past it counts as k + 1. (pirank eq. 11 leaves them out, which would
+    reward pushing relevant items below the cutoff.) Lists without relevant items count 0 by default
+    as for every metric, which flatters a mean where lower is better: ``empty="skip"`` leaves them
+    out.
+
+    >>> ARP()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([2.3333])
+    """
+
+    name: ClassVar[str] = "arp"
+    lower_is_better: ClassVar[bool] = True
+
+    def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        return labels
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        return ranks
+
+    def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
+        if self.k is None:
+            return torch.zeros_like(length)
+        return torch.where(length > self.k, self.k + 1.0, 0.0)
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        return gains.sum(-1)

@@ -1,0 +1,261 @@
+"""What a metric is: exact on a ranking, and differentiable through a relaxation of sorting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rankgrad.lists import Lists, check_choice, check_cutoff, check_positive, descending, tie_groups
+from rankgrad.specs import Registry, spec_of
+
+metrics: Registry[Metric] = Registry("metric")
+
+Empty = Literal[0, 1, "skip"]
+Ties = Literal["average", "stable"]
+Gain = Literal["exponential", "linear"]
+Route = Literal["permutation", "ranks"]
+Expectation = Literal["gain", "label"]
+
+
+class SortRelaxation(Protocol):
+    """What a metric asks of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
+
+    @property
+    def gives(self) -> tuple[Route, ...]: ...
+
+    def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor: ...
+
+    def ranks(self, scores: Tensor, mask: Tensor | None = None) -> Tensor: ...
+
+    def draws(self, scores: Tensor, mask: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Lists in the order of their scores, padding last, with the groups of tied items.
+
+    Position p of a list holds rank p + 1; its tie group is ``start:end``. Under ``ties="stable"``
+    every group is a single position.
+    """
+
+    labels: Float[Tensor, "b n"]
+    weights: Float[Tensor, "b n"]
+    mask: Bool[Tensor, "b n"]
+    start: Int[Tensor, "b n"]
+    end: Int[Tensor, "b n"]
+
+    @classmethod
+    def of(cls, lists: Lists, ties: Ties) -> Ranked:
+        """Sort each list once, for all metrics."""
+        order = descending(lists.scores, lists.mask)
+        mask = lists.mask.gather(-1, order)
+        if ties == "average":
+            scores = lists.scores.detach().gather(-1, order)
+            lowest = torch.finfo(scores.dtype).min
+            start, end = tie_groups(scores.clamp(min=lowest).masked_fill(~mask, float("-inf")))
+        else:
+            start = torch.arange(mask.shape[-1], device=mask.device).expand_as(order)
+            end = start + 1
+        weights = lists.weighted(lists.mask.to(lists.scores.dtype)).gather(-1, order)
+        return cls(lists.labels.gather(-1, order), weights, mask, start, end)
+
+    @property
+    def ranks(self) -> Float[Tensor, " n"]:
+        """1, 2, ..., n."""
+        return torch.arange(1, self.mask.shape[-1] + 1).to(self.labels)
+
+    def group_sums(self, values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """At each position, the sum of the values over its tie group."""
+        sums = torch.nn.functional.pad(values.double().cumsum(-1), (1, 0))
+        return (sums.gather(-1, self.end) - sums.gather(-1, self.start)).to(values.dtype)
+
+    def group_means(self, values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """At each position, the mean of the values over its tie group."""
+        return self.group_sums(values) / (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A ranking metric with a cutoff.
+
+    ``metric(scores, labels, ...)`` is exact, ``metric.relaxed(relaxation, scores, labels, ...)``
+    differentiable; both give one value per list.
+
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item: 0 (trec_eval, TF-Ranking), 1 (XGBoost,
+            LightGBM, the NeuralNDCG paper), or ``"skip"``, which gives NaN and leaves them out of
+            means.
+        ties: tied scores earn the mean over the orders they can stand in (``"average"``), or count
+            in input order (``"stable"``).
+    """
+
+    name: ClassVar[str]
+    lower_is_better: ClassVar[bool] = False
+
+    k: int | None = field(default=None, kw_only=False)
+    empty: Empty = 0
+    ties: Ties = "average"
+
+    def __post_init__(self) -> None:
+        check_cutoff(self.k)
+        check_choice("empty", self.empty, (0, 1, "skip"))
+        check_choice("ties", self.ties, ("average", "stable"))
+
+    def __call__(
+        self,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+    ) -> Float[Tensor, "*b"]:
+        """The exact value of each list. Per-list weights matter to means only, not here."""
+        lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
+
+    def of(self, ranked: Ranked) -> Float[Tensor, " b"]:
+        """The exact value of lists already in order."""
+        return self._fill(self._exact(ranked), self.relevant(ranked))
+
+    def relaxed(
+        self,
+        relaxation: SortRelaxation,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+        through: Route | None = None,
+        beta: float = 1.0,
+        expect: Expectation = "gain",
+    ) -> Float[Tensor, "*b"]:
+        """The differentiable value of each list, the sort replaced by a relaxation.
+
+        Args:
+            relaxation: from :mod:`rankgrad.sorting`.
+            scores: and the other lists, as in the exact metric.
+            labels: as above.
+            mask: as above.
+            offsets: as above.
+            weights: as above.
+            through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
+            beta: through ranks, how sharply comparisons of ranks are drawn: "is it within the top
+                k?" becomes ``sigmoid(beta (k + 1/2 - rank))`` (Qin et al. 2010, with the cut between
+                k and k + 1, so that rank k counts in full in the limit).
+            expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
+                the gain of the expected ``"label"``, as the SmoothI paper writes it.
+        """
+        lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        values = self.relax(relaxation, lists, through, beta, expect)
+        return self._fill(values, self.relevant(lists)).reshape(lists.shape)
+
+    def relax(
+        self,
+        relaxation: SortRelaxation,
+        lists: Lists,
+        through: Route | None = None,
+        beta: float = 1.0,
+        expect: Expectation = "gain",
+    ) -> Float[Tensor, " b"]:
+        """:meth:`relaxed` on lists already brought together; 0 where nothing is relevant."""
+        check_positive("beta", beta)
+        check_choice("expect", expect, ("gain", "label"))
+        route = self._route(relaxation, through)
+        draws = relaxation.draws(lists.scores, lists.mask)
+        samples = len(draws)
+        noisy = _repeat(lists, draws)
+        if route == "ranks":
+            ranks = relaxation.ranks(noisy.scores, noisy.mask)
+            values = self._through_ranks(ranks, noisy, beta)
+        else:
+            values = self._through_permutation(relaxation, noisy, expect)
+        return values.reshape(samples, -1).mean(0)
+
+    def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
+        """Whether a list has an item that counts, so that the metric is defined on it."""
+        weights = lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
+        return ((self.gains(lists.labels) > 0) & lists.mask & (weights > 0)).any(-1)
+
+    def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """What an item is worth by its label."""
+        raise TypeError(f"{type(self).__name__} does not say its gain")
+
+    def cutoff(self, n: int) -> int:
+        """The last rank that counts in a batch of width n."""
+        return n if self.k is None else min(self.k, n)
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name, self.k))
+
+    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+        raise TypeError(f"{type(self).__name__} does not say its exact value")
+
+    def _through_permutation(
+        self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
+    ) -> Float[Tensor, " b"]:
+        raise ValueError(_not_relaxed(self))
+
+    def _through_ranks(
+        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
+    ) -> Float[Tensor, " b"]:
+        raise ValueError(_not_relaxed(self))
+
+    def _route(self, relaxation: SortRelaxation, through: Route | None) -> Route:
+        if through is None:
+            return relaxation.gives[0]
+        check_choice("through", through, ("permutation", "ranks"))
+        if through not in relaxation.gives:
+            raise ValueError(
+                f"{relaxation} gives {' and '.join(relaxation.gives)}, so {self} cannot be relaxed "
+                f"through its {through}"
+            )
+        return through
+
+    def _fill(self, values: Tensor, relevant: Tensor) -> Tensor:
+        fill = float("nan") if self.empty == "skip" else float(self.empty)
+        return torch.where(relevant, values, fill)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryMetric(Metric):
+    """A metric of binary relevance: an item is relevant if its label is ``threshold`` or more."""
+
+    threshold: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("threshold", self.threshold)
+
+    def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        return (labels >= self.threshold).to(labels.dtype)
+
+
+def _repeat(lists: Lists, draws: Float[Tensor, "samples b n"]) -> Lists:
+    """Each sample of the scores with the labels and weights of its own list."""
+    samples, b, n = draws.shape
+    if samples == 1:
+        return Lists(draws[0], lists.labels, lists.mask, lists.item_weights, None, (b,))
+    weights = lists.item_weights
+    return Lists(
+        scores=draws.reshape(-1, n),
+        labels=lists.labels.repeat(samples, 1),
+        mask=lists.mask.repeat(samples, 1),
+        item_weights=None if weights is None else weights.repeat(samples, 1),
+        list_weights=None,
+        shape=(samples * b,),
+    )
+
+
+def _not_relaxed(metric: Metric) -> str:
+    return (
+        f"{metric.name} has no relaxed form: it compares pairs, not ranks. Its losses are the "
+        "pairwise ones, such as ranknet; metrics with a relaxed form are ap, arp, dcg, err, hits, "
+        "ndcg, precision, rbp, recall and rr"
+    )

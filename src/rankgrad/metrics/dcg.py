@@ -1,0 +1,28 @@
+"""Discounted cumulative gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.linear import LinearGradedMetric
+
+
+@metrics.register("dcg")
+@dataclass(frozen=True, kw_only=True)
+class DCG(LinearGradedMetric):
+    """``DCG@k = Σ_{r<=k} (2^{y_r} - 1) / log2(1 + r)`` (neuralndcg eq. 1, pirank eq. 5).
+
+    >>> DCG(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([1.])
+    """
+
+    name: ClassVar[str] = "dcg"
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        return torch.ones_like(gains[:, 0])

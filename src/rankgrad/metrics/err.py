@@ -1,0 +1,39 @@
+"""Expected reciprocal rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankgrad.lists import check_positive
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.cascade import CascadeMetric
+
+
+@metrics.register("err")
+@dataclass(frozen=True, kw_only=True)
+class ERR(CascadeMetric):
+    """``Σ_r (1 / r) R_r Π_{l<r} (1 - R_l)`` with ``R = (2^y - 1) / 2^g`` (Chapelle et al. 2009).
+
+    Args:
+        max_grade: g, the top of the label scale. A list with a label above it takes that label.
+
+    >>> ERR()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([0, 4, 2]))
+    tensor([0.4727])
+    """
+
+    name: ClassVar[str] = "err"
+
+    max_grade: float = 4.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("max_grade", self.max_grade)
+
+    def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
+        return torch.exp2(labels - top) - torch.exp2(-top)

@@ -1,0 +1,103 @@
+"""Several metrics on one set of lists, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankgrad.lists import Lists
+from rankgrad.metrics.base import Metric, Ranked, metrics
+
+DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The values of several metrics: per list, and their means.
+
+    Printing it shows the means as a table, with the conventions they follow.
+    """
+
+    metrics: tuple[Metric, ...]
+    per_list: Mapping[str, Float[Tensor, "*b"]]
+    mean: Mapping[str, float]
+    lists: int
+    without_relevant: Mapping[str, int]
+
+    def __getitem__(self, metric: str) -> float:
+        """The mean of a metric by its spec."""
+        return self.mean[metric]
+
+    def __str__(self) -> str:
+        names = [str(metric) for metric in self.metrics]
+        width = max((len(name) for name in names), default=0)
+        rows = [f"{name:<{width}}  {self.mean[name]:.4f}" for name in names]
+        return "\n".join([*rows, *self._conventions()])
+
+    def _conventions(self) -> list[str]:
+        """What the numbers mean: the number of lists, and the rules for empty ones and ties."""
+        lines = [f"mean over {self.lists} lists"]
+        for rule in dict.fromkeys(metric.empty for metric in self.metrics):
+            under = [str(metric) for metric in self.metrics if metric.empty == rule]
+            how = "are left out" if rule == "skip" else f"count {rule}"
+            most = max(self.without_relevant[name] for name in under)
+            whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
+            lines.append(f"lists without relevant items (up to {most}) {how}{whose}")
+        ties = {metric.ties for metric in self.metrics}
+        gains = {metric.gain for metric in self.metrics if hasattr(metric, "gain")}
+        lines.append(f"tied scores: {', '.join(sorted(ties))}")
+        if gains:
+            named = {"exponential": "2^y - 1", "linear": "y"}
+            lines.append(f"gain: {', '.join(named[gain] for gain in sorted(gains))}")
+        return lines
+
+
+def evaluate(
+    scores: Any,
+    labels: Any,
+    mask: Any = None,
+    *,
+    offsets: Any = None,
+    weights: Any = None,
+    metrics: Iterable[str | Metric] = DEFAULT,
+) -> Evaluation:
+    """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
+
+    >>> print(evaluate([0.3, 0.2, 0.1, 0.5, 0.4], [1, 0, 2, 0, 0], offsets=[0, 3, 5],
+    ...                metrics=["ndcg@2", "rr"]))
+    ndcg@2  0.1377
+    rr      0.5000
+    mean over 2 lists
+    lists without relevant items (up to 1) count 0
+    tied scores: average
+    gain: 2^y - 1
+    """
+    chosen = tuple(_get(metric) for metric in metrics)
+    lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+    ranked = {ties: Ranked.of(lists, ties) for ties in dict.fromkeys(m.ties for m in chosen)}
+    per_list, mean, without = {}, {}, {}
+    with torch.no_grad():
+        for metric in chosen:
+            name = str(metric)
+            values = metric.of(ranked[metric.ties])
+            per_list[name] = values.reshape(lists.shape)
+            mean[name] = _mean(values, lists.list_weights)
+            without[name] = int((~metric.relevant(lists)).sum())
+    return Evaluation(chosen, per_list, mean, len(lists.scores), without)
+
+
+def _get(metric: str | Metric) -> Metric:
+    return metrics.get(metric)
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> float:
+    """The weighted mean over the lists that are in; NaN marks those that are skipped."""
+    defined = ~values.isnan()
+    weights = defined.double() if weights is None else weights.double() * defined
+    total = torch.where(defined, values.double(), 0.0) @ weights
+    return float(total / weights.sum()) if weights.sum() > 0 else float("nan")

@@ -1,0 +1,27 @@
+"""Hits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.cascade import BinaryCascadeMetric
+
+
+@metrics.register("hits")
+@dataclass(frozen=True, kw_only=True)
+class Hits(BinaryCascadeMetric):
+    """1 if any relevant item is in the top k (trec_eval's success).
+
+    >>> Hits(1)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([0, 1, 2]))
+    tensor([0.])
+    """
+
+    name: ClassVar[str] = "hits"
+
+    def worth(self, ranks: Tensor) -> Tensor:
+        return torch.ones_like(ranks)

@@ -1,0 +1,32 @@
+"""Kendall's rank correlation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rankgrad.lists import divide
+from rankgrad.metrics.base import Ranked, metrics
+from rankgrad.metrics.pairs import PairCounts, PairMetric
+
+
+@metrics.register("kendall_tau")
+@dataclass(frozen=True, kw_only=True)
+class KendallTau(PairMetric):
+    """``(C - D) / sqrt(pairs untied in scores × pairs untied in labels)``, tau-b, of scores and labels.
+
+    C and D count concordant and discordant pairs. Tau-b brings its own rule for tied scores;
+    ``ties="stable"`` breaks them in input order first. Item weights multiply in each pair.
+
+    >>> KendallTau()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([-0.3333])
+    """
+
+    name: ClassVar[str] = "kendall_tau"
+
+    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+        counts = PairCounts.of(ranked, ranked.weights, ranked.weights)
+        return divide(counts.agree, (counts.unequal * counts.untied).sqrt())

@@ -1,0 +1,141 @@
+"""Metrics that are sums over items of gain × discount of the rank: dcg, ndcg, precision, ..."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import Lists, divide
+from rankgrad.metrics.base import (
+    BinaryMetric,
+    Expectation,
+    Gain,
+    Metric,
+    Ranked,
+    SortRelaxation,
+    check_choice,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearMetric(Metric):
+    """``Σ_i w_i gain_i discount(rank_i) / norm``.
+
+    A subclass says ``gains``, ``discount`` and ``_norm``. Being linear, its mean over the orders of
+    tied items needs only the mean discount of each tie group.
+    """
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        """What a rank is worth, whole or relaxed."""
+        raise TypeError(f"{type(self).__name__} does not say its discount")
+
+    def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
+        """What every rank past the cutoff is worth."""
+        return torch.zeros_like(length)
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        """What the sum is divided by, given the weighted gains."""
+        raise TypeError(f"{type(self).__name__} does not say its norm")
+
+    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+        gains = self.gains(ranked.labels) * ranked.weights
+        inside = self._within(ranked.mask)
+        length = ranked.mask.sum(-1, keepdim=True).to(gains.dtype)
+        discounts = torch.where(inside, self.discount(ranked.ranks), self._beyond(length))
+        total = (gains * ranked.group_means(discounts)).sum(-1)
+        return divide(total, self._norm(gains, ranked.mask))
+
+    def _through_permutation(
+        self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
+    ) -> Float[Tensor, " b"]:
+        gains = lists.weighted(self.gains(lists.labels) * lists.mask)
+        k = self.cutoff(lists.mask.shape[-1])
+        at_rank = self._gains_at_ranks(relaxation, lists, gains, k, expect)
+        length = lists.lengths[:, None].to(gains.dtype)
+        beyond = self._beyond(length)
+        inside = self._within(lists.mask)[:, :k]
+        discount = self.discount(torch.arange(1, k + 1).to(gains)) - beyond
+        total = (at_rank * torch.where(inside, discount, 0.0)).sum(-1)
+        return divide(total + beyond.squeeze(-1) * gains.sum(-1), self._norm(gains, lists.mask))
+
+    def _gains_at_ranks(
+        self,
+        relaxation: SortRelaxation,
+        lists: Lists,
+        gains: Float[Tensor, "b n"],
+        k: int,
+        expect: Expectation,
+    ) -> Float[Tensor, "b k"]:
+        if expect == "label":
+            raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
+        return relaxation.sort(gains[:, None], lists.scores, lists.mask, k).squeeze(1)
+
+    def _through_ranks(
+        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
+    ) -> Float[Tensor, " b"]:
+        gains = lists.weighted(self.gains(lists.labels) * lists.mask)
+        inside = soft_inside(ranks, lists, self.k, beta)
+        beyond = self._beyond(lists.lengths[:, None].to(gains.dtype))
+        # Padding has rank 0 and gain 0; rank 1 in its place keeps every discount finite.
+        discount = self.discount(torch.where(lists.mask, ranks, 1.0))
+        total = (gains * (inside * discount + (1 - inside) * beyond)).sum(-1)
+        return divide(total, self._norm(gains, lists.mask))
+
+    def _within(self, mask: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        """Which positions count: up to the cutoff and the list's end."""
+        position = torch.arange(mask.shape[-1], device=mask.device)
+        return (position < self.cutoff(mask.shape[-1])) & (position < mask.sum(-1, keepdim=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearBinaryMetric(LinearMetric, BinaryMetric):
+    """A linear metric of binary relevance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearGradedMetric(LinearMetric):
+    """A linear metric of graded relevance, discounted by ``1 / log2(1 + rank)``.
+
+    Args:
+        gain: ``"exponential"``, ``2^y - 1``, or ``"linear"``, y, as trec_eval has it.
+    """
+
+    gain: Gain = "exponential"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("gain", self.gain, ("exponential", "linear"))
+
+    def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        return torch.exp2(labels) - 1 if self.gain == "exponential" else labels
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        return 1 / torch.log2(1 + ranks)
+
+    def _gains_at_ranks(
+        self,
+        relaxation: SortRelaxation,
+        lists: Lists,
+        gains: Float[Tensor, "b n"],
+        k: int,
+        expect: Expectation,
+    ) -> Float[Tensor, "b k"]:
+        if expect == "gain":
+            return super()._gains_at_ranks(relaxation, lists, gains, k, expect)
+        values = [lists.labels] if lists.item_weights is None else [lists.labels, lists.item_weights]
+        at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
+        expected = self.gains(at_rank[:, 0])
+        return expected if lists.item_weights is None else expected * at_rank[:, 1]
+
+
+def soft_inside(
+    ranks: Float[Tensor, "b n"], lists: Lists, k: int | None, beta: float
+) -> Float[Tensor, "b n"]:
+    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff."""
+    if k is None:
+        return torch.ones_like(ranks)
+    whole = (lists.lengths <= k)[:, None]
+    return torch.where(whole, 1.0, torch.sigmoid(beta * (k + 0.5 - ranks)))

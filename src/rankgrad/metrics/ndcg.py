@@ -1,0 +1,34 @@
+"""Normalised discounted cumulative gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.linear import LinearGradedMetric
+
+
+@metrics.register("ndcg")
+@dataclass(frozen=True, kw_only=True)
+class NDCG(LinearGradedMetric):
+    """``DCG@k`` over the largest possible (neuralndcg eq. 2, lambdaloss_at_k eq. 5).
+
+    >>> NDCG(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([0.2754])
+    """
+
+    name: ClassVar[str] = "ndcg"
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        return self.ideal(gains)
+
+    def ideal(self, gains: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        """The largest DCG@k: gains in descending order."""
+        k = self.cutoff(gains.shape[-1])
+        best = gains.sort(dim=-1, descending=True).values[:, :k]
+        ranks = best.new_ones(k).cumsum(0)
+        return (best * self.discount(ranks)).sum(-1)

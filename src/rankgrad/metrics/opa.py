@@ -1,0 +1,31 @@
+"""Ordered pair accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rankgrad.lists import divide
+from rankgrad.metrics.base import Ranked, metrics
+from rankgrad.metrics.pairs import PairCounts, PairMetric
+
+
+@metrics.register("opa")
+@dataclass(frozen=True, kw_only=True)
+class OPA(PairMetric):
+    """The part of the pairs ``y_i > y_j`` with ``s_i > s_j`` (pirank §4.1); tied scores count half.
+
+    Item weights are those of the item with the higher label.
+
+    >>> OPA()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([0.3333])
+    """
+
+    name: ClassVar[str] = "opa"
+
+    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+        counts = PairCounts.of(ranked, ranked.weights, ranked.mask.to(ranked.weights.dtype))
+        return (1 + divide(counts.agree, counts.unequal)) / 2

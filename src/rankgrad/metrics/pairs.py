@@ -1,0 +1,56 @@
+"""Metrics that count pairs of items: opa and kendall_tau."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.lists import Lists, tiles
+from rankgrad.metrics.base import Metric, Ranked
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMetric(Metric):
+    """A metric of the pairs with unequal labels; it has no cutoff and no relaxed form."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k is not None:
+            raise ValueError(f"{self.name} takes no cutoff, found {self.name}@{self.k}")
+
+    def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
+        """Whether a list has two unequal labels."""
+        highest = lists.labels.masked_fill(~lists.mask, float("-inf")).amax(-1)
+        lowest = lists.labels.masked_fill(~lists.mask, float("inf")).amin(-1)
+        return highest > lowest
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Weights of pairs, summed over each list.
+
+    ``agree`` is those with the higher label ranked above, less those with it ranked below; ``unequal``
+    those with unequal labels; ``untied`` those with unequal scores.
+    """
+
+    agree: Float[Tensor, " b"]
+    unequal: Float[Tensor, " b"]
+    untied: Float[Tensor, " b"]
+
+    @classmethod
+    def of(
+        cls, ranked: Ranked, first: Float[Tensor, "b n"], second: Float[Tensor, "b n"]
+    ) -> PairCounts:
+        """Count in tiles; the pair of a higher item i and a lower item j weighs first_i second_j."""
+        agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
+        second = second[:, :, None]
+        for rows in tiles(*first.shape):
+            side = (ranked.start[:, None, :] - ranked.start[:, rows, None]).sign().to(first.dtype)
+            higher = (ranked.labels[:, rows, None] > ranked.labels[:, None, :]).to(first.dtype)
+            weight = first[:, rows]
+            agree += (weight * ((higher * side) @ second).squeeze(-1)).sum(-1)
+            unequal += (weight * (higher @ second).squeeze(-1)).sum(-1)
+            untied += (weight * (side.abs() @ second).squeeze(-1)).sum(-1) / 2
+        return cls(agree, unequal, untied)

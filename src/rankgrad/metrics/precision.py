@@ -1,0 +1,35 @@
+"""Precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.linear import LinearBinaryMetric
+
+
+@metrics.register("precision")
+@dataclass(frozen=True, kw_only=True)
+class Precision(LinearBinaryMetric):
+    """``P@k = (1 / k) Σ_{r<=k} rel_r`` (smoothi eq. 1); divides by k even past the list's end.
+
+    Without a cutoff k is the list's length, and the order does not matter.
+
+    >>> Precision(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([0.5000])
+    """
+
+    name: ClassVar[str] = "precision"
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        return torch.ones_like(ranks)
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        if self.k is None:
+            return mask.sum(-1).to(gains.dtype)
+        return torch.full_like(gains[:, 0], float(self.k))

@@ -1,0 +1,41 @@
+"""Rank-biased precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.linear import LinearBinaryMetric
+
+
+@metrics.register("rbp")
+@dataclass(frozen=True, kw_only=True)
+class RBP(LinearBinaryMetric):
+    """``(1 - p) Σ_r p^{r-1} rel_r`` (Moffat and Zobel 2008).
+
+    Args:
+        persistence: p in (0, 1), how likely the user goes on to the next item.
+
+    >>> RBP(persistence=0.5)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([0.6250])
+    """
+
+    name: ClassVar[str] = "rbp"
+
+    persistence: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.persistence < 1:
+            raise ValueError(f"persistence must lie between 0 and 1, found {self.persistence!r}")
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        return (1 - self.persistence) * self.persistence ** (ranks - 1)
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        return torch.ones_like(gains[:, 0])

@@ -1,0 +1,31 @@
+"""Recall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.linear import LinearBinaryMetric
+
+
+@metrics.register("recall")
+@dataclass(frozen=True, kw_only=True)
+class Recall(LinearBinaryMetric):
+    """The part of the relevant items that is in the top k. Without a cutoff it is always 1.
+
+    >>> Recall(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
+    tensor([0.5000])
+    """
+
+    name: ClassVar[str] = "recall"
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        return torch.ones_like(ranks)
+
+    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+        return gains.sum(-1)

@@ -1,0 +1,21 @@
+"""Reciprocal rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rankgrad.metrics.base import metrics
+from rankgrad.metrics.cascade import BinaryCascadeMetric
+
+
+@metrics.register("rr")
+@dataclass(frozen=True, kw_only=True)
+class RR(BinaryCascadeMetric):
+    """``1 / rank`` of the first relevant item; 0 if it is past the cutoff.
+
+    >>> RR()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([0, 1, 2]))
+    tensor([0.5000])
+    """
+
+    name: ClassVar[str] = "rr"
