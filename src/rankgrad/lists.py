@@ -2,8 +2,8 @@
 
 Every loss and metric takes the same two layouts, and turns them into :class:`Lists` first:
 
-- padded: ``[..., n]`` tensors, with a boolean ``mask`` that is True on real items. Padding may stand
-  anywhere and hold anything, NaN included;
+- padded: ``[..., n]`` tensors, with a boolean ``mask`` that is True on real items. Padding may
+  stand anywhere and hold anything, NaN included;
 - flat: ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is ``offsets[b]:offsets[b + 1]``.
   Without offsets, a 1-D tensor is one list.
 """
@@ -101,26 +101,28 @@ def as_scores(scores: Any) -> Tensor:
     >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
     (torch.float32, torch.float32)
     """
-    scores = torch.as_tensor(scores)
-    if scores.dim() == 0:
-        raise ValueError("scores must have at least one dimension, the items; found a single number")
-    if scores.is_complex() or scores.dtype == torch.bool:
-        raise ValueError(f"scores must be real numbers, found {scores.dtype}")
-    if not scores.is_floating_point() or scores.dtype.itemsize < 4:
-        return scores.to(torch.float32)
-    return scores
+    tensor: Tensor = torch.as_tensor(scores)
+    if tensor.dim() == 0:
+        raise ValueError("scores must have at least one dimension, the items; found one number")
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"scores must be real numbers, found {tensor.dtype}")
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < 4:
+        return tensor.to(torch.float32)
+    return tensor
 
 
 def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
     """The mask of padded scores, all True when there is none."""
     if mask is None:
         return torch.ones_like(scores, dtype=torch.bool)
-    mask = torch.as_tensor(mask, device=scores.device)
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be boolean (True = real item), found {mask.dtype}")
-    if mask.shape != scores.shape:
-        raise ValueError(f"mask has shape {_shape(mask)}, scores {_shape(scores)}: they must agree")
-    return mask
+    tensor: Tensor = torch.as_tensor(mask, device=scores.device)
+    if tensor.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean (True = real item), found {tensor.dtype}")
+    if tensor.shape != scores.shape:
+        raise ValueError(
+            f"mask has shape {_shape(tensor)}, scores {_shape(scores)}: they must agree"
+        )
+    return tensor
 
 
 def check_cutoff(k: int | None) -> int | None:
@@ -139,7 +141,11 @@ def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
 
 def check_positive(option: str, value: float) -> None:
     """A number above zero, such as a temperature."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
         raise ValueError(f"{option} must be a number above 0, found {value!r}")
 
 
@@ -148,7 +154,7 @@ def reduce(
     defined: Bool[Tensor, " b"],
     lists: Lists,
     reduction: Reduction,
-) -> Float[Tensor, "..."]:
+) -> Float[Tensor, ...]:
     """Per-list losses to the result: lists on which the loss is undefined are left out.
 
     ``"mean"`` is the weighted mean over the lists that are in, 0 when there are none; ``"sum"`` the
@@ -173,6 +179,17 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """
     above = denominator > 0
     return torch.where(above, numerator, 0.0) / torch.where(above, denominator, 1.0)
+
+
+def log_softmax(logits: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    """The logarithm of the softmax over the real items; 0 on padding.
+
+    >>> log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp()
+    tensor([[0.5000, 0.5000, 1.0000]])
+    """
+    empty = ~mask.any(-1, keepdim=True)
+    inside = torch.where(mask | empty, logits, float("-inf"))
+    return torch.where(mask, inside.log_softmax(-1), 0.0)
 
 
 def descending(
@@ -217,7 +234,7 @@ def hard_ranks(
 
 
 def tiles(b: int, n: int) -> Iterator[slice]:
-    """Ranges of items whose pairs with all n others, in all b lists, fit into one tile of memory."""
+    """Ranges of items whose pairs with all others, in all lists, fit into one tile of memory."""
     height = max(1, _TILE // max(1, b * n))
     for start in range(0, n, height):
         yield slice(start, min(start + height, n))
@@ -279,14 +296,14 @@ class Randomness:
 def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> Int[Tensor, " c"]:
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
-    offsets = torch.as_tensor(offsets)
-    if offsets.dim() != 1 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+    given: Tensor = torch.as_tensor(offsets)
+    if given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool:
         raise ValueError(
-            f"offsets must be whole numbers in one dimension, found {offsets.dtype} {_shape(offsets)}"
+            f"offsets must be whole numbers in one dimension, found {given.dtype} {_shape(given)}"
         )
     if scores.dim() != 1:
         raise ValueError(f"with offsets, scores must have one dimension, found {_shape(scores)}")
-    host = offsets.to("cpu", torch.int64)
+    host = given.to("cpu", torch.int64)
     if len(host) < 1 or host[0] != 0 or host[-1] != len(scores):
         ends = "nothing" if len(host) < 1 else f"{int(host[0])} to {int(host[-1])}"
         raise ValueError(

@@ -113,7 +113,9 @@ class Registry(Generic[T]):
         """The object a spec names; ``options`` override or add to those in it."""
         if not isinstance(spec, str | Spec):
             if options:
-                raise ValueError(f"options go with a spec, not with an object: {', '.join(options)}")
+                raise ValueError(
+                    f"options go with a spec, not with an object: {', '.join(options)}"
+                )
             return spec
         if isinstance(spec, str):
             spec = Spec.parse(spec)
@@ -125,9 +127,8 @@ class Registry(Generic[T]):
         arguments = {**spec.options, **options}
         for option in arguments:
             if option not in known:
-                raise ValueError(
-                    f"{spec.name} has no option {option!r}. {_nearest(option, known) or 'It takes none'}"
-                )
+                hint = _nearest(option, known) or "It takes none"
+                raise ValueError(f"{spec.name} has no option {option!r}. {hint}")
         if k is not None:
             arguments["k"] = k
         try:

@@ -30,7 +30,8 @@ class AP(BinaryMetric):
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
         """Ties as McSherry and Najork 2008: with R relevant of m in a group and ``before`` ahead of
         it, position j is relevant with probability R / m, and then has
-        ``before + 1 + (j - 1)(R - 1) / (m - 1)`` relevant items up to itself, on average."""
+        ``before + 1 + (j - 1)(R - 1) / (m - 1)`` relevant items up to itself, on average.
+        """
         relevance = self.gains(ranked.labels) * ranked.mask
         size = (ranked.end - ranked.start).to(relevance.dtype)
         inside = torch.arange(relevance.shape[-1], device=size.device) - ranked.start

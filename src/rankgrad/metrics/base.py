@@ -147,8 +147,8 @@ class Metric:
             weights: as above.
             through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
             beta: through ranks, how sharply comparisons of ranks are drawn: "is it within the top
-                k?" becomes ``sigmoid(beta (k + 1/2 - rank))`` (Qin et al. 2010, with the cut between
-                k and k + 1, so that rank k counts in full in the limit).
+                k?" becomes ``sigmoid(beta (k + 1/2 - rank))``. That is the truncation of Qin et al.
+                2010 with the cut between k and k + 1, so that rank k counts in full in the limit.
             expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
@@ -178,9 +178,18 @@ class Metric:
             values = self._through_permutation(relaxation, noisy, expect)
         return values.reshape(samples, -1).mean(0)
 
+    def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> None:
+        """Say at once if this metric cannot be relaxed this way."""
+        self._route(relaxation, through)
+        for base in (Metric._through_permutation, Metric._through_ranks):
+            if getattr(type(self), base.__name__) is base:
+                raise ValueError(_not_relaxed(self))
+
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
         """Whether a list has an item that counts, so that the metric is defined on it."""
-        weights = lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
+        weights = (
+            lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
+        )
         return ((self.gains(lists.labels) > 0) & lists.mask & (weights > 0)).any(-1)
 
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:

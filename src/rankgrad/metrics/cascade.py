@@ -1,4 +1,4 @@
-"""Metrics of a user who reads down the list and stops at the first item that satisfies: rr, err, hits.
+"""Metrics of a user who reads down the list until an item satisfies: rr, err, hits.
 
 ``Σ_r worth(r) stop_r Π_{l<r} (1 - stop_l)``, where ``stop`` is the chance that an item satisfies.
 """
@@ -18,7 +18,7 @@ from rankgrad.metrics.linear import soft_inside
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeMetric(Metric):
-    """A cascade; a subclass says ``worth`` of a rank and ``stops``, each item's chance to satisfy."""
+    """A cascade; a subclass may say ``worth`` of a rank and ``stops`` of a label."""
 
     def worth(self, ranks: Tensor) -> Tensor:
         """What stopping at a rank is worth."""
@@ -36,8 +36,8 @@ class CascadeMetric(Metric):
         """The weighted chance of stopping at each position, the mean over the orders of ties.
 
         Within a tie group, let E_j be the mean of ``Π (1 - stop)`` over its subsets of j items, and
-        G_j the mean of ``w stop`` of the j-th item times that product over the j - 1 before it. Both
-        grow by recurrences in which the group takes in one item at a time.
+        G_j the mean of ``w stop`` of the j-th item times that product over the j - 1 before it.
+        Both grow by recurrences in which the group takes in one item at a time.
         """
         stops = self.stops(ranked.labels) * ranked.mask
         misses = 1 - stops
@@ -94,7 +94,8 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
 
     def _stopped(self, ranked: Ranked) -> Float[Tensor, "b n"]:
         """In a tie group of m items, R of them relevant, the j-th (from 0) is passed by one who got
-        there with probability ``(m - R - j) / (m - j)``; then the chances multiply."""
+        there with probability ``(m - R - j) / (m - j)``; then the chances multiply.
+        """
         relevance = self.gains(ranked.labels) * ranked.mask
         relevant = ranked.group_sums(relevance)
         j = torch.arange(relevance.shape[-1], device=relevance.device) - ranked.start
@@ -107,7 +108,7 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
     def _through_ranks(
         self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
     ) -> Float[Tensor, " b"]:
-        """The worth of the first relevant rank, the minimum relaxed to a softmax of ``-beta rank``."""
+        """The worth of the first relevant rank, a minimum relaxed to softmax of ``-beta rank``."""
         relevant = (self.gains(lists.labels) > 0) & lists.mask
         logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))
         logits = torch.where(relevant.any(-1, keepdim=True), logits, 0.0)

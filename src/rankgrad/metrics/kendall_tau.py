@@ -16,10 +16,11 @@ from rankgrad.metrics.pairs import PairCounts, PairMetric
 @metrics.register("kendall_tau")
 @dataclass(frozen=True, kw_only=True)
 class KendallTau(PairMetric):
-    """``(C - D) / sqrt(pairs untied in scores × pairs untied in labels)``, tau-b, of scores and labels.
+    """Tau-b of scores and labels: ``(C - D) / sqrt(untied in scores × untied in labels)``.
 
-    C and D count concordant and discordant pairs. Tau-b brings its own rule for tied scores;
-    ``ties="stable"`` breaks them in input order first. Item weights multiply in each pair.
+    C and D count concordant and discordant pairs, the others pairs that are not tied. Tau-b brings
+    its own rule for tied scores; ``ties="stable"`` breaks them in input order first. Item weights
+    multiply in each pair.
 
     >>> KendallTau()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([-0.3333])

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import Lists, divide
+from rankgrad.lists import Lists, check_choice, divide
 from rankgrad.metrics.base import (
     BinaryMetric,
     Expectation,
@@ -16,7 +16,6 @@ from rankgrad.metrics.base import (
     Metric,
     Ranked,
     SortRelaxation,
-    check_choice,
 )
 
 
@@ -125,7 +124,9 @@ class LinearGradedMetric(LinearMetric):
     ) -> Float[Tensor, "b k"]:
         if expect == "gain":
             return super()._gains_at_ranks(relaxation, lists, gains, k, expect)
-        values = [lists.labels] if lists.item_weights is None else [lists.labels, lists.item_weights]
+        values = (
+            [lists.labels] if lists.item_weights is None else [lists.labels, lists.item_weights]
+        )
         at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
         expected = self.gains(at_rank[:, 0])
         return expected if lists.item_weights is None else expected * at_rank[:, 1]

@@ -31,8 +31,8 @@ class PairMetric(Metric):
 class PairCounts:
     """Weights of pairs, summed over each list.
 
-    ``agree`` is those with the higher label ranked above, less those with it ranked below; ``unequal``
-    those with unequal labels; ``untied`` those with unequal scores.
+    ``agree`` is those with the higher label ranked above, less those with it ranked below;
+    ``unequal`` those with unequal labels; ``untied`` those with unequal scores.
     """
 
     agree: Float[Tensor, " b"]
@@ -43,7 +43,7 @@ class PairCounts:
     def of(
         cls, ranked: Ranked, first: Float[Tensor, "b n"], second: Float[Tensor, "b n"]
     ) -> PairCounts:
-        """Count in tiles; the pair of a higher item i and a lower item j weighs first_i second_j."""
+        """Count in tiles; the pair of an item i and an item j weighs ``first_i second_j``."""
         agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
         second = second[:, :, None]
         for rows in tiles(*first.shape):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +16,7 @@ from rankgrad.specs import Registry, spec_of
 relaxations: Registry[Relaxation] = Registry("relaxation")
 
 Route = Literal["permutation", "ranks"]
+R = TypeVar("R", bound="Relaxation")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Relaxation:
         scores, mask, batch = _rows(scores, mask)
         n = scores.shape[-1]
         rows = n if check_cutoff(k) is None else int(k or n)
-        top = self.at(0.0)._permutation(scores, mask, min(rows, n))
+        top = self._permutation(scores, mask, min(rows, n))
         if rows > n:
             top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
         return top.reshape(*batch, rows, n)
@@ -74,7 +75,7 @@ class Relaxation:
         """The relaxed rank of every item."""
         self._require("ranks")
         scores, mask, batch = _rows(scores, mask)
-        ranks = self.at(0.0)._ranks(scores, mask)
+        ranks = self._ranks(scores, mask)
         return ranks.reshape(*batch, scores.shape[-1])
 
     def sort(
@@ -94,8 +95,8 @@ class Relaxation:
         """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
         return scores[None]
 
-    def at(self, progress: float) -> Self:
-        """This relaxation with every schedule at its value for this training progress."""
+    def at(self: R, progress: float) -> R:
+        """The same relaxation with every schedule at its value for this training progress."""
         changes: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)

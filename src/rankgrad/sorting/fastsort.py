@@ -6,15 +6,15 @@ one isotonic regression, O(n log n), piecewise smooth with exact gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rankgrad.kernels import pool_adjacent
 from rankgrad.lists import (
     as_scores,
     check_choice,
@@ -26,18 +26,10 @@ from rankgrad.lists import (
 )
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Regularization = Literal["l2", "entropic", "kl"]
 REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")
-
-try:
-    from numba import njit
-except ImportError:  # the same loop, interpreted
-
-    def njit(**_: object) -> Callable[[Function], Function]:
-        return lambda function: function
 
 
 @relaxations.register("fastsort")
@@ -74,7 +66,7 @@ class FastSort(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        return _soft_ranks(-scores / self.strength, mask, self.regularization)
+        return _soft_ranks(-scores / number(self.strength), mask, self.regularization)
 
 
 def soft_rank(
@@ -104,7 +96,7 @@ def soft_sort(
     descending: bool = False,
     mask: Bool[Tensor, "*b n"] | None = None,
 ) -> Float[Tensor, "*b n"]:
-    """Softly sorted values; as in torchsort, ascending unless ``descending``. Padding goes last, as 0.
+    """Softly sorted values; as in torchsort, ascending unless ``descending``. Padding goes last.
 
     The projection of ``(n, ..., 1) / strength`` onto the permutahedron of the values
     (Blondel et al. 2020, eq. 5).
@@ -214,43 +206,5 @@ def _pool(anchors: Tensor, weights: Tensor, front: Tensor, entropic: bool) -> In
     """The blocks of the isotonic regression, each named by the position of its first item."""
     z, w = (x.detach().to("cpu", torch.float64).numpy() for x in (anchors, weights))
     blocks = np.tile(np.arange(z.shape[1]), (len(z), 1))
-    _pool_adjacent(z, w, front.sum(-1).to("cpu").numpy(), entropic, blocks)
+    pool_adjacent(z, w, front.sum(-1).to("cpu").numpy(), entropic, blocks)
     return torch.from_numpy(blocks).to(anchors.device)
-
-
-@njit(cache=True)
-def _pool_adjacent(
-    z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
-) -> None:
-    """Pool adjacent violators: merge neighbouring blocks until their values decrease."""
-    for row in range(z.shape[0]):
-        n = lengths[row]
-        first = np.empty(n + 1, np.int64)
-        left = np.empty(n)  # of z: the block's sum, or log-sum-exp
-        right = np.empty(n)  # the same of w
-        count = 0
-        for i in range(n):
-            first[count], left[count], right[count] = i, z[row, i], w[row, i]
-            size = 1
-            count += 1
-            while count > 1:
-                a, b = count - 2, count - 1
-                size_a = first[b] - first[a]
-                if entropic:
-                    merge = left[a] - right[a] < left[b] - right[b]
-                else:
-                    merge = (left[a] - right[a]) * size < (left[b] - right[b]) * size_a
-                if not merge:
-                    break
-                if entropic:
-                    left[a] = np.logaddexp(left[a], left[b])
-                    right[a] = np.logaddexp(right[a], right[b])
-                else:
-                    left[a] += left[b]
-                    right[a] += right[b]
-                size += size_a
-                count -= 1
-        first[count] = n
-        for block in range(count):
-            for i in range(first[block], first[block + 1]):
-                blocks[row, i] = first[block]

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.lists import Randomness
 from rankgrad.sorting.base import Relaxation, Route, _rows, as_relaxation, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort, set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 
 
 @relaxations.register("gumbel")
@@ -33,7 +33,7 @@ class Gumbel(Relaxation):
         seed: a number or a ``torch.Generator``; None for PyTorch's own.
 
     >>> Gumbel(NeuralSort(0.1), samples=1000, seed=0)(torch.tensor([0.0, 1.0]), k=1)
-    tensor([[0.2697, 0.7303]])
+    tensor([[0.2559, 0.7441]])
     """
 
     name: ClassVar[str] = "gumbel"
@@ -50,7 +50,9 @@ class Gumbel(Relaxation):
         object.__setattr__(self, "base", as_relaxation(self.base))
         set_temperature(self, "scale")
         if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
-            raise ValueError(f"samples must be a whole number of at least 1, found {self.samples!r}")
+            raise ValueError(
+                f"samples must be a whole number of at least 1, found {self.samples!r}"
+            )
         if self._random is None:
             object.__setattr__(self, "_random", Randomness(self.seed))
         object.__setattr__(self, "seed", self._random.seed)  # type: ignore[union-attr]
@@ -66,7 +68,7 @@ class Gumbel(Relaxation):
         k: int | None = None,
     ) -> Float[Tensor, "*b k n"]:
         rows, inside, batch = _rows(scores, mask)
-        noisy = self.at(0.0).draws(rows, inside)
+        noisy = self.draws(rows, inside)
         mean = self.base.permutation(noisy, inside.expand_as(noisy), k).mean(0)
         return mean.reshape(*batch, *mean.shape[1:])
 
@@ -74,7 +76,7 @@ class Gumbel(Relaxation):
         self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
     ) -> Float[Tensor, "*b n"]:
         rows, inside, batch = _rows(scores, mask)
-        noisy = self.at(0.0).draws(rows, inside)
+        noisy = self.draws(rows, inside)
         mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
         return mean.reshape(*batch, mean.shape[-1])
 
@@ -83,9 +85,10 @@ class Gumbel(Relaxation):
     ) -> Float[Tensor, "samples b n"]:
         assert self._random is not None
         noise = -self._random.exponential(mask, self.samples).log()
-        noise = (noise * self.scale).to(scores.dtype)
+        scale = number(self.scale)
+        noise = (noise * scale).to(scores.dtype)
         if self.log_scores:
-            scores = self.scale * _positive(scores, mask).log()
+            scores = scale * _positive(scores, mask).log()
         return torch.where(mask, scores + noise, 0.0)
 
     def _permutation(

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.lists import descending, invert
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 
 
 @relaxations.register("lapsum")
@@ -27,7 +27,7 @@ class LapSum(Relaxation):
         temperature: τ > 0, or a schedule.
 
     >>> LapSum(temperature=0.1)(torch.tensor([0.2, 0.9, 0.5]))
-    tensor([2.9746, 1.0096, 2.0157])
+    tensor([2.9747, 1.0096, 2.0157])
     """
 
     name: ClassVar[str] = "lapsum"
@@ -45,13 +45,14 @@ class LapSum(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        ranks: Tensor = _Ranks.apply(scores / self.temperature, mask)
+        ranks: Tensor = _Ranks.apply(scores / number(self.temperature), mask)
         return ranks
 
 
 class _Ranks(torch.autograd.Function):
     """With A_i and B_i the sums of ``exp(-|s_i - s_j|)`` over the items above and below, the i-th
-    largest item has rank ``i - A_i / 2 + B_i / 2``."""
+    largest item has rank ``i - A_i / 2 + B_i / 2``.
+    """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class _Ranks(torch.autograd.Function):
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         order, inside, gaps, near = ctx.saved_tensors
         grad = torch.where(inside, grad.gather(-1, order), 0.0)
         above, below = _one_sided(grad, gaps)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankgrad.lists import descending, invert, tie_groups
 from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.schedules import Schedule, as_temperature
+from rankgrad.sorting.schedules import Schedule, as_temperature, number
 
 
 @relaxations.register("neuralsort")
@@ -28,8 +28,8 @@ class NeuralSort(Relaxation):
     Args:
         temperature: τ > 0, or a schedule.
 
-    >>> NeuralSort(temperature=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)
-    tensor([[4.5334e-05, 9.9908e-01, 9.1105e-04]])
+    >>> NeuralSort(temperature=1.0)(torch.tensor([0.2, 0.9, 0.5]), k=1)
+    tensor([[0.1403, 0.5147, 0.3450]])
     """
 
     name: ClassVar[str] = "neuralsort"
@@ -43,7 +43,7 @@ class NeuralSort(Relaxation):
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
-        rows: Tensor = _Rows.apply(scores, mask, k, self.temperature)
+        rows: Tensor = _Rows.apply(scores, mask, k, number(self.temperature))
         return rows
 
     def log_permutation(
@@ -54,7 +54,7 @@ class NeuralSort(Relaxation):
         slope = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
         distances = absolute_differences(scores.double(), mask)
         logits = slope[:, :, None] * scores.double()[:, None, :] - distances[:, None, :]
-        logits = (logits / self.temperature).masked_fill(~mask[:, None, :], float("-inf"))
+        logits = (logits / number(self.temperature)).masked_fill(~mask[:, None, :], float("-inf"))
         real = mask[:, None, :] & (slope > -length)[:, :, None]
         logits = torch.where(real, logits, 0.0).log_softmax(-1)
         return torch.where(real, logits, 0.0).to(scores.dtype)
@@ -87,7 +87,7 @@ class _AbsoluteDifferences(torch.autograd.Function):
         return _absolute_differences(scores, mask, order)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, mask, order = ctx.saved_tensors
         return _absolute_differences_vjp(grad, scores, mask, order), None
 
@@ -103,10 +103,8 @@ def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor
     return (sums * inside).gather(-1, invert(order))
 
 
-def _absolute_differences_vjp(
-    grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor
-) -> Tensor:
-    """``Σ_j (g_k + g_j) sign(s_k - s_j)`` for each k; tied items, of sign 0, leave each other be."""
+def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
+    """``Σ_j (g_k + g_j) sign(s_k - s_j)`` for each k; tied items do not act on each other."""
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order).masked_fill(~inside, float("-inf"))
     start, end = tie_groups(ranked)
@@ -143,13 +141,13 @@ class _Rows(torch.autograd.Function):
         real = torch.arange(k, device=scores.device) < length
         rows.masked_fill_((rows < floor) | ~mask[:, None, :] | ~real[:, :, None], float("-inf"))
         rows.exp_()
-        rows.mul_((1 / rows.sum(-1, keepdim=True).clamp(min=1e-30)))
+        rows.mul_(1 / rows.sum(-1, keepdim=True).clamp(min=1e-30))
         ctx.save_for_backward(rows, slope.to(scores.dtype), scores, mask, order)
         ctx.temperature = temperature
         return rows
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         rows, slope, scores, mask, order = ctx.saved_tensors
         logits = grad * rows
         logits.addcmul_(rows, logits.sum(-1, keepdim=True), value=-1.0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.lists import check_positive, descending, divide, invert
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 from rankgrad.sorting.sinkhorn import scalings
 
 
@@ -26,15 +26,15 @@ class OptimalTransport(Relaxation):
     target ranks of the items. At ε → 0 it is the exact sort.
 
     The plan is a Sinkhorn scaling of ``exp(-C / ε)``. Started from the dual potentials of the
-    unregularised problem, which sorting gives in closed form, every row and column keeps an entry of
-    one and nothing underflows, however small ε is.
+    unregularised problem, which sorting gives in closed form, every row and column keeps an entry
+    of one and nothing underflows, however small ε is.
 
     Args:
         epsilon: strength of the entropy, ε > 0, or a schedule.
         iterations: at most so many scalings; each list stops by itself at 1e-6.
 
-    >>> OptimalTransport(epsilon=0.01)(torch.tensor([0.2, 0.9, 0.5]), k=1)
-    tensor([[3.3066e-14, 9.9959e-01, 4.1344e-04]])
+    >>> OptimalTransport(epsilon=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)
+    tensor([[0.0051, 0.8428, 0.1521]])
     """
 
     name: ClassVar[str] = "ot"
@@ -64,7 +64,7 @@ class OptimalTransport(Relaxation):
         return (values * v[:, None, :]) @ kernel[:, :k].mT * u[:, None, :k]
 
     def _plan(self, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        kernel = _kernel(_squash(scores, mask), mask, self.epsilon)
+        kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
         return kernel, *scalings(kernel, self.iterations, tolerance=1e-6)
 
 
@@ -76,8 +76,8 @@ def _squash(scores: Tensor, mask: Tensor) -> Tensor:
     return (centred / (variance + 1e-6).sqrt()).sigmoid()
 
 
-def _kernel(points: Tensor, mask: Tensor, epsilon: float | Schedule) -> Tensor:
-    """``exp(-(C - f - g) / ε)``, rows = target ranks, one on the matched entries and below elsewhere.
+def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
+    """``exp(-(C - f - g) / ε)``, rows = target ranks: 1 where matched, at most 1 elsewhere.
 
     Squares of x and t drop out of the plan, so C is ``-2 x t``; matched in sorted order, potentials
     half-way between the bounds that complementary slackness sets are

@@ -101,5 +101,10 @@ def as_temperature(option: str, value: Any) -> float | Schedule:
     return float(value)
 
 
+def number(value: float | Schedule) -> float:
+    """The value of a temperature now; a schedule that nobody advances stands at its start."""
+    return value.at(0.0) if isinstance(value, Schedule) else value
+
+
 def _clamp(progress: float) -> float:
     return min(1.0, max(0.0, progress))

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.lists import tiles
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 
 
 @relaxations.register("sigmoid")
@@ -44,7 +44,7 @@ class SigmoidRanks(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        ranks: Tensor = _SigmoidSums.apply(scores * self.alpha, mask)
+        ranks: Tensor = _SigmoidSums.apply(scores * number(self.alpha), mask)
         return torch.where(mask, ranks + 0.5, 0.0)
 
 
@@ -62,7 +62,7 @@ class _SigmoidSums(torch.autograd.Function):
         return sums
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)
         pull, push = torch.zeros_like(grad), torch.empty_like(grad)

@@ -118,9 +118,13 @@ class _Scalings(torch.autograd.Function):
         return u, v
 
     @staticmethod
-    def backward(ctx: Any, grad_u: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_u: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None]:
         matrix, *saved = ctx.saved_tensors
-        us, vs, actives = saved[: ctx.steps + 1], saved[ctx.steps + 1 : -ctx.steps], saved[-ctx.steps :]
+        us, vs, actives = (
+            saved[: ctx.steps + 1],
+            saved[ctx.steps + 1 : -ctx.steps],
+            saved[-ctx.steps :],
+        )
         left, right = [], []
         for step in range(ctx.steps, 0, -1):
             active = actives[step - 1]

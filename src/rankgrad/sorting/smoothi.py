@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 
 
 @relaxations.register("smoothi")
@@ -28,9 +28,9 @@ class SmoothI(Relaxation):
         stop_gradient: treat the product as a constant on the way back, as the paper does in
             practice; False for the full gradient of eq. 4.
 
-    >>> SmoothI(alpha=10.0)(torch.tensor([0.2, 0.9, 0.5]), k=2)
-    tensor([[8.9467e-04, 9.8113e-01, 1.7970e-02],
-            [5.9955e-02, 2.8953e-02, 9.1109e-01]])
+    >>> SmoothI(alpha=5.0)(torch.tensor([0.2, 0.9, 0.5]), k=2)
+    tensor([[0.0259, 0.8580, 0.1161],
+            [0.1852, 0.2146, 0.6002]])
     """
 
     name: ClassVar[str] = "smoothi"
@@ -49,7 +49,7 @@ class SmoothI(Relaxation):
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
         lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
-        scaled = torch.where(mask, scores - lowest, 0.0) * self.alpha
+        scaled = torch.where(mask, scores - lowest, 0.0) * number(self.alpha)
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
         if self.stop_gradient:
             indicators: Tensor = _Indicators.apply(scaled, mask, k, self.delta)
@@ -81,7 +81,7 @@ class _Indicators(torch.autograd.Function):
         return rows
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (rows,) = ctx.saved_tensors
         logits = grad * rows
         logits.addcmul_(rows, logits.sum(-1, keepdim=True), value=-1.0)

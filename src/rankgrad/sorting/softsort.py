@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.lists import descending, invert, tie_groups
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule
+from rankgrad.sorting.schedules import Schedule, number
 
 
 @relaxations.register("softsort")
@@ -21,14 +21,14 @@ class SoftSort(Relaxation):
     """``P[r] = softmax(-|s_(r) - s| / τ)`` with ``s_(r)`` the r-th largest score.
 
     At τ → 0 it is the exact sort. Where scores tie, ``|·|`` has no derivative and the usual choice
-    of 0 would stop all learning from a constant score; here the gradient is the mean over the orders
-    in which the tied items can stand, which is not 0.
+    of 0 would stop all learning from a constant score; here the gradient is the mean over the
+    orders in which the tied items can stand, which is not 0.
 
     Args:
         temperature: τ > 0, or a schedule.
 
-    >>> SoftSort(temperature=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)
-    tensor([[0.0009, 0.9812, 0.0180]])
+    >>> SoftSort(temperature=0.5)(torch.tensor([0.2, 0.9, 0.5]), k=1)
+    tensor([[0.1454, 0.5896, 0.2649]])
     """
 
     name: ClassVar[str] = "softsort"
@@ -43,7 +43,8 @@ class SoftSort(Relaxation):
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
         distances: Tensor = _Distances.apply(scores, mask, k)
-        logits = (-distances / self.temperature).masked_fill(~mask[:, None, :], float("-inf"))
+        logits = -distances / number(self.temperature)
+        logits = logits.masked_fill(~mask[:, None, :], float("-inf"))
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
         rows = torch.where(real[:, :, None], logits, 0.0).softmax(-1)
         return rows * real[:, :, None]
@@ -66,7 +67,7 @@ class _Distances(torch.autograd.Function):
         return (ranked[:, :, None] - scores[:, None, :]).abs()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         scores, mask, order = ctx.saved_tensors
         grad = grad * mask[:, None, :]
         ranked = scores.gather(-1, order[:, : ctx.k])

@@ -1,0 +1,22 @@
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+
+# Shape annotations are checked at run time in every test. (Compiled kernels have none.)
+CHECKED = ["rankgrad.lists", "rankgrad.sorting", "rankgrad.metrics", "rankgrad.losses"]
+
+with install_import_hook(CHECKED, "shapes.check"):
+    import rankgrad
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace):
+    import torch
+
+    doctest_namespace.update(
+        torch=torch,
+        np=np,
+        losses=rankgrad.losses,
+        metrics=rankgrad.metrics,
+        sorting=rankgrad.sorting,
+    )

@@ -1,0 +1,49 @@
+"""Ranking losses: the grid of relaxed metrics, and the pointwise, pairwise and listwise ones.
+
+>>> loss = losses.get("neural_ndcg@10(temperature=0.5)")
+>>> loss(torch.tensor([[0.3, 0.2, 0.1]]), torch.tensor([[1, 0, 2]]))
+tensor(0.2519)
+"""
+
+from rankgrad.losses.base import Loss, losses
+from rankgrad.losses.lambdaloss import LambdaLoss, LambdaRank
+from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NeuralSortCE, Softmax
+from rankgrad.losses.pairwise import Hinge, RankNet
+from rankgrad.losses.pointwise import BCE, MSE, RMSE, Ordinal
+from rankgrad.losses.relaxed import (
+    ApproxNDCG,
+    GridLoss,
+    NeuralNDCG,
+    PiRank,
+    RelaxedMetric,
+    SmoothI,
+)
+
+get = losses.get
+names = losses.names
+
+__all__ = [
+    "BCE",
+    "MSE",
+    "RMSE",
+    "ApproxNDCG",
+    "GridLoss",
+    "Hinge",
+    "LambdaLoss",
+    "LambdaRank",
+    "ListAP",
+    "ListMLE",
+    "ListNet",
+    "Loss",
+    "NeuralNDCG",
+    "NeuralSortCE",
+    "Ordinal",
+    "PiRank",
+    "RankNet",
+    "RelaxedMetric",
+    "SmoothI",
+    "Softmax",
+    "get",
+    "losses",
+    "names",
+]

@@ -1,0 +1,105 @@
+"""What a loss is: lists in, a scalar to minimise out."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from rankgrad.lists import REDUCTIONS, Lists, Reduction, check_choice, check_cutoff, reduce
+from rankgrad.sorting import Schedule
+from rankgrad.specs import Registry, Spec, spec_of
+
+losses: Registry[Loss] = Registry("loss")
+
+
+class Loss(nn.Module):
+    """The mean over lists of a per-list value, lists on which it is undefined left out.
+
+    A subclass says ``per_list``: the value of each list, finite everywhere, and on which lists it
+    is defined. A batch without such lists gives 0 with a zero gradient.
+
+    Args:
+        k: a rank cutoff, for losses that have one.
+        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one value per list.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        check_choice("reduction", reduction, REDUCTIONS)
+        self.k = check_cutoff(k)
+        self.reduction: Reduction = reduction
+        self.progress = 0.0  # of training, from 0 to 1: what temperature schedules follow
+
+    def forward(
+        self,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+    ) -> Float[Tensor, "*out"]:
+        """The loss of the lists.
+
+        Args:
+            scores: ``[..., n]`` padded, or ``[N]`` flat.
+            labels: of the same shape, not negative.
+            mask: padded lists: True on real items.
+            offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            weights: one per list (a weighted mean), or one per item (on its gain or loss term).
+        """
+        lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        if not bool(lists.scores.isfinite().all()):
+            at = tuple((~lists.scores.isfinite()).nonzero()[0].tolist())
+            raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is infinite")
+        values, defined = self.per_list(lists)
+        return reduce(values, defined, lists, self.reduction)
+
+    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        """The loss of each list, and whether it is defined there."""
+        raise TypeError(f"{type(self).__name__} does not say its value per list")
+
+    def now(self, value: float | Schedule) -> float:
+        """A hyper-parameter at the present training progress."""
+        return value.at(self.progress) if isinstance(value, Schedule) else value
+
+    @property
+    def spec(self) -> Spec:
+        """What names this loss."""
+        return spec_of(self, self.name, self.k)
+
+    def __str__(self) -> str:
+        return str(self.spec)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loss) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def has_pairs(lists: Lists) -> Bool[Tensor, " b"]:
+    """Whether a list has two unequal labels."""
+    highest = lists.labels.masked_fill(~lists.mask, float("-inf")).amax(-1)
+    lowest = lists.labels.masked_fill(~lists.mask, float("inf")).amin(-1)
+    return highest > lowest
+
+
+def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:
+    """Whether a list has two items or more, one of them relevant: above 0, or at the threshold."""
+    relevant = lists.labels > 0 if threshold is None else lists.labels >= threshold
+    return (relevant & lists.mask).any(-1) & (lists.lengths > 1)
+
+
+def item_mean(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    """The mean over the real items of weighted per-item terms."""
+    total = lists.weighted(torch.where(lists.mask, terms, 0.0)).sum(-1)
+    return total / lists.lengths.clamp(min=1)

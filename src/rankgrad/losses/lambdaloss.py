@@ -1,0 +1,316 @@
+"""Lambda losses: RankNet's pairs weighed by what swapping them does to a metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankgrad.lists import Lists, Reduction, check_choice, check_positive, hard_ranks
+from rankgrad.losses.base import losses
+from rankgrad.losses.pairwise import PairWeights, PairwiseLoss, logistic, preferred
+from rankgrad.metrics import NDCG
+from rankgrad.metrics.base import Gain
+from rankgrad.sorting import Schedule
+from rankgrad.sorting.schedules import as_temperature
+
+LambdaMetric = Literal["ndcg", "precision", "recall", "ap", "rr", "arp"]
+METRICS: tuple[LambdaMetric, ...] = ("ndcg", "precision", "recall", "ap", "rr", "arp")
+Scheme = Literal["ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"]
+Truncation = Literal["corrected", "heuristic"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the items stand in the current ranking, and what they are worth. Never differentiated.
+
+    Ranks are by descending score; tied scores are ranked with the less relevant item first, so that
+    a constant score has something to learn.
+    """
+
+    ranks: Float[Tensor, "b n"]
+    gains: Float[Tensor, "b n"]
+    norm: Float[Tensor, " b"]
+
+    def tile(self, values: Float[Tensor, "b n"], rows: slice) -> tuple[Tensor, Tensor]:
+        """A per-item quantity for the first and the second item of each pair of the tile."""
+        return values[:, rows, None], values[:, None, :]
+
+    def gain_gaps(self, rows: slice) -> Float[Tensor, "b r n"]:
+        """``|G_i - G_j| / norm``."""
+        first, second = self.tile(self.gains, rows)
+        return (first - second).abs() / self.norm[:, None, None]
+
+
+class LambdaPairs(PairwiseLoss):
+    """Logistic pairs of a lambda loss, with the metric whose change they are weighed by."""
+
+    def __init__(
+        self,
+        k: int | None,
+        metric: LambdaMetric,
+        sigma: float | Schedule,
+        gain: Gain,
+        threshold: float,
+        reduction: Reduction,
+    ) -> None:
+        super().__init__(k, reduction=reduction)
+        check_choice("metric", metric, METRICS)
+        check_choice("gain", gain, ("exponential", "linear"))
+        check_positive("threshold", threshold)
+        self.metric = metric
+        self.sigma = as_temperature("sigma", sigma)
+        self.gain = gain
+        self.threshold = threshold
+
+    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        return logistic(gaps, self.now(self.sigma))
+
+    def pair_weights(self, lists: Lists) -> PairWeights:
+        with torch.no_grad():
+            weigh = self.lambdas(self._standing(lists))
+
+        def weigh_preferred(rows: slice) -> Tensor:
+            pairs = preferred(lists, rows)
+            return torch.where(pairs > 0, weigh(rows), 0.0)
+
+        return weigh_preferred
+
+    def lambdas(self, standing: Standing) -> PairWeights:
+        """The weight of each pair."""
+        raise TypeError(f"{type(self).__name__} does not say its weights")
+
+    def _standing(self, lists: Lists) -> Standing:
+        ranks = hard_ranks(lists.scores, lists.mask, lists.labels)
+        if self.metric == "ndcg":
+            ndcg = NDCG(self.k, gain=self.gain)
+            gains = ndcg.gains(lists.labels) * lists.mask
+            norm = ndcg.ideal(gains)
+        elif self.metric == "arp":
+            gains = lists.labels
+            norm = gains.sum(-1)
+        else:
+            gains = ((lists.labels >= self.threshold) & lists.mask).to(ranks.dtype)
+            norm = gains.sum(-1)
+            if self.metric == "precision":
+                norm = torch.full_like(norm, float(self.k or ranks.shape[-1]))
+        return Standing(ranks, gains, torch.where(norm > 0, norm, 1.0))
+
+    def _swap_costs(self, standing: Standing) -> PairWeights:
+        """``|metric after swapping i and j - metric before|``."""
+        if self.metric == "ap":
+            return _ap_swaps(standing, self.k)
+        if self.metric == "rr":
+            return _rr_swaps(standing, self.k)
+        worth = self._worth(standing.ranks)
+
+        def weigh(rows: slice) -> Tensor:
+            first, second = standing.tile(worth, rows)
+            return standing.gain_gaps(rows) * (first - second).abs()
+
+        return weigh
+
+    def _worth(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """What a rank is worth under a metric that is a sum of gain × worth."""
+        k = float("inf") if self.k is None else float(self.k)
+        if self.metric == "arp":
+            return ranks.clamp(max=k + 1)
+        worth = 1 / torch.log2(1 + ranks) if self.metric == "ndcg" else torch.ones_like(ranks)
+        return torch.where(ranks <= k, worth, 0.0)
+
+
+@losses.register("lambdarank")
+class LambdaRank(LambdaPairs):
+    """``Σ_{y_i > y_j} |Δmetric@k_ij| log(1 + exp(-σ (s_i - s_j)))`` (lambdaloss_at_k eqs. 11-12).
+
+    ``Δ_ij`` is the change of the metric when i and j swap places; for NDCG
+    ``|G_i - G_j| |1[π_i <= k] / D(π_i) - 1[π_j <= k] / D(π_j)|`` over the ideal DCG@k.
+
+    Args:
+        k: the metric's cutoff. A pair counts when at least one of its items is inside.
+        metric: ``"ndcg"``, ``"precision"``, ``"recall"``, ``"ap"``, ``"rr"`` or ``"arp"``.
+        sigma: σ, or a schedule.
+        gain: of NDCG, ``"exponential"`` or ``"linear"``.
+        threshold: the label from which an item is relevant, for binary metrics.
+        reduction: over lists.
+
+    >>> LambdaRank(1)(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
+    tensor(1.3133)
+    """
+
+    name: ClassVar[str] = "lambdarank"
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        metric: LambdaMetric = "ndcg",
+        sigma: float | Schedule = 1.0,
+        gain: Gain = "exponential",
+        threshold: float = 1.0,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(k, metric, sigma, gain, threshold, reduction)
+
+    def lambdas(self, standing: Standing) -> PairWeights:
+        return self._swap_costs(standing)
+
+
+@losses.register("lambdaloss")
+class LambdaLoss(LambdaPairs):
+    """``Σ_{y_i > y_j} λ_ij log(1 + exp(-σ (s_i - s_j)))`` (lambdaloss_at_k eqs. 13, 16, 17).
+
+    For NDCG, ``λ_ij = |G_i - G_j| δ_ij / ideal DCG@k`` with
+    ``δ_ij = 1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)``, times
+    ``μ_ij = 1 / (1 - 1 / D(max(π_i, π_j)))`` where one of the items is past the cutoff.
+
+    Beyond the paper, the same argument bounds precision@k and recall@k: their cost is the gain if
+    ``π_i > k`` and else 0, so pairs with both items inside weigh nothing and the others ``δ μ``.
+    For ARP ``δ = 1`` (Wang et al. 2018, ARP-Loss2). AP and RR are no sums over items; their pairs
+    weigh by the swap cost, as in LambdaRank.
+
+    Args:
+        k: the metric's cutoff; all pairs count.
+        metric: ``"ndcg"``, ``"precision"``, ``"recall"``, ``"ap"``, ``"rr"`` or ``"arp"``.
+        scheme: for NDCG, ``"ndcg_loss2"``; ``"ndcg_loss1"``, with weights ``G_i / D(π_i)``; or
+            ``"ndcg_loss2++"``, LambdaRank's weights plus ``mu`` times those of ndcg_loss2
+            (Wang et al. 2018).
+        truncation: ``"corrected"``, or ``"heuristic"``, eq. 15: pairs past the cutoff are dropped.
+        mu: of ndcg_loss2++.
+        sigma: σ, or a schedule.
+        gain: of NDCG, ``"exponential"`` or ``"linear"``.
+        threshold: the label from which an item is relevant, for binary metrics.
+        reduction: over lists.
+
+    >>> LambdaLoss()(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
+    tensor(0.4847)
+    """
+
+    name: ClassVar[str] = "lambdaloss"
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        metric: LambdaMetric = "ndcg",
+        scheme: Scheme = "ndcg_loss2",
+        truncation: Truncation = "corrected",
+        mu: float = 10.0,
+        sigma: float | Schedule = 1.0,
+        gain: Gain = "exponential",
+        threshold: float = 1.0,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(k, metric, sigma, gain, threshold, reduction)
+        check_choice("scheme", scheme, ("ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"))
+        check_choice("truncation", truncation, ("corrected", "heuristic"))
+        check_positive("mu", mu)
+        self.scheme = scheme
+        self.truncation = truncation
+        self.mu = mu
+
+    def lambdas(self, standing: Standing) -> PairWeights:
+        if self.metric in ("ap", "rr"):
+            return self._swap_costs(standing)
+        if self.metric == "arp":
+            return standing.gain_gaps
+        if self.metric == "ndcg" and self.scheme == "ndcg_loss1":
+            return self._first_scheme(standing)
+        swaps = self._swap_costs(standing)
+
+        def weigh(rows: slice) -> Tensor:
+            first, second = standing.tile(standing.ranks, rows)
+            delta = _delta(first, second) * self._truncate(first, second)
+            if self.metric != "ndcg":
+                inside = torch.maximum(first, second) <= (self.k or float("inf"))
+                delta = torch.where(inside, 0.0, delta)
+            weights = standing.gain_gaps(rows) * delta
+            if self.metric == "ndcg" and self.scheme == "ndcg_loss2++":
+                return self.mu * weights + self._rank_part(standing, swaps, rows)
+            return weights
+
+        return weigh
+
+    def _first_scheme(self, standing: Standing) -> PairWeights:
+        alone = standing.gains / torch.log2(1 + standing.ranks) / standing.norm[:, None]
+
+        def weigh(rows: slice) -> Tensor:
+            first, second = standing.tile(standing.ranks, rows)
+            return alone[:, rows, None] * self._truncate(first, second)
+
+        return weigh
+
+    def _rank_part(self, standing: Standing, swaps: PairWeights, rows: slice) -> Tensor:
+        """LambdaRank's share of ndcg_loss2++: eq. 12, or eq. 11 masked as eq. 15."""
+        if self.truncation == "corrected" or self.k is None:
+            return swaps(rows)
+        first, second = standing.tile(standing.ranks, rows)
+        gaps = (1 / torch.log2(1 + first) - 1 / torch.log2(1 + second)).abs()
+        return standing.gain_gaps(rows) * gaps * self._truncate(first, second)
+
+    def _truncate(self, first: Tensor, second: Tensor) -> Tensor:
+        """The factor on a pair at these ranks: eqs. 16-17, or eq. 15."""
+        if self.k is None:
+            return torch.ones_like(first)
+        if self.truncation == "heuristic":
+            return (torch.minimum(first, second) <= self.k).to(first.dtype)
+        last = torch.maximum(first, second).clamp(min=2.0)
+        return torch.where(last > self.k, 1 / (1 - 1 / torch.log2(1 + last)), 1.0)
+
+
+def _delta(first: Tensor, second: Tensor) -> Tensor:
+    """``|1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)|`` (eq. 13), 0.369 for neighbours."""
+    apart = (first - second).abs().clamp(min=1.0)
+    return 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
+
+
+def _ap_swaps(standing: Standing, k: int | None) -> PairWeights:
+    """Swapping a relevant item and another, at ranks a < b, moves AP by (1 / R) times
+    ``c / a - C_b / b + Σ_{a<r<b} rel_r / r``: C_r counts relevant items up to r, and c those up to
+    a if the one at a is relevant. Terms past the cutoff drop out.
+    """
+    ranks, relevance = standing.ranks, standing.gains
+    order = ranks.argsort(dim=-1)
+    inside = (ranks <= (k or float("inf"))).to(ranks.dtype)
+    steps = (relevance * inside / ranks).gather(-1, order).cumsum(-1)
+    through = torch.empty_like(steps).scatter_(-1, order, steps)
+    counts = relevance.gather(-1, order).cumsum(-1)
+    count = torch.empty_like(counts).scatter_(-1, order, counts)
+    upper = (count + 1 - relevance) / ranks * inside - through
+    lower = -count / ranks * inside + through - relevance * inside / ranks
+
+    def weigh(rows: slice) -> Tensor:
+        first, second = standing.tile(ranks, rows)
+        up, up_ = standing.tile(upper, rows)
+        low, low_ = standing.tile(lower, rows)
+        change = torch.where(first < second, up + low_, up_ + low)
+        return standing.gain_gaps(rows) * change.abs()
+
+    return weigh
+
+
+def _rr_swaps(standing: Standing, k: int | None) -> PairWeights:
+    """A swap moves RR only if it moves the first relevant item: up to rank j, if j stands before
+    all relevant ones; or, if i is the first, down to j or to the second relevant one.
+    """
+    ranks, relevance = standing.ranks, standing.gains
+    far = ranks.shape[-1] + 1.0
+    relevant = torch.where(relevance > 0, ranks, far)
+    first_rank = relevant.amin(-1, keepdim=True)
+    second_rank = torch.where(relevant > first_rank, relevant, far).amin(-1, keepdim=True)
+
+    def value(rank: Tensor) -> Tensor:
+        return torch.where((rank <= (k or far)) & (rank < far), 1 / rank, 0.0)
+
+    def weigh(rows: slice) -> Tensor:
+        first, second = standing.tile(ranks, rows)
+        top, next_ = first_rank[:, :, None], second_rank[:, :, None]
+        up = value(torch.minimum(second, top)) - value(top)
+        down = value(top) - value(torch.minimum(second, next_))
+        change = torch.where(first > second, up, torch.where(first == top, down, 0.0))
+        return standing.gain_gaps(rows) * standing.norm[:, None, None] * change.abs()
+
+    return weigh

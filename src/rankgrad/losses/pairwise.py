@@ -1,0 +1,171 @@
+"""Pairwise losses: sums over pairs of items with unequal labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from rankgrad.lists import Lists, Reduction, check_choice, check_positive, hard_ranks, tiles
+from rankgrad.losses.base import Loss, has_pairs, losses
+from rankgrad.sorting import Schedule
+from rankgrad.sorting.schedules import as_temperature
+
+PairWeights = Callable[[slice], Tensor]
+PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class PairwiseLoss(Loss):
+    """``Σ_{i,j} weight_ij φ(s_i - s_j)``, computed in tiles: O(n²) time, O(n) memory.
+
+    A subclass says ``term``, φ with its slope, and may say ``pair_weights``. The weights are not
+    differentiated. An item's weight multiplies the pairs in which it is the preferred item.
+    """
+
+    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        """φ and its slope at the score gaps."""
+        raise TypeError(f"{type(self).__name__} does not say its value per pair")
+
+    def pair_weights(self, lists: Lists) -> PairWeights:
+        """The weights of the pairs of some items, as a function of the tile: ``[b, rows, n]``."""
+        near = self._in_top(lists)
+
+        def weigh(rows: slice) -> Tensor:
+            weights = preferred(lists, rows)
+            return weights if near is None else weights * (near[:, rows, None] | near[:, None, :])
+
+        return weigh
+
+    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        weigh = self.pair_weights(lists)
+        weights = lists.item_weights
+
+        def weigh_items(rows: slice) -> Tensor:
+            tile = weigh(rows)
+            return tile if weights is None else tile * weights[:, rows, None]
+
+        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term)
+        return values, has_pairs(lists)
+
+    def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
+        if self.k is None:
+            return None
+        return hard_ranks(lists.scores, lists.mask, lists.labels) <= self.k
+
+
+def preferred(lists: Lists, rows: slice) -> Float[Tensor, "b r n"]:
+    """``1[y_i > y_j]`` for the real items i of a tile and all real items j."""
+    higher = lists.labels[:, rows, None] > lists.labels[:, None, :]
+    real = lists.mask[:, rows, None] & lists.mask[:, None, :]
+    return (higher & real).to(lists.scores.dtype)
+
+
+@losses.register("ranknet")
+class RankNet(PairwiseLoss):
+    """``Σ_{y_i > y_j} log(1 + exp(-σ (s_i - s_j)))`` (lambdaloss_at_k eq. 6, pirank eq. 2).
+
+    Args:
+        k: only pairs with at least one item in the current top k.
+        sigma: σ, or a schedule.
+        ties: ``"half"`` adds the pairs of equal labels with a target of one half, as the comparison
+            paper trains it (§4.1); ``"skip"`` leaves them out.
+        reduction: over lists.
+
+    >>> RankNet()(torch.tensor([1.0, 0.0]), torch.tensor([1, 0]))
+    tensor(0.3133)
+    """
+
+    name: ClassVar[str] = "ranknet"
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        sigma: float | Schedule = 1.0,
+        ties: Literal["skip", "half"] = "skip",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(k, reduction=reduction)
+        check_choice("ties", ties, ("skip", "half"))
+        self.sigma = as_temperature("sigma", sigma)
+        self.ties = ties
+
+    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        return logistic(gaps, self.now(self.sigma))
+
+    def pair_weights(self, lists: Lists) -> PairWeights:
+        weigh = super().pair_weights(lists)
+        if self.ties == "skip":
+            return weigh
+        near = self._in_top(lists)
+
+        def weigh_ties(rows: slice) -> Tensor:
+            equal = lists.labels[:, rows, None] == lists.labels[:, None, :]
+            equal &= lists.mask[:, rows, None] & lists.mask[:, None, :]
+            items = torch.arange(lists.mask.shape[-1], device=equal.device)
+            equal &= items[rows, None] != items
+            if near is not None:
+                equal &= near[:, rows, None] | near[:, None, :]
+            return weigh(rows) + 0.5 * equal
+
+        return weigh_ties
+
+
+@losses.register("hinge")
+class Hinge(PairwiseLoss):
+    """``Σ_{y_i > y_j} max(0, margin - (s_i - s_j))`` (smoothi's pairwise baseline).
+
+    Args:
+        k: only pairs with at least one item in the current top k.
+        margin: how far apart the scores should be.
+        reduction: over lists.
+
+    >>> Hinge()(torch.tensor([0.5, 0.0]), torch.tensor([1, 0]))
+    tensor(0.5000)
+    """
+
+    name: ClassVar[str] = "hinge"
+
+    def __init__(
+        self, k: int | None = None, *, margin: float = 1.0, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(k, reduction=reduction)
+        check_positive("margin", margin)
+        self.margin = margin
+
+    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        values = (self.margin - gaps).clamp(min=0.0)
+        return values, -(values > 0).to(gaps.dtype)
+
+
+def logistic(gaps: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    """``log(1 + exp(-σ d))`` and its slope, stable at any gap."""
+    return F.softplus(-sigma * gaps), -sigma * torch.sigmoid(-sigma * gaps)
+
+
+class _PairSum(torch.autograd.Function):
+    """The sum over pairs and its gradient in one pass; only the gradient is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, weigh: PairWeights, term: PairTerm) -> Tensor:
+        total, slopes = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
+        for rows in tiles(*scores.shape):
+            values, slope = term(scores[:, rows, None] - scores[:, None, :])
+            weights = weigh(rows)
+            total += (weights * values).sum((-2, -1))
+            slope = slope * weights
+            slopes[:, rows] += slope.sum(-1)
+            slopes -= slope.sum(-2)
+        ctx.save_for_backward(slopes)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return grad[:, None] * slopes, None, None

@@ -1,0 +1,131 @@
+"""Pointwise losses: each item by itself, the mean over the items of a list."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankgrad.lists import Lists, Reduction, check_positive
+from rankgrad.losses.base import Loss, item_mean, losses
+
+
+class PointwiseLoss(Loss):
+    """The mean over the items of a list; defined on every list that has an item."""
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+
+    def terms(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        """The loss of each item."""
+        raise TypeError(f"{type(self).__name__} does not say its value per item")
+
+    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        return item_mean(lists, self.terms(lists.scores, lists.labels)), lists.lengths > 0
+
+
+@losses.register("mse")
+class MSE(PointwiseLoss):
+    """``(1 / n) Σ_i (s_i - y_i)²`` (pirank eq. 1, comparison eq. 1).
+
+    >>> MSE()(torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
+    tensor(0.5000)
+    """
+
+    name: ClassVar[str] = "mse"
+
+    def terms(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        return (scores - labels).square()
+
+
+@losses.register("rmse")
+class RMSE(PointwiseLoss):
+    """``sqrt((1 / n) Σ_i (levels · sigmoid(s_i) - y_i)²)`` (neuralndcg §5.4).
+
+    Args:
+        levels: the number of relevance levels, 5 for labels 0 to 4.
+
+    >>> RMSE()(torch.tensor([0.0, 0.0]), torch.tensor([2.5, 2.5]))
+    tensor(0.)
+    """
+
+    name: ClassVar[str] = "rmse"
+
+    def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        check_positive("levels", levels)
+        self.levels = levels
+
+    def terms(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        return (self.levels * scores.sigmoid() - labels).square()
+
+    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        squares, defined = super().per_list(lists)
+        # The root's slope at 0 is infinite; an error of zero has nothing to learn from.
+        above = squares > 0
+        return torch.where(above, torch.where(above, squares, 1.0).sqrt(), 0.0), defined
+
+
+@losses.register("bce")
+class BCE(PointwiseLoss):
+    """``-(1 / n) Σ_i [t_i log σ(s_i) + (1 - t_i) log σ(-s_i)]`` with ``t = 1[y >= threshold]``.
+
+    Args:
+        threshold: the label from which an item is relevant.
+
+    >>> BCE()(torch.tensor([0.0, 0.0]), torch.tensor([2.0, 0.0]))
+    tensor(0.6931)
+    """
+
+    name: ClassVar[str] = "bce"
+
+    def __init__(self, *, threshold: float = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        check_positive("threshold", threshold)
+        self.threshold = threshold
+
+    def terms(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        targets = (labels >= self.threshold).to(scores.dtype)
+        return F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+
+
+@losses.register("ordinal")
+class Ordinal(PointwiseLoss):
+    """Cross-entropies of "is the label at least l?" for every level l, from one score.
+
+    ``(1 / n) Σ_i Σ_{l=1}^{levels-1} BCE(σ(s_i - θ_l), 1[y_i >= l])`` with evenly spaced
+    thresholds ``θ_l = l - levels / 2``: a proportional-odds model of the label.
+
+    Args:
+        levels: the number of relevance levels, 5 for labels 0 to 4.
+
+    >>> Ordinal(levels=2)(torch.tensor([0.0]), torch.tensor([1.0]))
+    tensor(0.6931)
+    """
+
+    name: ClassVar[str] = "ordinal"
+
+    def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 2:
+            raise ValueError(f"levels must be a whole number of at least 2, found {levels!r}")
+        self.levels = levels
+
+    def terms(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        level = torch.arange(1, self.levels).to(scores)
+        logits = scores[:, :, None] - (level - self.levels / 2)
+        targets = (labels[:, :, None] >= level).to(scores.dtype)
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
