@@ -122,7 +122,7 @@ class Registry(Generic[T]):
         maker = self.maker(spec.name)
         known = _options(maker)
         k = spec.k if "k" not in options else options.pop("k")
-        if k is not None and "k" not in inspect.signature(maker).parameters:
+        if k is not None and not takes_cutoff(maker):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
         arguments = {**spec.options, **options}
         for option in arguments:
@@ -135,6 +135,11 @@ class Registry(Generic[T]):
             return maker(**arguments)
         except TypeError as error:
             raise ValueError(f"{spec.name}: {error}") from error
+
+
+def takes_cutoff(maker: Callable[..., Any]) -> bool:
+    """Whether what this makes has a rank cutoff."""
+    return "k" in inspect.signature(maker).parameters
 
 
 def _options(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:

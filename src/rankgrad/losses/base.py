@@ -58,6 +58,8 @@ class Loss(nn.Module):
             at = tuple((~lists.scores.isfinite()).nonzero()[0].tolist())
             raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is infinite")
         values, defined = self.per_list(lists)
+        # Also a value that does not depend on the scores stays attached to their graph.
+        values = values + 0.0 * lists.scores.sum(-1)
         return reduce(values, defined, lists, self.reduction)
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:

@@ -118,7 +118,8 @@ class ListAP(ListwiseLoss):
     cumulative over the bins from the top, recall the part of the relevant items in each.
 
     Args:
-        bins: how many, evenly spaced over [0, 1].
+        bins: how many, evenly spaced over [0, 1]. An even number keeps a score of 0, where networks
+            start, off the bin centres, which have no derivative.
         threshold: the label from which an item is relevant.
         reduction: over lists.
 
@@ -129,7 +130,7 @@ class ListAP(ListwiseLoss):
     name: ClassVar[str] = "listap"
 
     def __init__(
-        self, *, bins: int = 25, threshold: float = 1.0, reduction: Reduction = "mean"
+        self, *, bins: int = 20, threshold: float = 1.0, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction=reduction)
         if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:

@@ -259,8 +259,14 @@ def cell_options(
         for name, parameter in inspect.signature(maker).parameters.items()
         if name not in hidden
     }
-    if family == "smoothi" and metric in ("ndcg", "dcg"):
+    if metric not in ("ndcg", "dcg"):
+        del options["expect"]
+    elif family == "smoothi":  # as its paper writes it
         options["expect"] = options["expect"].replace(default="label")
+    if (family, metric) == ("smoothi", "arp"):
+        # Its indicators of low ranks still favour the top items, which as ranks of their own would
+        # cost them; normalised over each item's ranks they say where it stands.
+        options["through"] = options["through"].replace(default="ranks")
     return options
 
 

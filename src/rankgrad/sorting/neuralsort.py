@@ -55,9 +55,9 @@ class NeuralSort(Relaxation):
         distances = absolute_differences(scores.double(), mask)
         logits = slope[:, :, None] * scores.double()[:, None, :] - distances[:, None, :]
         logits = (logits / number(self.temperature)).masked_fill(~mask[:, None, :], float("-inf"))
-        real = mask[:, None, :] & (slope > -length)[:, :, None]
+        real = (slope > -length)[:, :, None]
         logits = torch.where(real, logits, 0.0).log_softmax(-1)
-        return torch.where(real, logits, 0.0).to(scores.dtype)
+        return torch.where(real & mask[:, None, :], logits, 0.0).to(scores.dtype)
 
 
 def set_temperature(relaxation: Relaxation, *options: str) -> None:

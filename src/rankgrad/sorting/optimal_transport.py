@@ -31,7 +31,8 @@ class OptimalTransport(Relaxation):
 
     Args:
         epsilon: strength of the entropy, ε > 0, or a schedule.
-        iterations: at most so many scalings; each list stops by itself at 1e-6.
+        iterations: at most so many scalings.
+        tolerance: stop when every row and column sum of a list is this close to one.
 
     >>> OptimalTransport(epsilon=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)
     tensor([[0.0051, 0.8428, 0.1521]])
@@ -42,10 +43,12 @@ class OptimalTransport(Relaxation):
 
     epsilon: float | Schedule = 0.01
     iterations: int = 100
+    tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
         set_temperature(self, "epsilon")
         check_positive("iterations", self.iterations)
+        check_positive("tolerance", self.tolerance)
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -65,7 +68,7 @@ class OptimalTransport(Relaxation):
 
     def _plan(self, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
-        return kernel, *scalings(kernel, self.iterations, tolerance=1e-6)
+        return kernel, *scalings(kernel, self.iterations, self.tolerance)
 
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:

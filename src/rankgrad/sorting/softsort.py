@@ -69,26 +69,26 @@ class _Distances(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         scores, mask, order = ctx.saved_tensors
-        grad = grad * mask[:, None, :]
+        back = invert(order)
+        inside = mask.gather(-1, order)
+        start, end = tie_groups(scores.gather(-1, order).masked_fill(~inside, float("-inf")))
+        size = (end - start).to(grad.dtype)
+        grad = grad * mask[:, None, :] * inside[:, : ctx.k, None]
+
+        def per_group(rows: Tensor) -> Tensor:
+            """The sum over the ranks of a group, for each of its items."""
+            sums = torch.zeros_like(scores).scatter_add(-1, start[:, : ctx.k], rows)
+            return sums.gather(-1, start).gather(-1, back)
+
+        size_of, others = size.gather(-1, back), (size - 1).clamp(min=1).gather(-1, back)
+        # Items of other groups: the sign is sure, and any item of the group may hold the rank.
         ranked = scores.gather(-1, order[:, : ctx.k])
-        signed = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
-        items = -signed.sum(1)
-        items = items.scatter_add(-1, order[:, : ctx.k], signed.sum(-1))
-        return items + _tied(grad, scores, mask, order, ctx.k), None, None
-
-
-def _tied(grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor, k: int) -> Tensor:
-    """The part of the gradient that comes from ranks and items of the same tie group."""
-    inside = mask.gather(-1, order)
-    start, end = tie_groups(scores.gather(-1, order).masked_fill(~inside, float("-inf")))
-    size = (end - start).to(grad.dtype)
-    position = torch.arange(scores.shape[-1], device=scores.device)
-    tilt = ((end - 1 - position) - (position - start)) / size
-    same = start[:, :k, None] == start.gather(-1, invert(order))[:, None, :]
-    tied = grad * same * (tilt * inside)[:, :k, None]
-    others = (size - 1).clamp(min=1)
-    # Each rank's sum over its group goes to all other members of the group in equal parts.
-    sums = torch.zeros_like(tilt).scatter_add(-1, start[:, :k], tied.sum(-1))
-    shared = (sums / others).gather(-1, start).gather(-1, invert(order))
-    own = tied.sum(1)
-    return shared - own * (1 + 1 / others.gather(-1, invert(order)))
+        apart = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
+        result = per_group(apart.sum(-1)) / size_of - apart.sum(1)
+        # Items of the rank's own group.
+        position = torch.arange(scores.shape[-1], device=scores.device)
+        tilt = ((end - 1 - position) - (position - start)) / size
+        same = start[:, : ctx.k, None] == start.gather(-1, back)[:, None, :]
+        tied = grad * same * tilt[:, : ctx.k, None]
+        result += (per_group(tied.sum(-1)) - tied.sum(1)) / others - tied.sum(1)
+        return result, None, None

@@ -1,0 +1,85 @@
+"""Every loss beside the grid against its formula, written out in loops: values and gradients."""
+
+import itertools
+
+import pytest
+import reference
+import torch
+
+from rankgrad import losses
+
+SEEDS = range(4)
+WEIGHTED = pytest.mark.parametrize("weighted", [False, True])
+
+
+def draw(seed, tied=False):
+    generator = torch.Generator().manual_seed(seed)
+    n = int(torch.randint(2, 8, (), generator=generator))
+    labels = torch.randint(0, 5, (n,), generator=generator).double()
+    labels[0] = labels[1:].max() + 1  # a relevant item, and two unequal labels
+    scores = torch.randn(n, generator=generator, dtype=torch.float64)
+    if tied:
+        scores = scores.mul(2).round().div(2) + 0.1
+    return scores, labels.clamp(max=5), torch.rand(n, generator=generator, dtype=torch.float64)
+
+
+def check(name, seed, weighted, k=None, tied=False, **options):
+    scores, labels, weights = draw(seed, tied)
+    scores.requires_grad_()
+    weights = weights if weighted else None
+    ours = losses.get(name, k=k, **options)(scores, labels, weights=weights)
+    theirs = reference.loss(name, scores, labels, k=k, w=weights, **options)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+    (gradient,) = torch.autograd.grad(ours, scores)
+    (expected,) = torch.autograd.grad(theirs, scores, materialize_grads=True, allow_unused=True)
+    torch.testing.assert_close(gradient, expected, rtol=1e-8, atol=1e-10)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "name", ["mse", "rmse", "bce", "ordinal", "softmax", "listnet", "neuralsort_ce"]
+)
+def test_pointwise_and_listwise(name, seed, weighted):
+    check(name, seed, weighted)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("seed", SEEDS)
+def test_options(seed, weighted):
+    check("rmse", seed, weighted, levels=6)
+    check("ordinal", seed, weighted, levels=3)
+    check("bce", seed, weighted, threshold=2.0)
+    check("listap", seed, weighted, bins=20)
+    check("listap", seed, weighted, bins=10, threshold=2.0)
+    check("listmle", seed, weighted, ties="stable")
+    check("neuralsort_ce", seed, weighted, k=2, temperature=0.5)
+    check("hinge", seed, weighted, margin=0.5)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_pairwise(seed, weighted, tied):
+    for k in (None, 1, 3):
+        check("ranknet", seed, weighted, k, tied, sigma=2.0)
+        check("ranknet", seed, weighted, k, tied, ties="half")
+        check("hinge", seed, weighted, k, tied)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("metric", ["ndcg", "precision", "recall", "ap", "rr", "arp"])
+def test_lambda_losses_of_every_metric(metric, seed, weighted):
+    for k, tied in itertools.product((None, 1, 2, 4), (False, True)):
+        check("lambdarank", seed, weighted, k, tied, metric=metric)
+        for truncation in ("corrected", "heuristic"):
+            check("lambdaloss", seed, weighted, k, tied, metric=metric, truncation=truncation)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scheme", ["ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"])
+def test_lambdaloss_schemes(scheme, seed, weighted):
+    for k, truncation in itertools.product((None, 1, 3), ("corrected", "heuristic")):
+        check("lambdaloss", seed, weighted, k, scheme=scheme, truncation=truncation, sigma=1.5)

@@ -1,0 +1,90 @@
+"""One clear ValueError each, naming the argument and what was found."""
+
+import pytest
+import torch
+
+from rankgrad import losses, metrics, sorting
+
+CALLS = {"loss": losses.get("neural_ndcg@2"), "metric": metrics.get("ndcg@2")}
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+S, Y = torch.randn(2, 3), torch.zeros(2, 3)
+
+
+@every_call
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((S, Y[:, :2]), {}, r"labels have shape \(2, 2\), scores \(2, 3\)"),
+        ((S, Y, Y), {}, "mask must be boolean"),
+        ((S, Y, Y[:1].bool()), {}, r"mask has shape \(1, 3\), scores \(2, 3\)"),
+        ((S, Y - 1), {}, r"labels\[0, 0\] = -1: labels must be finite and not negative"),
+        ((S, Y / 0), {}, r"labels\[0, 0\] = nan"),
+        ((S / 0 * 0, Y), {}, r"scores\[0, 0\] = nan: scores must be numbers"),
+        ((S[0], Y[0]), {"offsets": [0, 2]}, r"run from 0 to the number of items, 3; found 0 to 2"),
+        ((S[0], Y[0]), {"offsets": [1, 3]}, "found 1 to 3"),
+        ((S[0], Y[0]), {"offsets": [0, 2, 1, 3]}, r"offsets\[2\] = 1 follows 2"),
+        ((S[0], Y[0]), {"offsets": [0.0, 3.0]}, "offsets must be whole numbers"),
+        ((S[0], Y[0]), {"offsets": []}, "offsets must be whole|run from 0"),
+        ((S, Y), {"offsets": [0, 3]}, r"with offsets, scores must have one dimension"),
+        ((S[0], Y[0], Y[0].bool()), {"offsets": [0, 3]}, "not both"),
+        ((S, Y), {"weights": torch.ones(5)}, r"weights have shape \(5,\): give one per item"),
+        ((S, Y), {"weights": -torch.ones(2)}, "weights must be finite and not negative"),
+        ((S.bool(), Y), {}, "scores must be real numbers"),
+        ((torch.tensor(1.0), torch.tensor(1.0)), {}, "at least one dimension"),
+    ],
+)
+def test_lists(call, arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        call(*arguments, **options)
+
+
+def test_infinite_scores_are_for_metrics_only():
+    with pytest.raises(ValueError, match="item 1 of list 0 is infinite"):
+        losses.get("ranknet")(torch.tensor([0.0, float("inf")]), torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="finite on real items"):
+        sorting.NeuralSort()(torch.tensor([0.0, float("nan")]))
+
+
+def test_labels_are_named_where_they_stand_in_flat_lists():
+    with pytest.raises(ValueError, match=r"labels\[4\] = -2"):
+        losses.get("mse")(torch.zeros(5), torch.tensor([0, 1, 2, 3, -2]), offsets=[0, 2, 5])
+
+
+@pytest.mark.parametrize(
+    ("get", "spec", "message"),
+    [
+        (losses.get, "neural_ndcg@0", "k must be a whole number of at least 1"),
+        (metrics.get, "ndcg@0", "k must be"),
+        (metrics.get, "ndcg@-3", "k must be"),
+        (losses.get, "neural_ndcg(temperature=0)", "temperature must be a number above 0, found 0"),
+        (losses.get, "neural_ndcg(temperature=-1.5)", "temperature must be"),
+        (losses.get, "approx_ndcg(alpha=warm)", "alpha must be"),
+        (losses.get, "lapsum_ndcg(beta=0)", "beta must be"),
+        (losses.get, "neural_ndcg(temperature=linear(start=0, end=1))", "start must be"),
+        (losses.get, "neural_ndcg(temperature=linear(start=1))", "linear: .*'end'"),
+        (sorting.get, "smoothi(delta=0.5)", "delta must lie between 0 and 0.5"),
+        (sorting.get, "fastsort(regularization=l3)", "regularization must be one of 'l2'"),
+        (sorting.get, "sinkhorn(base=lapsum)", "lapsum gives ranks, not permutation"),
+        (sorting.get, "sinkhorn(iterations=0)", "iterations must be"),
+        (sorting.get, "gumbel(samples=0)", "samples must be"),
+        (sorting.get, "gumbel(seed=x)", "seed must be"),
+        (metrics.get, "ndcg(gain=cubic)", "gain must be one of 'exponential', 'linear'"),
+        (metrics.get, "ap(empty=2)", "empty must be one of 0, 1, 'skip'"),
+        (metrics.get, "ap(ties=lucky)", "ties must be one of"),
+        (metrics.get, "rbp(persistence=1.0)", "persistence must lie between 0 and 1"),
+        (losses.get, "ranknet(ties=lucky)", "ties must be one of 'skip', 'half'"),
+        (losses.get, "lambdaloss(scheme=other)", "scheme must be one of"),
+        (losses.get, "lambdarank(metric=err)", "metric must be one of 'ndcg'"),
+        (losses.get, "mse(reduction=max)", "reduction must be one of 'mean', 'sum', 'none'"),
+        (losses.get, "listap(bins=1)", "bins must be"),
+        (losses.get, "ordinal(levels=1)", "levels must be"),
+        (losses.get, "softmax@5", "softmax takes no cutoff"),
+        (losses.get, "neurl_ndcg", "unknown loss 'neurl_ndcg'. Did you mean 'neural_ndcg'"),
+        (losses.get, "neural_ndcg(temprature=1)", "Did you mean 'temperature'"),
+        (metrics.get, "nddcg", "Did you mean 'ndcg'"),
+        (losses.get, "neural_precision(expect=label)", "expect"),
+    ],
+)
+def test_specs(get, spec, message):
+    with pytest.raises(ValueError, match=message):
+        get(spec)

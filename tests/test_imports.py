@@ -1,0 +1,46 @@
+"""Imports point one way: each room knows only those named here."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
+KNOWS = {
+    "lists": set(),
+    "specs": set(),
+    "kernels": set(),
+    "sorting": {"lists", "specs", "kernels"},
+    "metrics": {"lists", "specs"},
+    "losses": {"lists", "specs", "sorting", "metrics"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms of the package that a file imports from."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            if parts[0] == "rankgrad":
+                rooms |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("rankgrad.")}
+    return rooms
+
+
+def files(room: str) -> list[Path]:
+    folder = SOURCE / room
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+
+
+@pytest.mark.parametrize("room", KNOWS)
+def test_a_room_knows_only_its_own(room):
+    for path in files(room):
+        strangers = imported(path) - KNOWS[room] - {room}
+        assert not strangers, f"{path.relative_to(SOURCE)} imports {strangers}"
+
+
+def test_every_room_is_listed():
+    rooms = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert rooms - {"__init__", "__pycache__", "py"} <= set(KNOWS) | {"py.typed"}

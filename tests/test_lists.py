@@ -1,0 +1,72 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankgrad.lists import Lists, Randomness, descending, divide, hard_ranks, invert, tie_groups
+
+lengths = st.lists(st.integers(0, 6), min_size=0, max_size=6)
+
+
+@given(lengths, st.integers(0, 1000))
+def test_flat_and_padded_are_the_same_lists(sizes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    total = sum(sizes)
+    scores = torch.randn(total, generator=generator)
+    labels = torch.randint(0, 5, (total,), generator=generator)
+    flat = Lists.of(
+        scores, labels, offsets=torch.tensor([0, *sizes]).cumsum(0), weights=scores.abs()
+    )
+    assert flat.lengths.tolist() == sizes
+    assert torch.equal(flat.scores[flat.mask], scores)
+    assert torch.equal(flat.item_weights[flat.mask], scores.abs())
+    again = Lists.of(flat.scores, flat.labels, flat.mask)
+    assert torch.equal(again.scores, flat.scores)
+    assert (flat.scores[~flat.mask] == 0).all()
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=8))
+def test_order_ranks_and_ties(values):
+    scores = torch.tensor([values], dtype=torch.float32)
+    mask = torch.ones_like(scores, dtype=torch.bool)
+    order = descending(scores, mask)
+    ranked = scores.gather(1, order)
+    assert (ranked.diff() <= 0).all()
+    assert torch.equal(order.gather(1, invert(order)), torch.arange(len(values))[None])
+    ranks = hard_ranks(scores, mask)
+    assert sorted(ranks[0].tolist()) == list(range(1, len(values) + 1))
+    start, end = tie_groups(ranked)
+    for position, value in enumerate(ranked[0].tolist()):
+        group = ranked[0, start[0, position] : end[0, position]].tolist()
+        assert set(group) == {value}
+        assert len(group) == values.count(value)
+
+
+def test_ties_are_broken_against_the_scores():
+    scores, mask = torch.zeros(1, 4), torch.tensor([[True, True, True, False]])
+    labels = torch.tensor([[2.0, 0.0, 1.0, 0.0]])
+    assert hard_ranks(scores, mask, labels).tolist() == [[3, 1, 2, 4]]
+
+
+def test_weights_per_list_and_per_item_are_told_apart():
+    scores, labels = torch.zeros(2, 3), torch.zeros(2, 3)
+    assert Lists.of(scores, labels, weights=torch.ones(2)).item_weights is None
+    assert Lists.of(scores, labels, weights=torch.ones(2, 3)).list_weights is None
+    assert Lists.of(scores[0], labels[0], weights=2.0).list_weights.tolist() == [2.0]
+    flat = Lists.of(scores[0], labels[0], offsets=[0, 1, 3], weights=[1.0, 2.0])
+    assert flat.list_weights.tolist() == [1.0, 2.0]
+
+
+def test_division_by_zero_is_zero_with_a_zero_gradient():
+    top = torch.tensor([1.0, 1.0], requires_grad=True)
+    bottom = torch.tensor([0.0, 2.0], requires_grad=True)
+    divide(top, bottom).sum().backward()
+    assert top.grad.tolist() == [0.0, 0.5]
+    assert bottom.grad.tolist() == [0.0, -0.25]
+
+
+def test_noise_follows_the_items_not_the_padding():
+    tight = torch.tensor([[True, True], [True, False]])
+    loose = torch.tensor([[False, True, True], [False, False, True]])
+    one, other = Randomness(3).exponential(tight, 2), Randomness(3).exponential(loose, 2)
+    assert torch.equal(one[:, tight], other[:, loose])
+    assert (one[:, ~tight] == 1).all()

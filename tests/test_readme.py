@@ -1,0 +1,31 @@
+"""The README's example runs, and its tables name what exists."""
+
+import re
+from pathlib import Path
+
+from rankgrad import losses, metrics, sorting
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_example_runs(capsys):
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "ndcg@10" in capsys.readouterr().out
+
+
+def test_every_loss_and_metric_is_named():
+    cells = {f"{f}_{m}" for f in sorting.FAMILIES for m in metrics.names()}
+    beside = [n for n in losses.names() if n.removeprefix("gumbel_") not in cells]
+    for name in {*beside, *sorting.FAMILIES, *metrics.names()} - {"relaxed"}:
+        assert re.search(rf"`{name}(@k)?`", README), name
+
+
+def test_every_spec_in_it_is_one():
+    for spec in re.findall(
+        r"`((?:lambdaloss|smoothi_ap|ndcg|gumbel|neural_ndcg)[@(][^`]*)`", README
+    ):
+        registry = metrics if spec.startswith("ndcg") else losses
+        registry = sorting if spec.startswith("gumbel(") else registry
+        if "@k" not in spec:
+            registry.get(spec)
