@@ -21,7 +21,7 @@ from torch import Tensor
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
 
-_TILE = 1 << 18  # pairs held at a time: what a processor cache takes
+_TILE = 1 << 18  # numbers held at a time: what a processor cache takes
 
 
 @dataclass(frozen=True)
@@ -233,9 +233,9 @@ def hard_ranks(
     return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
 
 
-def tiles(b: int, n: int) -> Iterator[slice]:
-    """Ranges of items whose pairs with all others, in all lists, fit into one tile of memory."""
-    height = max(1, _TILE // max(1, b * n))
+def tiles(width: int, n: int) -> Iterator[slice]:
+    """Ranges of n rows, as many at a time as fit into one tile of memory at this width."""
+    height = max(1, _TILE // max(1, width))
     for start in range(0, n, height):
         yield slice(start, min(start + height, n))
 

@@ -154,7 +154,7 @@ class _PairSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, weigh: PairWeights, term: PairTerm) -> Tensor:
         total, slopes = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
-        for rows in tiles(*scores.shape):
+        for rows in tiles(scores.numel(), scores.shape[-1]):
             values, slope = term(scores[:, rows, None] - scores[:, None, :])
             weights = weigh(rows)
             total += (weights * values).sum((-2, -1))

@@ -64,7 +64,7 @@ class AP(BinaryMetric):
         relevance = self.gains(lists.labels) * lists.mask
         weighted = lists.weighted(relevance) * soft_inside(ranks, lists, self.k, beta)
         ahead = []
-        for rows in tiles(*ranks.shape):
+        for rows in tiles(ranks.numel(), ranks.shape[-1]):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             ahead.append((before @ relevance[:, :, None]).squeeze(-1))
         count = 1 + torch.cat(ahead, -1) - 0.5 * relevance  # an item is half ahead of itself

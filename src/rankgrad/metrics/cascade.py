@@ -80,7 +80,7 @@ class CascadeMetric(Metric):
         stops = self.stops(lists.labels) * lists.mask
         logs = torch.log1p(-stops)
         passed = []
-        for rows in tiles(*ranks.shape):
+        for rows in tiles(ranks.numel(), ranks.shape[-1]):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             passed.append((before @ logs[:, :, None]).squeeze(-1))
         chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)

@@ -46,7 +46,7 @@ class PairCounts:
         """Count in tiles; the pair of an item i and an item j weighs ``first_i second_j``."""
         agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
         second = second[:, :, None]
-        for rows in tiles(*first.shape):
+        for rows in tiles(first.numel(), first.shape[-1]):
             side = (ranked.start[:, None, :] - ranked.start[:, rows, None]).sign().to(first.dtype)
             higher = (ranked.labels[:, rows, None] > ranked.labels[:, None, :]).to(first.dtype)
             weight = first[:, rows]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.lists import descending, invert, tie_groups, tiles
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, as_temperature, number
 
@@ -118,33 +118,40 @@ def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order:
 
 
 class _Rows(torch.autograd.Function):
-    """The top k rows. Keeps one ``[b, k, n]`` buffer, P, and needs two more on the way back.
+    """The top k rows. Keeps one ``[b, k, n]`` buffer, P, and needs one more on the way back.
 
     In sorted order the maximum of row r stands at the r-th item, so the softmax's shift is known.
-    Logits are of size n |s| and cancel near the maximum, hence float64 up to the shift. Entries
-    below 1e-30 are set to zero: as denormal numbers they would slow everything that follows.
+    Logits are of size n |s| and cancel near the maximum, hence float64 up to the shift, a few rows
+    at a time. Entries below 1e-30 are set to zero: as denormal numbers they would slow everything
+    that follows.
     """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor, k: int, temperature: float) -> Tensor:
+        b, n = scores.shape
         exact = scores.double()
         order = descending(scores, mask)
         distances = _absolute_differences(exact, mask, order)
         length = mask.sum(-1, keepdim=True)
-        slope = length + 1.0 - 2.0 * torch.arange(1, k + 1, device=scores.device, dtype=exact.dtype)
+        position = torch.arange(k, device=scores.device)
+        slope = (length - 1.0 - 2.0 * position).double()
         top = order[:, :k]
         shift = slope * exact.gather(-1, top) - distances.gather(-1, top)
-        logits = torch.baddbmm(-distances[:, None, :], slope[:, :, None], exact[:, None, :])
-        logits.sub_(shift[:, :, None]).div_(temperature)
-        rows = logits.to(scores.dtype)
+        # Rows past the list's end are lifted out of the way, and so are columns of padding.
+        shift = torch.where(position < length, shift, float("inf"))
+        distances = torch.where(mask, distances, float("inf"))
         floor = -69.0 if scores.dtype == torch.float32 else -690.0
-        real = torch.arange(k, device=scores.device) < length
-        rows.masked_fill_((rows < floor) | ~mask[:, None, :] | ~real[:, :, None], float("-inf"))
-        rows.exp_()
-        rows.mul_(1 / rows.sum(-1, keepdim=True).clamp(min=1e-30))
-        ctx.save_for_backward(rows, slope.to(scores.dtype), scores, mask, order)
+        matrix = scores.new_empty(b, k, n)
+        for some in tiles(b * n, k):
+            logits = torch.baddbmm(-distances[:, None, :], slope[:, some, None], exact[:, None, :])
+            logits.sub_(shift[:, some, None]).div_(temperature)
+            rows = matrix[:, some]
+            rows.copy_(logits)
+            rows.masked_fill_(rows < floor, float("-inf")).exp_()
+            rows.div_(rows.sum(-1, keepdim=True).clamp(min=1e-30))
+        ctx.save_for_backward(matrix, slope.to(scores.dtype), scores, mask, order)
         ctx.temperature = temperature
-        return rows
+        return matrix
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:

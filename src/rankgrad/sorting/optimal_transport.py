@@ -13,7 +13,7 @@ from rankgrad.lists import check_positive, descending, divide, invert
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.neuralsort import set_temperature
 from rankgrad.sorting.schedules import Schedule, number
-from rankgrad.sorting.sinkhorn import scalings
+from rankgrad.sorting.sinkhorn import scale, scale_and_sort
 
 
 @relaxations.register("ot", "optimal_transport")
@@ -53,8 +53,8 @@ class OptimalTransport(Relaxation):
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
-        kernel, u, v = self._plan(scores, mask)
-        return u[:, :k, None] * kernel[:, :k] * v[:, None, :]
+        kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
+        return scale(kernel, self.iterations, self.tolerance)[:, :k]
 
     def _sort(
         self,
@@ -63,12 +63,8 @@ class OptimalTransport(Relaxation):
         mask: Bool[Tensor, "b n"],
         k: int,
     ) -> Float[Tensor, "b c k"]:
-        kernel, u, v = self._plan(scores, mask)
-        return (values * v[:, None, :]) @ kernel[:, :k].mT * u[:, None, :k]
-
-    def _plan(self, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
-        return kernel, *scalings(kernel, self.iterations, self.tolerance)
+        return scale_and_sort(kernel, values, self.iterations, self.tolerance)[:, :, :k]
 
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class _SigmoidSums(torch.autograd.Function):
         ctx.save_for_backward(scores, mask)
         sums = torch.empty_like(scores)
         weights = mask.to(scores.dtype)[:, :, None]
-        for rows in tiles(*scores.shape):
+        for rows in tiles(scores.numel(), scores.shape[-1]):
             above = (scores[:, None, :] - scores[:, rows, None]).sigmoid_()
             sums[:, rows] = (above @ weights).squeeze(-1)
         return sums
@@ -67,7 +67,7 @@ class _SigmoidSums(torch.autograd.Function):
         grad = torch.where(mask, grad, 0.0)
         pull, push = torch.zeros_like(grad), torch.empty_like(grad)
         weights = mask.to(scores.dtype)[:, :, None]
-        for rows in tiles(*scores.shape):
+        for rows in tiles(scores.numel(), scores.shape[-1]):
             above = (scores[:, None, :] - scores[:, rows, None]).sigmoid_()
             slope = above.addcmul_(above, above, value=-1.0)
             push[:, rows] = (slope @ weights).squeeze(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,8 +53,8 @@ class Sinkhorn(Relaxation):
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
-        matrix, rows, columns = self._scaled(scores, mask)
-        return rows[:, :k, None] * matrix[:, :k] * columns[:, None, :]
+        matrix = self.base._permutation(scores, mask, scores.shape[-1])
+        return scale(matrix, self.iterations, self.tolerance, self.transposed)[:, :k]
 
     def _sort(
         self,
@@ -62,18 +63,16 @@ class Sinkhorn(Relaxation):
         mask: Bool[Tensor, "b n"],
         k: int,
     ) -> Float[Tensor, "b c k"]:
-        matrix, rows, columns = self._scaled(scores, mask)
-        return (values * columns[:, None, :]) @ matrix[:, :k].mT * rows[:, None, :k]
-
-    def _scaled(self, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])
-        return matrix, *scalings(matrix, self.iterations, self.tolerance, self.transposed)
+        return scale_and_sort(matrix, values, self.iterations, self.tolerance, self.transposed)[
+            :, :, :k
+        ]
 
 
-def scalings(
+def scale(
     matrix: Float[Tensor, "b n n"], iterations: int, tolerance: float, transposed: bool = False
-) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"]]:
-    """The vectors u, v for which the rows and columns of ``diag(u) P diag(v)`` sum to one.
+) -> Float[Tensor, "b n n"]:
+    """``diag(u) P diag(v)``, whose rows and columns sum to one.
 
     Rows and columns that are zero throughout, those of padding, are left alone.
     """
@@ -83,24 +82,38 @@ def scalings(
         v, u = _Scalings.apply(matrix.mT, iterations, tolerance)
     else:
         u, v = _Scalings.apply(matrix, iterations, tolerance)
-    return u, v
+    return u[:, :, None] * matrix * v[:, None, :]
 
 
-class _Scalings(torch.autograd.Function):
-    """``v = 1 / (Pᵀ u)``, ``u = 1 / (P v)``, repeated; columns first, since P's rows sum to one.
+def scale_and_sort(
+    matrix: Float[Tensor, "b n n"],
+    values: Float[Tensor, "b c n"],
+    iterations: int,
+    tolerance: float,
+    transposed: bool = False,
+) -> Float[Tensor, "b c n"]:
+    """``diag(u) P diag(v)`` times the values, without the scaled matrix or its gradient."""
+    result: Tensor = _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)
+    return result
 
-    Backward runs the same scalings in reverse; the gradient of P is a sum of outer products, two
-    for each iteration, gathered as one matrix product.
+
+@dataclass
+class _Path:
+    """The vectors of every iteration: ``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``.
+
+    Columns come first, since P's rows sum to one. A list that has converged keeps its vectors.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any, matrix: Tensor, iterations: int, tolerance: float
-    ) -> tuple[Tensor, Tensor]:
-        occupied = matrix.sum(-1) > 0
-        u, v = occupied.to(matrix.dtype), (matrix.sum(-2) > 0).to(matrix.dtype)
+    us: list[Tensor]
+    vs: list[Tensor]
+    actives: list[Tensor]
+
+    @classmethod
+    def of(cls, matrix: Tensor, iterations: int, tolerance: float) -> _Path:
+        u = (matrix.sum(-1) > 0).to(matrix.dtype)
+        v = (matrix.sum(-2) > 0).to(matrix.dtype)
         active = torch.ones_like(u[:, :1], dtype=torch.bool)
-        us, vs, actives = [u], [v], []
+        path = cls([u], [v], [])
         for iteration in range(iterations):
             columns = _times(u, matrix)
             if iteration > 0:
@@ -110,32 +123,94 @@ class _Scalings(torch.autograd.Function):
                     break
             v = torch.where(active, _reciprocal(columns), v)
             u = torch.where(active, _reciprocal(_times(v, matrix.mT)), u)
-            us.append(u)
-            vs.append(v)
-            actives.append(active)
-        ctx.steps = len(actives)
-        ctx.save_for_backward(matrix, *us, *vs, *actives)
-        return u, v
+            path.us.append(u)
+            path.vs.append(v)
+            path.actives.append(active)
+        return path
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.us, *self.vs, *self.actives]
+
+    @classmethod
+    def from_tensors(cls, tensors: Sequence[Tensor]) -> _Path:
+        steps = (len(tensors) - 2) // 3
+        split = steps + 1
+        return cls(
+            list(tensors[:split]), list(tensors[split : 2 * split]), list(tensors[2 * split :])
+        )
+
+    def back(
+        self, matrix: Tensor, grad_u: Tensor, grad_v: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The gradient of P from those of the last u and v: the same scalings in reverse.
+
+        It is a sum of outer products, two for each iteration, returned as their factors.
+        """
+        left, right = [], []
+        for step in range(len(self.actives), 0, -1):
+            active = self.actives[step - 1]
+            rows = torch.where(active, -grad_u * self.us[step].square(), 0.0)
+            grad_v = grad_v + _times(rows, matrix)
+            columns = torch.where(active, -grad_v * self.vs[step].square(), 0.0)
+            left += [rows, self.us[step - 1]]
+            right += [self.vs[step], columns]
+            grad_u = torch.where(active, _times(columns, matrix.mT), grad_u)
+            grad_v = torch.where(active, 0.0, grad_v)
+        return left, right
+
+
+class _Scalings(torch.autograd.Function):
+    """The vectors u and v themselves."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: Tensor, iterations: int, tolerance: float
+    ) -> tuple[Tensor, Tensor]:
+        path = _Path.of(matrix, iterations, tolerance)
+        ctx.save_for_backward(matrix, *path.tensors())
+        return path.us[-1], path.vs[-1]
 
     @staticmethod
     def backward(ctx: Any, grad_u: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None]:
-        matrix, *saved = ctx.saved_tensors
-        us, vs, actives = (
-            saved[: ctx.steps + 1],
-            saved[ctx.steps + 1 : -ctx.steps],
-            saved[-ctx.steps :],
-        )
-        left, right = [], []
-        for step in range(ctx.steps, 0, -1):
-            active = actives[step - 1]
-            rows = torch.where(active, -grad_u * us[step].square(), 0.0)
-            grad_v = grad_v + _times(rows, matrix)
-            columns = torch.where(active, -grad_v * vs[step].square(), 0.0)
-            left += [rows, us[step - 1]]
-            right += [vs[step], columns]
-            grad_u = torch.where(active, _times(columns, matrix.mT), grad_u)
-            grad_v = torch.where(active, 0.0, grad_v)
+        matrix, *tensors = ctx.saved_tensors
+        left, right = _Path.from_tensors(tensors).back(matrix, grad_u, grad_v)
         return torch.stack(left, -1) @ torch.stack(right, -2), None, None
+
+
+class _ScaledProduct(torch.autograd.Function):
+    """``u ∘ (P (v ∘ values))``, with the whole gradient of P gathered as one matrix product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        matrix: Tensor,
+        values: Tensor,
+        iterations: int,
+        tolerance: float,
+        transposed: bool,
+    ) -> Tensor:
+        path = _Path.of(matrix.mT if transposed else matrix, iterations, tolerance)
+        u, v = (path.vs[-1], path.us[-1]) if transposed else (path.us[-1], path.vs[-1])
+        unscaled = (values * v[:, None, :]) @ matrix.mT
+        ctx.transposed = transposed
+        ctx.save_for_backward(matrix, values, unscaled, *path.tensors())
+        return unscaled * u[:, None, :]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        matrix, values, unscaled, *tensors = ctx.saved_tensors
+        path = _Path.from_tensors(tensors)
+        u, v = (path.vs[-1], path.us[-1]) if ctx.transposed else (path.us[-1], path.vs[-1])
+        rows = grad * u[:, None, :]
+        back = rows @ matrix
+        grad_u, grad_v = (grad * unscaled).sum(1), (back * values).sum(1)
+        if ctx.transposed:
+            right, left = path.back(matrix.mT, grad_v, grad_u)
+        else:
+            left, right = path.back(matrix, grad_u, grad_v)
+        left_factor = torch.cat([rows.mT, torch.stack(left, -1)], -1)
+        right_factor = torch.cat([values * v[:, None, :], torch.stack(right, -2)], -2)
+        return left_factor @ right_factor, back * v[:, None, :], None, None, None
 
 
 def _times(vector: Tensor, matrix: Tensor) -> Tensor:
