@@ -10,6 +10,23 @@ from rankgrad.losses.base import losses as registry
 from rankgrad.sorting import Gumbel, Relaxation, SmoothI
 from rankgrad.specs import takes_cutoff
 
+OPTIONS = [  # what defaults do not reach
+    "fastsort_ndcg(regularization=entropic)",
+    "lambdaloss@3(scheme=ndcg_loss1)",
+    "lambdaloss@3(scheme=ndcg_loss2++)",
+    "lambdaloss@3(metric=precision, truncation=heuristic)",
+    "lambdarank@3(metric=ap)",
+    "lambdarank(metric=rr)",
+    "neural_ndcg@3(transposed=true)",
+    "neural_ndcg(sinkhorn=false, gain=linear)",
+    "ot_ndcg(through=ranks)",
+    "pirank_ndcg@3(depth=2)",
+    "pirank_ap@3(branching=[2, 3])",
+    "ranknet@3(ties=half)",
+    "smoothi_ndcg(expect=gain, through=ranks)",
+    "softsort_ndcg@3(through=ranks)",
+]
+
 
 def loss_specs() -> list[str]:
     """Every loss, plain and @3 if it has a cutoff; stochastic cells of the grid @3 only."""
@@ -20,7 +37,7 @@ def loss_specs() -> list[str]:
             specs.append(name)
         if cut:
             specs.append(f"{name}@3")
-    return specs
+    return specs + OPTIONS
 
 
 def metric_specs() -> list[str]:

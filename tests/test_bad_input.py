@@ -1,5 +1,6 @@
 """One clear ValueError each, naming the argument and what was found."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,9 +29,15 @@ S, Y = torch.randn(2, 3), torch.zeros(2, 3)
         ((S, Y), {"offsets": [0, 3]}, r"with offsets, scores must have one dimension"),
         ((S[0], Y[0], Y[0].bool()), {"offsets": [0, 3]}, "not both"),
         ((S, Y), {"weights": torch.ones(5)}, r"weights have shape \(5,\): give one per item"),
-        ((S, Y), {"weights": -torch.ones(2)}, "weights must be finite and not negative"),
+        ((S, Y), {"weights": -torch.ones(2)}, r"weights\[0\] = -1: weights must be finite"),
         ((S.bool(), Y), {}, "scores must be real numbers"),
         ((torch.tensor(1.0), torch.tensor(1.0)), {}, "at least one dimension"),
+        ((None, Y), {}, "scores must be a tensor, .* found NoneType"),
+        (([[1.0], [1.0, 2.0]], Y), {}, "for ragged lists give flat values and offsets"),
+        ((S, "labels"), {}, "labels must be a tensor"),
+        ((S, Y, "mask"), {}, "mask must be a tensor"),
+        ((S + 0j, Y), {}, "scores must be dense real numbers"),
+        ((S, Y + 200), {}, "a label of 200 is too large for the gain"),
     ],
 )
 def test_lists(call, arguments, options, message):
@@ -41,8 +48,9 @@ def test_lists(call, arguments, options, message):
 def test_infinite_scores_are_for_metrics_only():
     with pytest.raises(ValueError, match="item 1 of list 0 is infinite"):
         losses.get("ranknet")(torch.tensor([0.0, float("inf")]), torch.tensor([1, 0]))
-    with pytest.raises(ValueError, match="finite on real items"):
-        sorting.NeuralSort()(torch.tensor([0.0, float("nan")]))
+    for relax in (sorting.NeuralSort(), sorting.soft_rank, sorting.soft_sort):
+        with pytest.raises(ValueError, match=r"scores\[1\] = nan: scores must be finite"):
+            relax(torch.tensor([0.0, float("nan")]))
 
 
 def test_labels_are_named_where_they_stand_in_flat_lists():
@@ -83,8 +91,42 @@ def test_labels_are_named_where_they_stand_in_flat_lists():
         (losses.get, "neural_ndcg(temprature=1)", "Did you mean 'temperature'"),
         (metrics.get, "nddcg", "Did you mean 'ndcg'"),
         (losses.get, "neural_precision(expect=label)", "expect"),
+        (losses.get, "neural_ndcg(transposed=no)", "transposed must be true or false, found 'no'"),
+        (losses.get, "neural_ndcg(iterations=2.5)", "iterations must be a whole number"),
+        (losses.get, "neural_ndcg(temperature=1_)", "'1_' is none"),
+        (losses.get, "pirank_ndcg(depth=2, branching=[2, 2])", "either depth or branching"),
+        (losses.get, "pirank_ndcg(keep=[3])", "keep is for a tree"),
+        (losses.get, "pirank_ndcg(branching=2)", "branching must be a list"),
+        (sorting.get, "smoothi(delta=a)", "delta must lie between"),
+        (sorting.get, "sinkhorn(base=gumbel)", "put gumbel outside"),
+        (sorting.get, "straight_through(base=gumbel)", "put gumbel outside"),
+        (losses.get, 5, "expected a loss or its spec, found int"),
+        (losses.get, metrics.get("ndcg"), "expected a loss or its spec, found NDCG"),
+        (metrics.get, metrics.NDCG, "expected a metric or its spec, found NDCG"),
     ],
 )
 def test_specs(get, spec, message):
     with pytest.raises(ValueError, match=message):
         get(spec)
+
+
+def test_other_arguments():
+    with pytest.raises(ValueError, match="relaxation must be an object"):
+        metrics.get("ndcg").relaxed("neuralsort", S, Y)
+    with pytest.raises(ValueError, match="family must be one of"):
+        losses.GridLoss("foo", "ndcg")
+    with pytest.raises(ValueError, match="k must be a whole number"):
+        sorting.soft_topk_mask(S, None)
+    with pytest.raises(KeyError, match="'ap' was not evaluated; there are: rr"):
+        metrics.evaluate(S, Y, metrics="rr")["ap"]
+
+
+def test_numpy_numbers_are_numbers():
+    loss = losses.get("neural_ndcg", k=np.int64(3), temperature=np.float32(0.5))
+    assert str(loss) == "neural_ndcg@3(temperature=0.5)"
+
+
+def test_padding_may_hold_any_weight():
+    mask = torch.tensor([[True, True, False]])
+    weights = torch.tensor([[1.0, 1.0, float("nan")]])
+    assert losses.get("mse")(S[:1], Y[:1], mask, weights=weights).isfinite()

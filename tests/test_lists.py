@@ -54,6 +54,16 @@ def test_weights_per_list_and_per_item_are_told_apart():
     assert Lists.of(scores[0], labels[0], weights=2.0).list_weights.tolist() == [2.0]
     flat = Lists.of(scores[0], labels[0], offsets=[0, 1, 3], weights=[1.0, 2.0])
     assert flat.list_weights.tolist() == [1.0, 2.0]
+    # As many lists as items: per item, unless they come as a column.
+    both = {"offsets": [0, 2, 2], "weights": torch.tensor([5.0, 1.0])}
+    assert Lists.of(scores[0, :2], labels[0, :2], **both).list_weights is None
+    both["weights"] = both["weights"][:, None]
+    assert Lists.of(scores[0, :2], labels[0, :2], **both).list_weights.tolist() == [5.0, 1.0]
+
+
+def test_whole_numbers_keep_their_order():
+    lists = Lists.of([1700000000, 1700000001], [0, 1])
+    assert lists.scores[0, 0] < lists.scores[0, 1]
 
 
 def test_division_by_zero_is_zero_with_a_zero_gradient():

@@ -111,7 +111,6 @@ class TestTruncation:
 
     def test_ndcg_loss2_weights(self):
         """|1/log2(2) - 1/log2(3)| = 0.369 for neighbours, then 0.131; were inverted."""
-        assert 1 - 1 / math.log2(3) == pytest.approx(0.369, abs=1e-3)
         for gap, weight in ((1, 0.369), (2, 0.131)):
             scores = torch.zeros(gap + 1) - torch.arange(gap + 1) * 1e-6
             labels = torch.zeros(gap + 1)
@@ -192,8 +191,6 @@ class TestNumbers:
         scores, labels = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 1, 1])
         shuffled = torch.stack([losses.get("listmle", seed=s)(scores, labels) for s in range(40)])
         assert len(shuffled.unique()) > 3
-        stable = losses.get("listmle(ties=stable)")
-        assert stable(scores, labels) == stable(scores, labels)
 
     def test_softsort_learns_from_a_constant_score(self):
         scores = torch.zeros(5, requires_grad=True)

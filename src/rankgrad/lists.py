@@ -10,6 +10,8 @@ Every loss and metric takes the same two layouts, and turns them into :class:`Li
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -53,7 +55,7 @@ class Lists:
         weights: Any = None,
     ) -> Lists:
         """Check the input, name what is wrong with it, and bring it into the common layout."""
-        scores, labels = as_scores(scores), torch.as_tensor(labels)
+        scores, labels = as_scores(scores), as_tensor("labels", labels)
         if labels.shape != scores.shape:
             raise ValueError(
                 f"labels have shape {_shape(labels)}, scores {_shape(scores)}: they must agree"
@@ -65,6 +67,8 @@ class Lists:
         labels = labels.to(scores)
         _check_values(scores, labels, mask)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
+        _check_weights(item_weights, mask)
+        _check_weights(list_weights, None)
 
         if offsets is not None:
             mask = _ragged_mask(offsets, scores.device)
@@ -95,27 +99,46 @@ class Lists:
         return terms if self.item_weights is None else terms * self.item_weights
 
 
+def as_tensor(argument: str, value: Any) -> Tensor:
+    """A dense tensor of real numbers from a tensor, an array or nested lists."""
+    try:
+        tensor: Tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(value).__name__
+        raise ValueError(
+            f"{argument} must be a tensor, an array or lists of equal lengths (for ragged lists "
+            f"give flat values and offsets); found {kind}: {error}"
+        ) from None
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise ValueError(
+            f"{argument} must be dense real numbers, found {tensor.dtype}, {tensor.layout}"
+        )
+    return tensor
+
+
 def as_scores(scores: Any) -> Tensor:
     """Scores as a floating-point tensor of at least one dimension; half precision becomes float32.
 
+    Whole numbers become float64, which tells all below 2^53 apart.
+
     >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
-    (torch.float32, torch.float32)
+    (torch.float64, torch.float32)
     """
-    tensor: Tensor = torch.as_tensor(scores)
+    tensor = as_tensor("scores", scores)
     if tensor.dim() == 0:
         raise ValueError("scores must have at least one dimension, the items; found one number")
-    if tensor.is_complex() or tensor.dtype == torch.bool:
+    if tensor.dtype == torch.bool:
         raise ValueError(f"scores must be real numbers, found {tensor.dtype}")
-    if not tensor.is_floating_point() or tensor.dtype.itemsize < 4:
-        return tensor.to(torch.float32)
-    return tensor
+    if not tensor.is_floating_point():
+        return tensor.to(torch.float64)
+    return tensor.to(torch.float32) if tensor.dtype.itemsize < 4 else tensor
 
 
 def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
     """The mask of padded scores, all True when there is none."""
     if mask is None:
         return torch.ones_like(scores, dtype=torch.bool)
-    tensor: Tensor = torch.as_tensor(mask, device=scores.device)
+    tensor = as_tensor("mask", mask).to(scores.device)
     if tensor.dtype != torch.bool:
         raise ValueError(f"mask must be boolean (True = real item), found {tensor.dtype}")
     if tensor.shape != scores.shape:
@@ -127,9 +150,26 @@ def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
 
 def check_cutoff(k: int | None) -> int | None:
     """A rank cutoff: None for the whole list, or a whole number of at least 1."""
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
-        raise ValueError(f"k must be a whole number of at least 1, or None; found {k!r}")
-    return k
+    return None if k is None else check_whole("k", k)
+
+
+def check_whole(option: str, value: Any, least: int = 1) -> int:
+    """A whole number, NumPy's included."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
+        raise ValueError(f"{option} must be a whole number of at least {least}, found {value!r}")
+    return operator.index(value)
+
+
+def check_flag(option: str, value: object) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{option} must be true or false, found {value!r}")
+
+
+def check_between(option: str, value: Any, low: float, high: float) -> None:
+    """A number strictly between two others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+        raise ValueError(f"{option} must lie between {low:g} and {high:g}, found {value!r}")
 
 
 def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
@@ -139,13 +179,10 @@ def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{option} must be one of {listed}; found {value!r}")
 
 
-def check_positive(option: str, value: float) -> None:
-    """A number above zero, such as a temperature."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value < float("inf")
-    ):
+def check_positive(option: str, value: Any) -> None:
+    """A number above zero, such as a temperature; NumPy's included."""
+    number = not isinstance(value, bool | str) and hasattr(value, "__float__")
+    if not number or not 0 < float(value) < math.inf:
         raise ValueError(f"{option} must be a number above 0, found {value!r}")
 
 
@@ -267,8 +304,10 @@ class Randomness:
     """
 
     def __init__(self, seed: int | torch.Generator | None) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int | torch.Generator | None):
-            raise ValueError(f"seed must be a whole number or a torch.Generator, found {seed!r}")
+        if not isinstance(seed, torch.Generator | None):
+            seed = check_whole("seed", seed, least=0)
+            if seed >= 2**63:
+                raise ValueError(f"seed must be below 2^63, found {seed}")
         self._generators: dict[str, torch.Generator] = {}
         if isinstance(seed, torch.Generator):
             self._generators[str(seed.device)] = seed
@@ -296,7 +335,7 @@ class Randomness:
 def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> Int[Tensor, " c"]:
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
-    given: Tensor = torch.as_tensor(offsets)
+    given = as_tensor("offsets", offsets)
     if given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool:
         raise ValueError(
             f"offsets must be whole numbers in one dimension, found {given.dtype} {_shape(given)}"
@@ -336,21 +375,44 @@ def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> None:
 def _split_weights(
     weights: Any, scores: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Item weights and list weights, told apart by shape."""
+    """Item weights and list weights, told apart by shape.
+
+    Flat lists that are as many as their items have per-item weights; a column says per list.
+    """
     if weights is None:
         return None, None
-    weights = torch.as_tensor(weights).to(scores)
-    if not bool(((weights >= 0) & weights.isfinite()).all()):
-        raise ValueError("weights must be finite and not negative")
+    weights = as_tensor("weights", weights).to(scores)
     per_list = scores.shape[:-1] if offsets is None else torch.Size([len(offsets) - 1])
     if weights.shape == scores.shape:
         return weights, None
-    if weights.shape == per_list or (not per_list and weights.shape == (1,)):
+    column = offsets is not None and weights.shape == (*per_list, 1)
+    if column or weights.shape == per_list or (not per_list and weights.shape == (1,)):
         return None, weights
     raise ValueError(
         f"weights have shape {_shape(weights)}: give one per item, {_shape(scores)}, "
         f"or one per list, {tuple(per_list)}"
     )
+
+
+def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
+    if weights is None:
+        return
+    bad = ~((weights >= 0) & weights.isfinite())
+    if mask is not None:
+        bad = bad & mask
+    if bad.any():
+        at = tuple(bad.nonzero()[0].tolist())
+        where = ", ".join(map(str, at))
+        raise ValueError(
+            f"weights[{where}] = {weights[at].item():g}: weights must be finite and not negative"
+        )
+
+
+def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[Tensor, " b"]:
+    """Whether a list has two unequal labels."""
+    highest = labels.masked_fill(~mask, float("-inf")).amax(-1)
+    lowest = labels.masked_fill(~mask, float("inf")).amin(-1)
+    return highest > lowest
 
 
 def _ragged_mask(offsets: Tensor, device: torch.device) -> Tensor:

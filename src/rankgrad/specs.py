@@ -85,6 +85,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.accepts: type = object  # what an object of this kind is an instance of
         self._makers: dict[str, Callable[..., T]] = {}
 
     def register(self, *names: str) -> Callable[[Callable[..., T]], Any]:
@@ -112,6 +113,9 @@ class Registry(Generic[T]):
     def get(self, spec: str | Spec | T, **options: Any) -> T:
         """The object a spec names; ``options`` override or add to those in it."""
         if not isinstance(spec, str | Spec):
+            if not isinstance(spec, self.accepts):
+                found = spec.__name__ if isinstance(spec, type) else type(spec).__name__
+                raise ValueError(f"expected a {self.kind} or its spec, found {found}")
             if options:
                 raise ValueError(
                     f"options go with a spec, not with an object: {', '.join(options)}"
@@ -213,7 +217,10 @@ class _Parser:
         number = self.take(_NUMBER)
         if number is not None:
             whole = re.fullmatch(r"[+-]?[\d_]+", number)
-            return int(number) if whole else float(number)
+            try:
+                return int(number) if whole else float(number)
+            except ValueError:
+                raise self.error(f"a number ({number!r} is none)") from None
         spec = self.spec()
         if spec.k is not None or spec.options:
             return spec

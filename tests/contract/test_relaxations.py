@@ -83,6 +83,12 @@ def test_spec_round_trip(relaxation):
     assert sorting.get(str(limit)) == limit
 
 
+def test_an_item_that_no_rank_wants_is_last():
+    ranks = sorting.SmoothI().ranks(torch.tensor([500.0, 500.0, -500.0]))
+    assert ranks[2] == 3
+    assert sorting.get("smoothi(alpha=1)").ranks(torch.tensor([1e4, 1e4, -1e4, 0.0])).max() <= 4
+
+
 def test_nested_specs_and_schedules():
     spec = "gumbel(base=sinkhorn(base=neuralsort(temperature=exponential(start=10.0, end=0.1))))"
     made = sorting.get(spec)

@@ -54,6 +54,10 @@ class Loss(nn.Module):
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
         """
         lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        with torch.autocast(lists.scores.device.type, enabled=False):
+            return self._reduced(lists)
+
+    def _reduced(self, lists: Lists) -> Tensor:
         if not bool(lists.scores.isfinite().all()):
             at = tuple((~lists.scores.isfinite()).nonzero()[0].tolist())
             raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is infinite")
@@ -84,15 +88,11 @@ class Loss(nn.Module):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Loss) and str(self) == str(other)
 
-    def __hash__(self) -> int:
-        return hash(str(self))
+    # By identity, although equality is by spec: a network's modules are told apart by it.
+    __hash__ = nn.Module.__hash__
 
 
-def has_pairs(lists: Lists) -> Bool[Tensor, " b"]:
-    """Whether a list has two unequal labels."""
-    highest = lists.labels.masked_fill(~lists.mask, float("-inf")).amax(-1)
-    lowest = lists.labels.masked_fill(~lists.mask, float("inf")).amin(-1)
-    return highest > lowest
+losses.accepts = Loss
 
 
 def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:

@@ -8,12 +8,20 @@ from typing import Any, ClassVar, Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from rankgrad.lists import Lists, Reduction, check_choice, check_positive, hard_ranks, tiles
-from rankgrad.losses.base import Loss, has_pairs, losses
+from rankgrad.lists import (
+    Lists,
+    Reduction,
+    check_choice,
+    check_positive,
+    hard_ranks,
+    has_pairs,
+    tiles,
+)
+from rankgrad.losses.base import Loss, losses
 from rankgrad.sorting import Schedule
+from rankgrad.sorting.base import differentiable_once
 from rankgrad.sorting.schedules import as_temperature
 
 PairWeights = Callable[[slice], Tensor]
@@ -50,7 +58,7 @@ class PairwiseLoss(Loss):
             return tile if weights is None else tile * weights[:, rows, None]
 
         values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term)
-        return values, has_pairs(lists)
+        return values, has_pairs(lists.labels, lists.mask)
 
     def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
         if self.k is None:
@@ -165,7 +173,7 @@ class _PairSum(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (slopes,) = ctx.saved_tensors
         return grad[:, None] * slopes, None, None

@@ -97,11 +97,16 @@ class GridLoss(RelaxedMetric):
         stochastic: bool = False,
         **options: Any,
     ) -> None:
+        check_choice("family", family, tuple(FAMILIES))
+        check_choice("metric", metric, GRID_METRICS)
         known = cell_options(family, metric, stochastic)
         for option in options:
             if option not in known:
                 raise ValueError(f"{family}_{metric} has no option {option!r}: {', '.join(known)}")
         given = {name: options.get(name, parameter.default) for name, parameter in known.items()}
+        for name, value in given.items():  # so that 2 and 2.0 are the same loss
+            if type(value) is int and isinstance(known[name].default, float):
+                given[name] = float(value)
         relaxation = FAMILIES[family](**_for(FAMILIES[family], given))
         if stochastic:
             relaxation = Gumbel(relaxation, **_for(Gumbel, given))
@@ -153,7 +158,8 @@ class ApproxNDCG(GridLoss):
     """NDCG × sigmoid ranks (comparison eqs. 5-6, Qin et al. 2010): ``approx_ndcg@k``.
 
     Args:
-        k: cutoff, relaxed as in Qin et al. 2010.
+        k: cutoff, relaxed as in Qin et al. 2010 with the cut between the ranks k and k + 1 (see
+            :meth:`rankgrad.metrics.Metric.relaxed`).
         alpha: inverse temperature of the sigmoids, or a schedule.
         beta: sharpness of the relaxed cutoff.
         options: further ones of the cell, such as ``gain`` and ``reduction``.

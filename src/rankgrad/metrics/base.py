@@ -29,7 +29,7 @@ class SortRelaxation(Protocol):
 
     def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor: ...
 
-    def ranks(self, scores: Tensor, mask: Tensor | None = None) -> Tensor: ...
+    def rank(self, scores: Tensor, mask: Tensor) -> Tensor: ...
 
     def draws(self, scores: Tensor, mask: Tensor) -> Tensor: ...
 
@@ -153,7 +153,8 @@ class Metric:
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
         lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
-        values = self.relax(relaxation, lists, through, beta, expect)
+        with torch.autocast(lists.scores.device.type, enabled=False):
+            values = self.relax(relaxation, lists, through, beta, expect)
         return self._fill(values, self.relevant(lists)).reshape(lists.shape)
 
     def relax(
@@ -172,7 +173,9 @@ class Metric:
         samples = len(draws)
         noisy = _repeat(lists, draws)
         if route == "ranks":
-            ranks = relaxation.ranks(noisy.scores, noisy.mask)
+            if expect == "label":
+                raise ValueError('expect="label" is for relaxations through a permutation')
+            ranks = relaxation.rank(noisy.scores, noisy.mask)
             values = self._through_ranks(ranks, noisy, beta)
         else:
             values = self._through_permutation(relaxation, noisy, expect)
@@ -217,6 +220,11 @@ class Metric:
         raise ValueError(_not_relaxed(self))
 
     def _route(self, relaxation: SortRelaxation, through: Route | None) -> Route:
+        if not hasattr(relaxation, "gives"):
+            raise ValueError(
+                f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
+                "sorting.get makes one of a spec"
+            )
         if through is None:
             return relaxation.gives[0]
         check_choice("through", through, ("permutation", "ranks"))
@@ -230,6 +238,9 @@ class Metric:
     def _fill(self, values: Tensor, relevant: Tensor) -> Tensor:
         fill = float("nan") if self.empty == "skip" else float(self.empty)
         return torch.where(relevant, values, fill)
+
+
+metrics.accepts = Metric
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,8 @@ class Evaluation:
 
     def __getitem__(self, metric: str) -> float:
         """The mean of a metric by its spec."""
+        if metric not in self.mean:
+            raise KeyError(f"{metric!r} was not evaluated; there are: {', '.join(self.mean)}")
         return self.mean[metric]
 
     def __str__(self) -> str:
@@ -64,7 +66,7 @@ def evaluate(
     *,
     offsets: Any = None,
     weights: Any = None,
-    metrics: Iterable[str | Metric] = DEFAULT,
+    metrics: str | Metric | Iterable[str | Metric] = DEFAULT,
 ) -> Evaluation:
     """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
 
@@ -77,6 +79,8 @@ def evaluate(
     tied scores: average
     gain: 2^y - 1
     """
+    if isinstance(metrics, str | Metric):
+        metrics = [metrics]
     chosen = tuple(_get(metric) for metric in metrics)
     lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
     ranked = {ties: Ranked.of(lists, ties) for ties in dict.fromkeys(m.ties for m in chosen)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -109,7 +110,15 @@ class LinearGradedMetric(LinearMetric):
         check_choice("gain", self.gain, ("exponential", "linear"))
 
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        return torch.exp2(labels) - 1 if self.gain == "exponential" else labels
+        if self.gain == "linear":
+            return labels
+        most = math.log2(torch.finfo(labels.dtype).max) - 8
+        if labels.numel() and bool(labels.max() > most):
+            raise ValueError(
+                f"a label of {labels.max().item():g} is too large for the gain 2^y - 1: "
+                "use gain=linear, or labels on a small scale"
+            )
+        return torch.exp2(labels) - 1
 
     def discount(self, ranks: Tensor) -> Tensor:
         return 1 / torch.log2(1 + ranks)

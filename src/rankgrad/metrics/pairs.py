@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import Lists, tiles
+from rankgrad.lists import Lists, has_pairs, tiles
 from rankgrad.metrics.base import Metric, Ranked
 
 
@@ -22,9 +22,7 @@ class PairMetric(Metric):
 
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
         """Whether a list has two unequal labels."""
-        highest = lists.labels.masked_fill(~lists.mask, float("-inf")).amax(-1)
-        lowest = lists.labels.masked_fill(~lists.mask, float("inf")).amin(-1)
-        return highest > lowest
+        return has_pairs(lists.labels, lists.mask)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.lists import check_between
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
 
@@ -31,8 +32,7 @@ class RBP(LinearBinaryMetric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.persistence < 1:
-            raise ValueError(f"persistence must lie between 0 and 1, found {self.persistence!r}")
+        check_between("persistence", self.persistence, 0, 1)
 
     def discount(self, ranks: Tensor) -> Tensor:
         return (1 - self.persistence) * self.persistence ** (ranks - 1)

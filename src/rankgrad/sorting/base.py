@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -17,6 +20,7 @@ relaxations: Registry[Relaxation] = Registry("relaxation")
 
 Route = Literal["permutation", "ranks"]
 R = TypeVar("R", bound="Relaxation")
+Backward = TypeVar("Backward", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,18 @@ class Relaxation:
         """The forms it comes in, the native one first."""
         return ("permutation", "ranks")
 
+    @property
+    def stochastic(self) -> bool:
+        """Whether it adds noise to the scores."""
+        return False
+
     def __call__(
         self,
         scores: Float[Tensor, "*b n"],
         mask: Bool[Tensor, "*b n"] | None = None,
         k: int | None = None,
     ) -> Float[Tensor, "*out"]:
+        check_cutoff(k)
         if self.gives[0] == "ranks":
             return self.ranks(scores, mask)
         return self.permutation(scores, mask, k)
@@ -61,10 +71,11 @@ class Relaxation:
     ) -> Float[Tensor, "*b k n"]:
         """The first ``k`` rows (all, if None) of the relaxed permutation."""
         self._require("permutation")
-        scores, mask, batch = _rows(scores, mask)
+        scores, mask, batch = check_scores(scores, mask)
         n = scores.shape[-1]
-        rows = n if check_cutoff(k) is None else int(k or n)
-        top = self._permutation(scores, mask, min(rows, n))
+        rows = check_cutoff(k) or n
+        with torch.autocast(scores.device.type, enabled=False):
+            top = self._permutation(scores, mask, min(rows, n)) if n else scores[:, :, None]
         if rows > n:
             top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
         return top.reshape(*batch, rows, n)
@@ -74,8 +85,9 @@ class Relaxation:
     ) -> Float[Tensor, "*b n"]:
         """The relaxed rank of every item."""
         self._require("ranks")
-        scores, mask, batch = _rows(scores, mask)
-        ranks = self._ranks(scores, mask)
+        scores, mask, batch = check_scores(scores, mask)
+        with torch.autocast(scores.device.type, enabled=False):
+            ranks = self._ranks(scores, mask) if scores.shape[-1] else scores
         return ranks.reshape(*batch, scores.shape[-1])
 
     def sort(
@@ -88,6 +100,11 @@ class Relaxation:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
         return self._sort(values, scores, mask, k)
+
+    def rank(self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """The relaxed ranks of these very scores, without noise of its own."""
+        self._require("ranks")
+        return self._ranks(scores, mask)
 
     def draws(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
@@ -117,7 +134,7 @@ class Relaxation:
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        return expected_ranks(self._permutation(scores, mask, scores.shape[-1]))
+        return expected_ranks(self._permutation(scores, mask, scores.shape[-1]), mask)
 
     def _sort(
         self,
@@ -133,25 +150,56 @@ class Relaxation:
             raise ValueError(f"{self} gives {' and '.join(self.gives)}, not {route}")
 
 
-def expected_ranks(permutation: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
-    """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding."""
+relaxations.accepts = Relaxation
+
+
+def expected_ranks(
+    permutation: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding.
+
+    An item that no rank wants, its weights all underflown, is last.
+    """
     ranks = torch.arange(1, permutation.shape[-1] + 1).to(permutation)
-    mass = permutation.sum(-2)
-    tiny = torch.finfo(mass.dtype).tiny
-    return (ranks @ permutation) / mass.clamp(min=tiny)
+    last, trace = mask.sum(-1, keepdim=True), 1e-12
+    means = (ranks @ permutation + trace * last) / (permutation.sum(-2) + trace)
+    return torch.where(mask, means, 0.0)
 
 
-def as_relaxation(value: Any) -> Relaxation:
-    """A relaxation, or the spec of one."""
-    return relaxations.get(value)
+def as_base(value: Any) -> Relaxation:
+    """The relaxation under another one, or its spec; noise goes outside."""
+    base = relaxations.get(value)
+    if base.stochastic:
+        raise ValueError(f"put gumbel outside: {base} cannot stand inside another relaxation")
+    return base
 
 
-def _rows(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+def differentiable_once(backward: Backward) -> Backward:
+    """For the backward pass of an autograd function: no second derivative, and no autocast.
+
+    What it computes is not recorded, so a second derivative would be silently wrong.
+    """
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("rankgrad's losses and relaxations can be differentiated once only")
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return backward(ctx, *grads)
+
+    return checked  # type: ignore[return-value]
+
+
+def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Scores and mask as ``[b, n]`` with zeros on padding, and the batch shape."""
     scores = as_scores(scores)
     mask = check_mask(mask, scores)
-    if bool((~scores.isfinite() & mask).any()):
-        raise ValueError("scores must be finite on real items; found NaN or infinity")
+    bad = ~scores.isfinite() & mask
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        where = ", ".join(map(str, at))
+        raise ValueError(f"scores[{where}] = {scores[at].item():g}: scores must be finite")
     scores = torch.where(mask, scores, scores.new_zeros(()))
-    n = scores.shape[-1]
-    return scores.reshape(-1, n), mask.reshape(-1, n), tuple(scores.shape[:-1])
+    n, batch = scores.shape[-1], tuple(scores.shape[:-1])
+    rows = math.prod(batch)
+    return scores.reshape(rows, n), mask.reshape(rows, n), batch

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import descending, invert, tie_groups
-from rankgrad.sorting.base import Relaxation, Route, as_relaxation, relaxations
+from rankgrad.sorting.base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 
@@ -74,7 +74,7 @@ class StraightThrough(Relaxation):
     base: Relaxation = NeuralSort()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", as_relaxation(self.base))
+        object.__setattr__(self, "base", as_base(self.base))
 
     @property
     def gives(self) -> tuple[Route, ...]:

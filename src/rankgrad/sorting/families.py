@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rankgrad.lists import check_flag
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.exact import StraightThrough
 from rankgrad.sorting.fastsort import FastSort
@@ -44,7 +45,10 @@ def neural(
     >>> print(neural(temperature=0.5))
     sinkhorn(base=neuralsort(temperature=0.5))
     """
+    check_flag("sinkhorn", sinkhorn)
     base = NeuralSort(temperature)
+    if not sinkhorn and transposed:
+        raise ValueError("transposed is about the Sinkhorn scaling, which is off")
     return Sinkhorn(base, iterations, tolerance, transposed) if sinkhorn else base
 
 
@@ -61,11 +65,13 @@ def pirank(
     >>> print(pirank(depth=2, straight_through=True))
     straight_through(base=tree(depth=2))
     """
+    check_flag("straight_through", straight_through)
     relaxation: Relaxation = NeuralSort(temperature)
-    if branching is not None:
-        relaxation = Tree(relaxation, branching=branching, keep=keep)
-    elif depth != 1:
-        relaxation = Tree(relaxation, depth=depth, keep=keep)
+    if branching is not None or depth != 1:
+        levels = None if branching is not None and depth == 1 else depth
+        relaxation = Tree(relaxation, levels, branching, keep)
+    elif keep is not None:
+        raise ValueError("keep is for a tree: give depth or branching as well")
     return StraightThrough(relaxation) if straight_through else relaxation
 
 

@@ -18,15 +18,13 @@ from rankgrad.kernels import pool_adjacent
 from rankgrad.lists import (
     as_scores,
     check_choice,
-    check_cutoff,
-    check_mask,
     check_positive,
+    check_whole,
     descending,
     invert,
 )
-from rankgrad.sorting.base import Relaxation, Route, relaxations
-from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 Regularization = Literal["l2", "entropic", "kl"]
 REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")
@@ -66,7 +64,8 @@ class FastSort(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        return _soft_ranks(-scores / number(self.strength), mask, self.regularization)
+        ranks = _soft_ranks(-scores.double() / number(self.strength), mask, self.regularization)
+        return ranks.to(scores.dtype)
 
 
 def soft_rank(
@@ -82,6 +81,7 @@ def soft_rank(
     >>> soft_rank(torch.tensor([8.0, 0, 5, 3, 2, 1, 6, 7, 9]))
     tensor([8., 1., 5., 4., 3., 2., 6., 7., 9.])
     """
+    values = as_scores(values)
     rows, inside = _rows(values, regularization, regularization_strength, mask)
     sign = -1.0 if descending else 1.0
     ranks = _soft_ranks(sign * rows / regularization_strength, inside, regularization)
@@ -104,6 +104,7 @@ def soft_sort(
     >>> soft_sort(torch.tensor([5.0, 1.0, 2.0]))
     tensor([1.6667, 2.6667, 3.6667])
     """
+    values = as_scores(values)
     rows, inside = _rows(values, regularization, regularization_strength, mask)
     sign = 1.0 if descending else -1.0
     order = _descending(sign * rows, inside)
@@ -130,7 +131,8 @@ def soft_topk_mask(
     >>> soft_topk_mask(torch.tensor([3.0, 0.0, 1.5, 1.0]), k=2, regularization_strength=1.0)
     tensor([1.0000, 0.0000, 0.7500, 0.2500])
     """
-    check_cutoff(k)
+    k = check_whole("k", k)
+    values = as_scores(values)
     rows, inside = _rows(values, regularization, regularization_strength, mask)
     order = _descending(rows, inside)
     front = inside.gather(-1, order)
@@ -152,11 +154,8 @@ def _rows(
 ) -> tuple[Tensor, Tensor]:
     check_choice("regularization", regularization, REGULARIZATIONS)
     check_positive("regularization_strength", strength)
-    values = as_scores(values)
-    mask = check_mask(mask, values)
-    n = values.shape[-1]
-    rows = torch.where(mask, values, 0.0).reshape(-1, n)
-    return rows, mask.reshape(-1, n)
+    rows, inside, _ = check_scores(values, mask)
+    return rows, inside
 
 
 def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: Regularization) -> Tensor:

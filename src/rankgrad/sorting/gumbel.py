@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import Randomness
-from rankgrad.sorting.base import Relaxation, Route, _rows, as_relaxation, relaxations
-from rankgrad.sorting.neuralsort import NeuralSort, set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.lists import Randomness, check_flag, check_whole
+from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
+from rankgrad.sorting.neuralsort import NeuralSort
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
 @relaxations.register("gumbel")
@@ -47,15 +47,17 @@ class Gumbel(Relaxation):
     _random: Randomness | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", as_relaxation(self.base))
+        object.__setattr__(self, "base", as_base(self.base))
         set_temperature(self, "scale")
-        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
-            raise ValueError(
-                f"samples must be a whole number of at least 1, found {self.samples!r}"
-            )
+        object.__setattr__(self, "samples", check_whole("samples", self.samples))
+        check_flag("log_scores", self.log_scores)
         if self._random is None:
             object.__setattr__(self, "_random", Randomness(self.seed))
         object.__setattr__(self, "seed", self._random.seed)  # type: ignore[union-attr]
+
+    @property
+    def stochastic(self) -> bool:
+        return True
 
     @property
     def gives(self) -> tuple[Route, ...]:
@@ -67,7 +69,7 @@ class Gumbel(Relaxation):
         mask: Bool[Tensor, "*b n"] | None = None,
         k: int | None = None,
     ) -> Float[Tensor, "*b k n"]:
-        rows, inside, batch = _rows(scores, mask)
+        rows, inside, batch = check_scores(scores, mask)
         noisy = self.draws(rows, inside)
         mean = self.base.permutation(noisy, inside.expand_as(noisy), k).mean(0)
         return mean.reshape(*batch, *mean.shape[1:])
@@ -75,7 +77,7 @@ class Gumbel(Relaxation):
     def ranks(
         self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
     ) -> Float[Tensor, "*b n"]:
-        rows, inside, batch = _rows(scores, mask)
+        rows, inside, batch = check_scores(scores, mask)
         noisy = self.draws(rows, inside)
         mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
         return mean.reshape(*batch, mean.shape[-1])

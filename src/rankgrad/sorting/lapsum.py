@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import descending, invert
-from rankgrad.sorting.base import Relaxation, Route, relaxations
-from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.sorting.base import Relaxation, Route, differentiable_once, relaxations
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
 @relaxations.register("lapsum")
@@ -67,6 +66,7 @@ class _Ranks(torch.autograd.Function):
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         order, inside, gaps, near = ctx.saved_tensors
         grad = torch.where(inside, grad.gather(-1, order), 0.0)

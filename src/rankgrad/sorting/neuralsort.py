@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import descending, invert, tie_groups, tiles
-from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.schedules import Schedule, as_temperature, number
+from rankgrad.sorting.base import Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
 @relaxations.register("neuralsort")
@@ -60,13 +60,6 @@ class NeuralSort(Relaxation):
         return torch.where(real & mask[:, None, :], logits, 0.0).to(scores.dtype)
 
 
-def set_temperature(relaxation: Relaxation, *options: str) -> None:
-    """Check the temperature-like fields of a relaxation, and read schedules from their specs."""
-    for option in options:
-        value = as_temperature(option, getattr(relaxation, option))
-        object.__setattr__(relaxation, option, value)
-
-
 def absolute_differences(
     scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
 ) -> Float[Tensor, "b n"]:
@@ -87,6 +80,7 @@ class _AbsoluteDifferences(torch.autograd.Function):
         return _absolute_differences(scores, mask, order)
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, mask, order = ctx.saved_tensors
         return _absolute_differences_vjp(grad, scores, mask, order), None
@@ -154,6 +148,7 @@ class _Rows(torch.autograd.Function):
         return matrix
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         rows, slope, scores, mask, order = ctx.saved_tensors
         logits = grad * rows

@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import check_positive, descending, divide, invert
+from rankgrad.lists import check_positive, check_whole, descending, divide, invert
 from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
 
 
@@ -47,7 +46,7 @@ class OptimalTransport(Relaxation):
 
     def __post_init__(self) -> None:
         set_temperature(self, "epsilon")
-        check_positive("iterations", self.iterations)
+        check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
 
     def _permutation(
@@ -95,6 +94,6 @@ def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
     of_item = (-2 * ranked * targets - of_rank).gather(-1, invert(order))
     slack = 2 * targets[:, :, None] * points[:, None, :] + of_item[:, None, :] + of_rank[:, :, None]
     floor = -69.0 if points.dtype == torch.float32 else -690.0
-    logits = slack / epsilon
+    logits = (slack / epsilon).clamp(max=1.0)  # at most 0, but for rounding
     real = inside[:, :, None] & mask[:, None, :] & (logits > floor)
     return torch.where(real, logits, float("-inf")).exp()

@@ -30,6 +30,9 @@ class Schedule:
         return str(spec_of(self, self.name))
 
 
+schedules.accepts = Schedule
+
+
 @schedules.register("constant")
 @dataclass(frozen=True)
 class Constant(Schedule):
@@ -93,12 +96,18 @@ class Exponential(Schedule):
 
 def as_temperature(option: str, value: Any) -> float | Schedule:
     """A positive number, a schedule, or the spec of one."""
-    if isinstance(value, Spec):
+    if isinstance(value, Spec) or (isinstance(value, str) and "(" in value):
         return schedules.get(value)
     if isinstance(value, Schedule):
         return value
     check_positive(option, value)
     return float(value)
+
+
+def set_temperature(holder: object, *options: str) -> None:
+    """Check temperature-like fields of a frozen object, and read schedules from their specs."""
+    for option in options:
+        object.__setattr__(holder, option, as_temperature(option, getattr(holder, option)))
 
 
 def number(value: float | Schedule) -> float:

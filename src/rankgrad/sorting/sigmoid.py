@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import tiles
-from rankgrad.sorting.base import Relaxation, Route, relaxations
-from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.sorting.base import Relaxation, Route, differentiable_once, relaxations
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
 @relaxations.register("sigmoid")
@@ -62,6 +61,7 @@ class _SigmoidSums(torch.autograd.Function):
         return sums
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import check_positive
-from rankgrad.sorting.base import Relaxation, as_relaxation, relaxations
+from rankgrad.lists import check_flag, check_positive, check_whole
+from rankgrad.sorting.base import Relaxation, as_base, differentiable_once, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 
@@ -45,10 +45,11 @@ class Sinkhorn(Relaxation):
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", as_relaxation(self.base))
+        object.__setattr__(self, "base", as_base(self.base))
         self.base._require("permutation")
-        check_positive("iterations", self.iterations)
+        check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
+        check_flag("transposed", self.transposed)
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -171,6 +172,7 @@ class _Scalings(torch.autograd.Function):
         return path.us[-1], path.vs[-1]
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad_u: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None]:
         matrix, *tensors = ctx.saved_tensors
         left, right = _Path.from_tensors(tensors).back(matrix, grad_u, grad_v)
@@ -197,6 +199,7 @@ class _ScaledProduct(torch.autograd.Function):
         return unscaled * u[:, None, :]
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         matrix, values, unscaled, *tensors = ctx.saved_tensors
         path = _Path.from_tensors(tensors)

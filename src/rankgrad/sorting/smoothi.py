@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.lists import check_between, check_flag
+from rankgrad.sorting.base import Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
 @relaxations.register("smoothi")
@@ -42,8 +42,8 @@ class SmoothI(Relaxation):
 
     def __post_init__(self) -> None:
         set_temperature(self, "alpha")
-        if not 0 < self.delta < 0.5:
-            raise ValueError(f"delta must lie between 0 and 0.5, found {self.delta!r}")
+        check_between("delta", self.delta, 0, 0.5)
+        check_flag("stop_gradient", self.stop_gradient)
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -81,6 +81,7 @@ class _Indicators(torch.autograd.Function):
         return rows
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (rows,) = ctx.saved_tensors
         logits = grad * rows

@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import descending, invert, tie_groups
-from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.neuralsort import set_temperature
-from rankgrad.sorting.schedules import Schedule, number
+from rankgrad.sorting.base import Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
 @relaxations.register("softsort")
@@ -44,7 +43,9 @@ class SoftSort(Relaxation):
     ) -> Float[Tensor, "b k n"]:
         distances: Tensor = _Distances.apply(scores, mask, k)
         logits = -distances / number(self.temperature)
-        logits = logits.masked_fill(~mask[:, None, :], float("-inf"))
+        # Entries that would be denormal numbers are 0: they slow everything that follows.
+        negligible = logits < (-69.0 if scores.dtype == torch.float32 else -690.0)
+        logits = logits.masked_fill(negligible | ~mask[:, None, :], float("-inf"))
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
         rows = torch.where(real[:, :, None], logits, 0.0).softmax(-1)
         return rows * real[:, :, None]
@@ -67,6 +68,7 @@ class _Distances(torch.autograd.Function):
         return (ranked[:, :, None] - scores[:, None, :]).abs()
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         scores, mask, order = ctx.saved_tensors
         back = invert(order)

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.lists import check_positive, descending, invert
-from rankgrad.sorting.base import Relaxation, as_relaxation, relaxations
+from rankgrad.lists import check_positive, check_whole, descending, invert
+from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 
@@ -50,28 +50,32 @@ class Tree(Relaxation):
     temperatures: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", as_relaxation(self.base))
+        object.__setattr__(self, "base", as_base(self.base))
         self.base._require("permutation")
         if self.depth is not None and self.branching is not None:
             raise ValueError("give either depth or branching, not both")
-        if self.depth is not None and (not isinstance(self.depth, int) or self.depth < 1):
-            raise ValueError(f"depth must be a whole number of at least 1, found {self.depth!r}")
+        if self.depth is not None:
+            object.__setattr__(self, "depth", check_whole("depth", self.depth))
         for name in ("branching", "keep", "temperatures"):
-            values = getattr(self, name)
-            if values is None:
-                continue
-            for value in values:
-                check_positive(name, value)
-            object.__setattr__(self, name, tuple(values))
-            if name != "branching" and len(values) != self.levels:
-                raise ValueError(
-                    f"{name} must have one value per level, {self.levels}; found {values}"
-                )
+            self._check_levels(name)
         if self.temperatures is not None:
             if not hasattr(self.base, "temperature"):
                 raise ValueError(f"{self.base} has no temperature to set per level")
             if list(self.temperatures) != sorted(self.temperatures):
                 raise ValueError(f"temperatures must not fall, found {list(self.temperatures)}")
+
+    def _check_levels(self, name: str) -> None:
+        """One positive number per level; whole but for temperatures."""
+        values = getattr(self, name)
+        if values is None:
+            return
+        if not isinstance(values, list | tuple) or not values:
+            raise ValueError(f"{name} must be a list of numbers, one per level; found {values!r}")
+        for value in values:
+            (check_positive if name == "temperatures" else check_whole)(name, value)
+        object.__setattr__(self, name, tuple(values))
+        if name != "branching" and len(values) != self.levels:
+            raise ValueError(f"{name} must have one value per level, {self.levels}; found {values}")
 
     @property
     def levels(self) -> int:
@@ -81,6 +85,8 @@ class Tree(Relaxation):
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
+        if len(scores) == 0:
+            return scores.new_zeros(0, k, scores.shape[-1])
         widths, leaf = self._leaves(scores, mask)
         merges, _ = self._merge(widths, leaf, scores, mask, k)
         b = len(scores)
@@ -99,8 +105,10 @@ class Tree(Relaxation):
         mask: Bool[Tensor, "b n"],
         k: int,
     ) -> Float[Tensor, "b c k"]:
-        widths, leaf = self._leaves(scores, mask)
         b, channels, _ = values.shape
+        if b == 0:
+            return values.new_zeros(0, channels, k)
+        widths, leaf = self._leaves(scores, mask)
         merges, size = self._merge(widths, leaf, scores, mask, k)
         index = leaf[:, None, :].expand_as(values)
         kept = torch.zeros(b, channels, size, dtype=values.dtype, device=values.device)
