@@ -1,4 +1,4 @@
-"""Data for the tests of rankgrad.data: a small made-up set, and the real ones beside the project."""
+"""Data for the tests of rankgrad.data: a made-up set, and the real ones beside the project."""
 
 from __future__ import annotations
 

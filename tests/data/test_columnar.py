@@ -74,9 +74,11 @@ def test_every_format_gives_the_same(
 
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=5)
     feather.write_feather(table, tmp_path / "a.feather", chunksize=4)
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table, max_chunksize=3)
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
+        writer.write_table(table, max_chunksize=3)
     arrow_csv.write_csv(table, tmp_path / "a.csv")
     text = (tmp_path / "a.csv").read_bytes()
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))

@@ -154,24 +154,24 @@ def test_a_pickle_is_never_loaded(folder: Path, dataset: Dataset) -> None:
 def test_a_truncated_manifest_is_named(folder: Path, left: int) -> None:
     path = folder / "manifest.json"
     os.truncate(path, left if left >= 0 else path.stat().st_size + left)
-    with pytest.raises(ValueError, match="damaged: manifest.json is cut short"):
+    with pytest.raises(ValueError, match=r"damaged: manifest.json is cut short"):
         store.open(folder)
 
 
 def test_an_edited_or_missing_manifest_is_named(folder: Path) -> None:
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace("bm25", "bm26"))
-    with pytest.raises(ValueError, match="manifest.json was changed"):
+    with pytest.raises(ValueError, match=r"manifest.json was changed"):
         store.open(folder)
     path.unlink()
-    with pytest.raises(ValueError, match="damaged: manifest.json is missing"):
+    with pytest.raises(ValueError, match=r"damaged: manifest.json is missing"):
         store.open(folder)
 
 
 def test_a_manifest_cannot_point_elsewhere(folder: Path) -> None:
     files = json.loads((folder / "manifest.json").read_text())["files"]
     rewrite(folder, files={**files, "../secret": files["ids"]})
-    with pytest.raises(ValueError, match="unknown file '../secret'"):
+    with pytest.raises(ValueError, match=r"unknown file '../secret'"):
         store.open(folder)
     del files["labels"]
     rewrite(folder, files=files)
@@ -184,7 +184,7 @@ def test_other_versions_and_foreign_folders_are_told_apart(folder: Path, tmp_pat
     with pytest.raises(ValueError, match="has format version 2, this rankgrad reads 1: update"):
         store.open(folder)
     rewrite(folder, format="someone's")
-    with pytest.raises(ValueError, match="not a rankgrad store: its manifest.json is of something"):
+    with pytest.raises(ValueError, match=r"not a rankgrad store: its manifest.json is of something"):
         store.open(folder)
     with pytest.raises(ValueError, match=r"not a rankgrad store: it has no manifest.json"):
         store.open(tmp_path)

@@ -17,6 +17,9 @@ import numpy as np
 from rankgrad.data import catalog, columnar, layout, store
 from rankgrad.data.dataset import Dataset
 
+_FROM_ZERO = "feature ids start at 0"  # the LETOR reader's note
+_HEAD = 1 << 20  # bytes looked at to see whether features count from 0
+
 
 def load(
     path: str | os.PathLike[str],
@@ -53,23 +56,29 @@ def load(
     name = layout.split_name(split)
     if name not in found:
         raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
-    return _read(found[name], n_features)
+    return _read(found[name], n_features, _zero_based(found.values()))
 
 
 def load_splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Dataset]:
     """All splits of a folder, with the same features.
 
     Sparse files may name fewer features in one split than in another: all get the widest one's
-    width. A known data set is compared with the catalog, and what differs is warned of.
+    width, and count features from 0 if one does. A known data set is compared with the catalog, and
+    what differs is warned of.
     """
     path = Path(path)
     datasets: dict[str, Dataset] = {}
-    for name, source in layout.splits(path, fold).items():
+    found = layout.splits(path, fold)
+    for name, source in found.items():
         first = next(iter(datasets.values()), None)
         if first is not None and columnar.is_columnar(source) and first.feature_names:
             datasets[name] = columnar.read(source, features=first.feature_names)
         else:
             datasets[name] = _read(source, None)
+    if any(_FROM_ZERO in data.notes for data in datasets.values()):
+        for name, data in datasets.items():
+            if _is_letor(found[name]) and _FROM_ZERO not in data.notes:
+                datasets[name] = _read(found[name], None, zero_based=True)
     datasets = _same_width(path, datasets)
     entry = catalog.recognise(path)
     if entry is not None:
@@ -78,14 +87,11 @@ def load_splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[s
     return datasets
 
 
-def _read(path: Path, n_features: int | None) -> Dataset:
+def _read(path: Path, n_features: int | None, zero_based: bool | None = None) -> Dataset:
     """Read one file or store."""
-    if path.is_dir():
-        dataset = store.open(path)
-    elif columnar.is_columnar(path):
-        dataset = columnar.read(path)
-    else:
-        return _read_letor(path, n_features)
+    if _is_letor(path):
+        return _read_letor(path, n_features, zero_based)
+    dataset = store.open(path) if path.is_dir() else columnar.read(path)
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
@@ -93,14 +99,30 @@ def _read(path: Path, n_features: int | None) -> Dataset:
     return dataset.widen(n_features)
 
 
-def _read_letor(path: Path, n_features: int | None) -> Dataset:
+def _is_letor(path: Path) -> bool:
+    return path.is_file() and not columnar.is_columnar(path)
+
+
+def _zero_based(paths: Iterable[Path]) -> bool | None:
+    """True where the beginning of one of the files has a feature 0: then all count from there.
+
+    A split by itself may happen not to name that feature, and would be read one column off.
+    """
+    for path in filter(_is_letor, paths):
+        with layout.open_bytes(path) as file:
+            if b" 0:" in file.read(_HEAD):
+                return True
+    return None
+
+
+def _read_letor(path: Path, n_features: int | None, zero_based: bool | None) -> Dataset:
     """Read a LETOR file, with the groups and weights that LightGBM keeps in files beside it."""
     from rankgrad.data import letor
 
     groups = _side_file(path, (".query", ".group"))
     weights = _side_file(path, (".weight",))
     sizes = None if groups is None else _side_numbers(groups, np.int64)
-    dataset = letor.read([path], groups=sizes, n_features=n_features)
+    dataset = letor.read([path], groups=sizes, n_features=n_features, zero_based=zero_based)
     if weights is None:
         return dataset
     try:
