@@ -69,6 +69,8 @@ def test_splits_count_features_from_zero_if_one_does(tmp_path: Path) -> None:
     letor(tmp_path / "test.txt", "1 qid:1 1:7\n")
     assert load_splits(tmp_path)["test"].features.tolist() == [[0, 7]]
     assert load(tmp_path, split="test").features.tolist() == [[0, 7]]
+    letor(tmp_path / "train.txt", "1 qid:1 1:6 # seen at 0:15\n")
+    assert load(tmp_path, split="test").features.tolist() == [[7]]
 
 
 @pytest.mark.parametrize(

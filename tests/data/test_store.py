@@ -184,7 +184,9 @@ def test_other_versions_and_foreign_folders_are_told_apart(folder: Path, tmp_pat
     with pytest.raises(ValueError, match="has format version 2, this rankgrad reads 1: update"):
         store.open(folder)
     rewrite(folder, format="someone's")
-    with pytest.raises(ValueError, match=r"not a rankgrad store: its manifest.json is of something"):
+    with pytest.raises(
+        ValueError, match=r"not a rankgrad store: its manifest.json is of something"
+    ):
         store.open(folder)
     with pytest.raises(ValueError, match=r"not a rankgrad store: it has no manifest.json"):
         store.open(tmp_path)

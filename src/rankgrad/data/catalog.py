@@ -17,7 +17,7 @@ import numpy as np
 from rankgrad.data import columnar, layout, store
 from rankgrad.data.dataset import Dataset
 
-_HEAD = 1 << 20  # bytes looked at to tell what a file is
+_HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
 _NEAR = 1.5  # a file of up to this many times more or fewer rows may be a known one
 
 
@@ -156,15 +156,14 @@ def _peek(path: Path) -> _Peek | None:
         return _Peek(manifest["features"], manifest["items"])
     if columnar.is_columnar(path):
         return None
-    with layout.open_bytes(path) as file:
-        head = file.read(_HEAD)
-    indices = re.findall(rb"[ \t](\d+):", re.sub(rb"#[^\n]*", b"", head))
-    if not indices:
+    features = layout.first_features(path)
+    if not features:
         return None
-    rows = None
-    if path.suffix.lower() not in layout.COMPRESSED:
-        rows = head.count(b"\n") * max(1.0, path.stat().st_size / len(head))
-    return _Peek(int(max(indices, key=int)), rows)
+    if path.suffix.lower() in layout.COMPRESSED:
+        return _Peek(max(features), None)
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return _Peek(max(features), head.count(b"\n") * path.stat().st_size / len(head))
 
 
 def _nearest(candidates: list[Entry], peek: _Peek) -> Entry | None:

@@ -27,6 +27,7 @@ _ALIASES = {
 _SPLIT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 _FOLD = re.compile(r"fold[ _-]?(\d+)", re.IGNORECASE)
 _SIDE = (".query", ".group", ".weight", ".init", ".position")  # LightGBM's files beside the data
+_HEAD = 1 << 20  # bytes looked at to tell what a file is
 _LISTED = 12  # names that an error spells out
 
 
@@ -38,6 +39,13 @@ def open_bytes(path: str | os.PathLike[str]) -> ByteFile:
     if kind == ".bz2":
         return bz2.open(path, "rb")
     return lzma.open(path, "rb") if kind == ".xz" else open(path, "rb")
+
+
+def first_features(path: str | os.PathLike[str]) -> set[int]:
+    """The ids of the features that the beginning of a LETOR file names."""
+    with open_bytes(path) as file:
+        head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD))
+    return set(map(int, set(re.findall(rb"[ \t](\d+):", head))))
 
 
 def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Path]:

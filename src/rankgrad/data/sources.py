@@ -18,7 +18,6 @@ from rankgrad.data import catalog, columnar, layout, store
 from rankgrad.data.dataset import Dataset
 
 _FROM_ZERO = "feature ids start at 0"  # the LETOR reader's note
-_HEAD = 1 << 20  # bytes looked at to see whether features count from 0
 
 
 def load(
@@ -108,11 +107,8 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
 
     A split by itself may happen not to name that feature, and would be read one column off.
     """
-    for path in filter(_is_letor, paths):
-        with layout.open_bytes(path) as file:
-            if b" 0:" in file.read(_HEAD):
-                return True
-    return None
+    found = any(0 in layout.first_features(path) for path in filter(_is_letor, paths))
+    return True if found else None
 
 
 def _read_letor(path: Path, n_features: int | None, zero_based: bool | None) -> Dataset:
