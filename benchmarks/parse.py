@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_svmlight_file
+from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]
 
 from rankgrad.data import letor
 

@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_BLOCK = 1 << 22  # bytes of text parsed at a time
+_BLOCK = 1 << 20  # bytes of text parsed at a time
 _PROBE = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"[^\n#]*#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)")

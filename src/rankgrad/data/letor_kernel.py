@@ -170,8 +170,8 @@ def parse(
     """Parse ``text[:size]``, whole lines; return how it ended and where.
 
     ``features`` (flat, zeros, ``n_columns`` to a row) has the value of feature id ``f`` in column
-    ``f``; ids from ``n_columns`` on are counted in ``counts`` and not stored. ``starts`` has where each
-    row's line starts. ``runs`` has ``(row, start, end)`` of each qid that differs from the row
+    ``f``; ids from ``n_columns`` on are counted in ``counts`` and not stored. ``starts`` has where
+    each row's line starts. ``runs`` has ``(row, start, end)`` of each qid that differs from the row
     before. ``hard`` has ``(start, cell)`` of each number left to Python, in order; the cell of a
     label is ``-1 - row``. ``stamps`` (zeros) is scratch space of ``n_columns``.
     """
@@ -217,9 +217,12 @@ def parse(
         careful = False
         least = _0  # what the next id must be at least for the ids to ascend
         while True:
-            i = _next(text, i)
-            if text[i] == 10:
-                break
+            if text[i] == 32:
+                i += _1
+            if text[i] - _48 >= _10:
+                i = _next(text, i)
+                if text[i] == 10:
+                    break
             start = i
             feature = _0
             d = text[i] - _48
@@ -267,26 +270,24 @@ def parse(
                     d = text[i] - _48
                 scale = i - begin
                 n_digits += scale
-            if n_digits - _1 < _EXACT and (text[i] == 32 or i == _token_end(text, i)):
-                value = np.float64(digits) / _POWERS[scale]
-                value = -value if negative else value
-                known = FINITE
-            else:
-                value, i, known = _number(text, start)
+            if text[i] == 32 and n_digits - _1 < _EXACT and feature < width and not careful:
+                value = np.float64(np.int64(digits)) / _POWERS[scale]
+                features[cells + feature] = -value if negative else value
+                continue
+
+            value, i, known = _number(text, start)
             if careful and feature < width:
                 if stamps[feature] == rows + 1:
                     duplicates += 1
                     known = UNSURE  # to come after any before it that is left to Python
                 stamps[feature] = rows + 1
-            if feature < width:
+            if known == UNSURE:
+                hard[n_hard, 0] = start
+                hard[n_hard, 1] = cells + feature
+                n_hard += 1
+            elif feature < width:
                 features[cells + feature] = value
-            if known != FINITE:
-                if known == UNSURE:
-                    hard[n_hard, 0] = start
-                    hard[n_hard, 1] = cells + feature
-                    n_hard += 1
-                else:
-                    not_finite += 1
+            not_finite += known == INFINITE
         if status != DONE:
             break
         i += _1
