@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -98,9 +99,7 @@ class _Sum(torch.autograd.Function):
         return total
 
 
-def _over_processes(values: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
-    return total
+_over_processes: Callable[[Tensor], Tensor] = _Sum.apply
 
 
 def _processes() -> int:

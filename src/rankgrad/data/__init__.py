@@ -1,0 +1,1 @@
+"""Data: from files to lists of items, and what is done to their features."""
