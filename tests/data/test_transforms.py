@@ -14,7 +14,15 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch import nn
 
 from rankgrad.data import transforms
-from rankgrad.data.transforms import Clip, DropConstant, Log1p, Pipeline, Quantile, Standardise
+from rankgrad.data.transforms import (
+    Clip,
+    Distribution,
+    DropConstant,
+    Log1p,
+    Pipeline,
+    Quantile,
+    Standardise,
+)
 
 SPECS = [
     "standardise",
@@ -56,12 +64,12 @@ def test_standardise_is_scikit_learns(dtype: type) -> None:
 
 @pytest.mark.parametrize("output", ["uniform", "normal"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_quantile_is_scikit_learns_but_at_tied_ends(output: str, dtype: type) -> None:
+def test_quantile_is_scikit_learns_but_at_tied_ends(output: Distribution, dtype: type) -> None:
     features = heavy(dtype=dtype)
     features = features[:, [0, 1, 4, 5]]
     features[::3, 0] = features[0, 0]  # ties inside
     new = np.concatenate([features, heavy(100, dtype, seed=1)[:, [0, 1, 4, 5]]])
-    ours = Quantile(output=output, quantiles=100).fit(features)  # type: ignore[arg-type]
+    ours = Quantile(output=output, quantiles=100).fit(features)
     theirs = QuantileTransformer(n_quantiles=100, output_distribution=output).fit(features)
     np.testing.assert_allclose(
         ours.transform(torch.from_numpy(new)), theirs.transform(new), rtol=1e-3, atol=2e-4
@@ -89,6 +97,13 @@ def test_quantile_of_a_sample_is_near_that_of_all() -> None:
     assert (sampled.transform(new) - whole).abs().max() < 0.04
     again = Quantile(output="uniform", quantiles=200, sample=4000).fit(features)
     assert torch.equal(again.table, sampled.table)
+
+
+def test_quantile_in_blocks_is_quantile_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, new = Quantile().fit(heavy()), torch.from_numpy(heavy(seed=1))
+    whole = fitted.transform(new)
+    monkeypatch.setattr(transforms, "_BLOCK", 100)
+    assert torch.equal(fitted.transform(new), whole)
 
 
 def test_log1p_is_signed() -> None:

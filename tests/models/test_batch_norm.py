@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as distributed
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from rankgrad import models
 from rankgrad.models import BatchNorm
@@ -20,7 +20,8 @@ def items(count: int, seed: int = 0) -> Tensor:
 
 def test_statistics_ignore_padding() -> None:
     torch.manual_seed(0)
-    padded, flat = (models.get("smoothi").build(4).double() for _ in range(2))
+    spec = "mlp(hidden=[8], batch_norm=after, input_norm=true)"
+    padded, flat = (models.get(spec).build(4).double() for _ in range(2))
     flat.load_state_dict(padded.state_dict())
     features = torch.full((2, 5, 4), float("nan"), dtype=torch.float64)
     mask = torch.tensor([[True, False, True, False, True], [False, True, False, False, True]])
@@ -77,7 +78,8 @@ def _train(rank: int, folder: str, splits: list[list[int]]) -> None:
         norm = BatchNorm(4, decay=0.9).double()
         gradients = []
         for seed, split in enumerate(splits):
-            x = items(sum(split), seed).split(split)[rank].clone().requires_grad_()
+            first = sum(split[:rank])
+            x = items(sum(split), seed)[first : first + split[rank]].clone().requires_grad_()
             (norm(x) ** 3).sum().backward()
             assert x.grad is not None
             gradients.append(x.grad)
@@ -88,7 +90,15 @@ def _train(rank: int, folder: str, splits: list[list[int]]) -> None:
 
 def test_several_processes_are_as_one(tmp_path: Path) -> None:
     splits = [[5, 3], [0, 4], [1, 0], [1, 1], [6, 2]]
-    torch.multiprocessing.spawn(_train, (str(tmp_path), splits), nprocs=2)
+    spawn = multiprocessing.get_context("spawn")
+    processes = [
+        spawn.Process(target=_train, args=(rank, str(tmp_path), splits)) for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=120)
+    assert [process.exitcode for process in processes] == [0, 0]
     parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
     norm = BatchNorm(4, decay=0.9).double()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankgrad.lists import check_choice, check_positive
@@ -21,10 +22,11 @@ from rankgrad.specs import Registry, Spec, spec_of
 
 transforms: Registry[Transform] = Registry("transform")
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
+Fitted = TypeVar("Fitted", bound="Transform")
 Distribution = Literal["normal", "uniform"]
 
-_BLOCK = 1 << 22  # values held at a time while fitting
+_BLOCK = 1 << 22  # values worked on at a time, where work needs memory
 _NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
 
 
@@ -83,7 +85,7 @@ class Transform(nn.Module):
         for buffer in ("columns", *self.learned):
             self.register_buffer(buffer, torch.empty(0))
 
-    def fit(self, features: Array, offsets: Array | None = None) -> Self:
+    def fit(self: Fitted, features: Array, offsets: Array | None = None) -> Fitted:
         """Learn from training data ``[N, F]``, block by block with sums in float64.
 
         Args:
@@ -109,7 +111,7 @@ class Transform(nn.Module):
             first += len(block)
         return self.fit_blocks(blocks)
 
-    def fit_blocks(self, blocks: Blocks) -> Self:
+    def fit_blocks(self: Fitted, blocks: Blocks) -> Fitted:
         """:meth:`fit` on checked data behind other transforms."""
         for name, value in self._learn(blocks).items():
             buffer = value.to(blocks.dtype) if value.is_floating_point() else value
@@ -118,14 +120,14 @@ class Transform(nn.Module):
         self._n_features = blocks.width
         return self
 
-    def transform(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
+    def transform(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
         """The transformed features: a new tensor, float32 or, for float64 features, float64."""
         self._check_width(features)
         _check_finite(features)
         transformed: Tensor = self(features)
         return transformed
 
-    def forward(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
+    def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
         self._check_width(features)
         values = features if features.dtype == torch.float64 else features.float()
         return self._map(values).to(values.dtype)
@@ -262,8 +264,12 @@ class Quantile(Transform):
         return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
 
     def _map(self, values: Tensor) -> Tensor:
-        columns = values.reshape(-1, values.shape[-1]).T.contiguous()
-        shares = _shares(columns, self.table.to(values.dtype)).T.reshape(values.shape)
+        rows, table = values.reshape(-1, values.shape[-1]), self.table.to(values.dtype)
+        # In blocks: the search takes many times the memory of what it searches.
+        height = max(1, _BLOCK // rows.shape[-1])
+        starts = range(0, max(1, len(rows)), height)
+        blocks = [rows[start : start + height].T.contiguous() for start in starts]
+        shares = torch.cat([_shares(block, table).T for block in blocks]).reshape(values.shape)
         if self.output == "uniform":
             return shares
         normal: Tensor = torch.special.ndtri(shares)

@@ -51,15 +51,15 @@ class Scorer(nn.Module):
         check_whole("n_features", n_features)
         self.n_features = n_features
 
-    def forward(
-        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None = None
-    ) -> Float[Tensor, "*b n"]:
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """The scores of real items, and 0 for padding; without a mask all items are real."""
         self._check(features, mask)
         parameter = next(self.parameters())
         return self.score(features.to(parameter.dtype), mask)
 
-    def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
+    def score(
+        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None
+    ) -> Float[Tensor, "*b n"]:
         """:meth:`forward` on checked input."""
         raise TypeError(f"{type(self).__name__} does not say how it scores")
 

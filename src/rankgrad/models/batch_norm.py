@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as distributed
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 
