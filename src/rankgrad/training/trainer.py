@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,7 @@ def fit(
     path = None if folder is None else Path(folder)
     job = Job(settings, train, vali, path, resume, network, on_epoch, quiet)
     if settings.devices > 1 and not processes.launched():
-        raise ValueError("devices above 1 need torchrun: start as many processes with it")
+        return _fit_in_processes(job)
     return work(processes.connect(settings), job)
 
 
@@ -142,6 +144,27 @@ def work(fabric: Any, job: Job) -> Fit:
     devices = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         return Trainer(fabric, job, run, checkpoint).run()
+
+
+def _fit_in_processes(job: Job) -> Fit:
+    """:func:`fit` in new processes. The model comes back through files, all else as it is."""
+    with tempfile.TemporaryDirectory() as place:
+        data = {name: processes.Sent.of(dataset) for name, dataset in job.data.items()}
+        rest = replace(job, train=None, vali=None)
+        done = processes.start(job.settings, _work_on_sent, rest, data, Path(place) / "model")
+        model = FittedRanker.load(Path(place) / "model", job.network)
+    return Fit(model=model, **done)
+
+
+def _work_on_sent(
+    job: Job, data: Mapping[str, processes.Sent], place: Path, fabric: Any
+) -> dict[str, Any]:
+    # A network that was sent shares its memory with all processes, so each takes a copy.
+    own = {name: sent.receive() for name, sent in data.items()}
+    done = work(fabric, replace(job, network=copy.deepcopy(job.network), **own))
+    if fabric.global_rank == 0:
+        done.model.save(place)
+    return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
 
 
 def _folder(job: Job) -> tuple[RunFolder, Checkpoint | None]:
@@ -280,8 +303,9 @@ class Trainer:
                 f"training diverged in epoch {self.position.epoch + 1}: the network gives scores "
                 "that are not finite. Lower learning_rate, or set clip"
             )
-        if len(batch) == 0:
-            return scores.double().sum(), scores.new_zeros((), dtype=torch.float64)
+        if len(batch) == 0:  # of another process's batch; all parameters still take part
+            none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
+            return none.double(), none.new_zeros((), dtype=torch.float64)
         lists = Lists.of(
             scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
         )
@@ -374,16 +398,11 @@ class Trainer:
         device = self.fabric.device
         if device.type == "cuda":
             found["cuda"] = torch.cuda.default_generators[device.index]
-        relaxation = getattr(self.loss, "relaxation", None)
-        for name, owner in (("loss", self.loss), ("relaxation", relaxation)):
-            random = (
-                next((v for v in vars(owner).values() if isinstance(v, Randomness)), None)
-                if owner is not None
-                else None
-            )
-            generator = None if random is None else random._generator(device)
-            if generator is not None:
-                found[name] = generator
+        owners = {"loss": self.loss, "relaxation": getattr(self.loss, "relaxation", None)}
+        for name, owner in owners.items():
+            for value in vars(owner).values() if owner is not None else ():
+                if isinstance(value, Randomness) and value.seed is not None:
+                    found[name] = value._generator(device)
         return found
 
     def _restore(self, checkpoint: Checkpoint) -> None:
