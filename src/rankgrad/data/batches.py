@@ -79,7 +79,7 @@ class Batches:
     >>> batch.labels.tolist(), batch.mask.tolist()
     ([[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]], [[True, False, False], [True, True, True]])
     >>> next(Batches(lists, size=2, flat=True, list_size=2).epoch(0)).offsets
-    tensor([0, 1, 3])
+    tensor([0, 2, 3])
     """
 
     def __init__(

@@ -62,7 +62,8 @@ def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> 
         precision=settings.precision,
     )
     try:
-        result = fabric.launch(_guarded, partial(function, *arguments))
+        launch: Any = fabric.launch
+        result = launch(_guarded, partial(function, *arguments))
     finally:  # the launcher leaves the address of this run there, and the next would take it
         os.environ.clear()
         os.environ.update(before)

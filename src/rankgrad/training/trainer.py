@@ -79,10 +79,10 @@ def fit(
         on_epoch: called with each new entry of the history.
         quiet: show no progress on the terminal.
 
-    >>> from rankgrad.data.synthetic import make
+    >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import Settings, fit
-    >>> settings = Settings(loss="softmax", model="mlp(hidden=[8])", epochs=2, device="cpu")
-    >>> done = fit(settings, make(20, seed=0), make(10, seed=1))
+    >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"])
+    >>> done = fit(Settings(loss="softmax", epochs=2, device="cpu"), lists, lists)
     >>> done.stopped, len(done.history), sorted(done.history[0])
     ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
     """
@@ -112,9 +112,16 @@ class Job:
     @property
     def data(self) -> dict[str, Dataset]:
         """The data sets by name."""
-        return (
-            {"train": self.train} if self.vali is None else {"train": self.train, "vali": self.vali}
-        )
+        both = {"train": self.train, "vali": self.vali}
+        return {name: dataset for name, dataset in both.items() if dataset is not None}
+
+    def __getstate__(self) -> dict[str, Any]:
+        sent = {name: processes.Sent.of(dataset) for name, dataset in self.data.items()}
+        return vars(self) | sent
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            vars(self)[name] = value.receive() if isinstance(value, processes.Sent) else value
 
 
 def check_data(train: Dataset, vali: Dataset | None) -> None:
@@ -149,19 +156,14 @@ def work(fabric: Any, job: Job) -> Fit:
 def _fit_in_processes(job: Job) -> Fit:
     """:func:`fit` in new processes. The model comes back through files, all else as it is."""
     with tempfile.TemporaryDirectory() as place:
-        data = {name: processes.Sent.of(dataset) for name, dataset in job.data.items()}
-        rest = replace(job, train=None, vali=None)
-        done = processes.start(job.settings, _work_on_sent, rest, data, Path(place) / "model")
+        done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
         model = FittedRanker.load(Path(place) / "model", job.network)
     return Fit(model=model, **done)
 
 
-def _work_on_sent(
-    job: Job, data: Mapping[str, processes.Sent], place: Path, fabric: Any
-) -> dict[str, Any]:
+def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
     # A network that was sent shares its memory with all processes, so each takes a copy.
-    own = {name: sent.receive() for name, sent in data.items()}
-    done = work(fabric, replace(job, network=copy.deepcopy(job.network), **own))
+    done = work(fabric, replace(job, network=copy.deepcopy(job.network)))
     if fabric.global_rank == 0:
         done.model.save(place)
     return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
@@ -201,6 +203,7 @@ class Trainer:
             self.vali = self._batches(job.vali)
         self.position = Position()
         self.best: dict[str, Tensor] = {}
+        self.asked = False  # to stop, in any of the processes
         torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -214,11 +217,9 @@ class Trainer:
         stopped = self._reason()
         with Progress(self) as progress, Interrupts() as interrupts:
             while stopped is None:
-                if not self._epoch(progress, interrupts):
-                    stopped = "interrupted"
-                    break
-                self._finish_epoch(progress)
-                stopped = self._reason()
+                if self._epoch(progress, interrupts):
+                    self._finish_epoch(progress)
+                stopped = self._reason() or ("interrupted" if self.asked else None)
             if stopped == "interrupted":
                 self._save()
                 progress.interrupted()
@@ -264,11 +265,11 @@ class Trainer:
             sums = self._step(batch, steps, group, whole, interrupts.asked)
             totals += sums[:2]
             progress.step(totals)
-            if whole and position.step < steps and self._interrupted(sums, interrupts):
-                position.loss, position.lists = totals.tolist()
-                return False
+            self.asked = bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+            if self.asked and whole:
+                break
         position.loss, position.lists = totals.tolist()
-        return True
+        return position.step == steps
 
     def _step(self, batch: Batch, steps: int, group: int, whole: bool, interrupted: bool) -> Tensor:
         """One batch: the sum of its lists' losses, their number, and who asks to stop, over all."""
@@ -310,10 +311,9 @@ class Trainer:
             scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
         )
         values, defined = self.loss.per_list(lists)
-        return torch.where(defined, values, 0.0).double().sum(), defined.double().sum()
-
-    def _interrupted(self, sums: Tensor, interrupts: Interrupts) -> bool:
-        return bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+        # A loss may not depend on the scores at all, as precision without a cutoff does not.
+        total = torch.where(defined, values, 0.0).double().sum() + 0.0 * lists.scores.sum()
+        return total, defined.double().sum()
 
     def _finish_epoch(self, progress: Progress) -> None:
         position = self.position
@@ -401,8 +401,9 @@ class Trainer:
         owners = {"loss": self.loss, "relaxation": getattr(self.loss, "relaxation", None)}
         for name, owner in owners.items():
             for value in vars(owner).values() if owner is not None else ():
-                if isinstance(value, Randomness) and value.seed is not None:
-                    found[name] = value._generator(device)
+                own = value._generator(device) if isinstance(value, Randomness) else None
+                if own is not None:
+                    found[name] = own
         return found
 
     def _restore(self, checkpoint: Checkpoint) -> None:
