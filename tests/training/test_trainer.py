@@ -172,7 +172,7 @@ def test_a_module_of_ones_own(train, vali):
 
 
 def test_divergence_is_said(train):
-    with pytest.raises(ValueError, match="diverged in epoch 1.*learning_rate"):
+    with pytest.raises(ValueError, match=r"diverged in epoch 1.*learning_rate"):
         fit(small(loss="mse", optimizer="sgd", learning_rate=1e30), train)
 
 
@@ -214,7 +214,7 @@ def test_resuming_a_finished_run_gives_its_result(train, vali, tmp_path):
 
 def test_resuming_with_something_else_is_refused(train, vali, tmp_path):
     fit(small(), train, vali, folder=tmp_path / "run")
-    with pytest.raises(ValueError, match="other settings; learning_rate: 0.5, not 0.01"):
+    with pytest.raises(ValueError, match=r"other settings; learning_rate: 0\.5, not 0\.01"):
         fit(small(learning_rate=0.5), train, vali, folder=tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="the train data are not those"):
         fit(small(), vali, vali, folder=tmp_path / "run", resume=True)
