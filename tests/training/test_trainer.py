@@ -29,7 +29,7 @@ def test_it_learns(loss, train, vali):
     test = lists(30, 2)
     done = fit(small(loss=loss, epochs=15, learning_rate=0.03), train, vali)
     scores = done.model.predict(test.features, test.offsets)
-    assert rankgrad.evaluate(scores, test.labels, offsets=test.offsets)["ndcg@10"] > 0.8
+    assert rankgrad.evaluate(scores, test.labels, offsets=test.offsets)["ndcg@10"] > 0.75
     assert done.history[-1]["loss"] < done.history[0]["loss"]
     assert done.best_value == max(line["ndcg@10"] for line in done.history)
 
