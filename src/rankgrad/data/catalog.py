@@ -1,0 +1,307 @@
+"""The catalog of known data sets: how to tell them, where to get them, what they should hold.
+
+Totals come from the publishers' pages and from papers. Counts of parts do too, or from the files
+themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K and Istella, and the queries
+of MQ2007's, are as commonly quoted, and add up to the totals. What is not known is left out and not
+checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rankgrad.data import columnar, layout, store
+from rankgrad.data.dataset import Dataset
+
+_HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
+_NEAR = 1.5  # a file of up to this many times more or fewer rows may be a known one
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many queries and documents there are; None where that is not known for sure."""
+
+    queries: int | None = None
+    documents: int | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A known data set.
+
+    parts: the counts of splits, by fold (None where there are no folds) and split.
+    sparse: features that are zero are not written, so a reader may see fewer of them.
+    words: what the folder is called, in small letters and digits only; any one will do.
+    prefix: what the names of the files begin with.
+    """
+
+    name: str
+    title: str
+    url: str
+    licence: str
+    features: int
+    highest_label: int
+    total: Counts
+    parts: Mapping[tuple[int | None, str], Counts] = field(repr=False)
+    words: tuple[str, ...]
+    folds: int = 0
+    splits: tuple[str, ...] = ("train", "vali", "test")
+    sparse: bool = False
+    prefix: str = ""
+
+
+def names() -> list[str]:
+    """The names of the known data sets.
+
+    >>> from rankgrad.data import catalog
+    >>> catalog.names()
+    ['MQ2007', 'MQ2008', 'MSLR-WEB10K', 'MSLR-WEB30K', 'Yahoo C14', 'Istella', 'Istella-S']
+    """
+    return [entry.name for entry in ENTRIES]
+
+
+def recognise(path: str | os.PathLike[str]) -> Entry | None:
+    """The known data set that a folder (or one of its folds) holds, or None.
+
+    The layout and the number of features must be right; beyond that the folder's name decides, and
+    where that says nothing, the number of rows, which need only be near.
+    """
+    path = Path(path)
+    if layout.fold_number(path) is not None and layout.folds(path.parent):
+        return recognise(path.parent)
+    try:
+        folds = layout.folds(path)
+        splits = layout.splits(path, next(iter(folds), None))
+    except (ValueError, OSError):
+        return None
+    peek = _peek(splits["train"]) if "train" in splits else None
+    if peek is None:
+        return None
+    candidates = [
+        entry
+        for entry in ENTRIES
+        if entry.folds == len(folds)
+        and entry.splits == tuple(splits)
+        and (peek.features == entry.features or (entry.sparse and peek.features < entry.features))
+        and (splits["train"].name.startswith(entry.prefix) or path.name == entry.prefix)
+    ]
+    place = re.sub(r"[^a-z0-9/]", "", "/".join(path.absolute().parts[-2:]).lower())
+    for entry in candidates:
+        if any(word in place for word in entry.words):
+            return entry
+    return _nearest(candidates, peek)
+
+
+def check(entry: Entry, datasets: Mapping[str, Dataset], *, fold: int | None = None) -> list[str]:
+    """What differs from what a known data set should hold, a sentence each; empty if nothing does.
+
+    datasets: by split; those that are not there are not checked.
+    """
+    differences = []
+    for name, dataset in datasets.items():
+        if dataset.n_features != entry.features and not (
+            entry.sparse and dataset.n_features < entry.features
+        ):
+            differences.append(
+                f"{entry.name} has {entry.features} features, {name} has {dataset.n_features}"
+            )
+        found = Counts(len(dataset), dataset.n_items)
+        where = f"{name} of fold {fold}" if fold is not None and entry.folds else name
+        expected = entry.parts.get((fold if entry.folds else None, name), Counts())
+        differences += _compare(entry, where, expected, found)
+        labels = dataset.labels
+        if len(labels) and (labels.max() > entry.highest_label or (labels % 1 != 0).any()):
+            differences.append(
+                f"{entry.name} has whole labels from 0 to {entry.highest_label}, {name} has "
+                f"others, the highest {labels.max():g}"
+            )
+    if set(datasets) == set(entry.splits):
+        queries = sum(len(dataset) for dataset in datasets.values())
+        documents = sum(dataset.n_items for dataset in datasets.values())
+        found = Counts(queries, documents)
+        differences += _compare(entry, "all splits together", entry.total, found)
+    return differences
+
+
+def _compare(entry: Entry, where: str, expected: Counts, found: Counts) -> list[str]:
+    pairs = (
+        ("queries", expected.queries, found.queries),
+        ("documents", expected.documents, found.documents),
+    )
+    return [
+        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {there:,}"
+        for kind, wanted, there in pairs
+        if wanted is not None and wanted != there
+    ]
+
+
+@dataclass(frozen=True)
+class _Peek:
+    """What a look at a file's beginning tells."""
+
+    features: int
+    rows: float | None  # estimated; None for a compressed file
+
+
+def _peek(path: Path) -> _Peek | None:
+    if store.is_store(path):
+        try:
+            manifest = store.read_manifest(path)
+        except ValueError:
+            return None
+        return _Peek(manifest["features"], manifest["items"])
+    if columnar.is_columnar(path):
+        return None
+    features = layout.first_features(path)
+    if not features:
+        return None
+    if path.suffix.lower() in layout.COMPRESSED:
+        return _Peek(max(features), None)
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return _Peek(max(features), head.count(b"\n") * path.stat().st_size / len(head))
+
+
+def _nearest(candidates: list[Entry], peek: _Peek) -> Entry | None:
+    """The candidate whose training part is nearest in size, if one is near at all."""
+    best, least = None, np.log(_NEAR)
+    for entry in candidates:
+        known = entry.parts[1 if entry.folds else None, "train"].documents
+        if peek.rows and known:
+            away = abs(np.log(peek.rows / known))
+            if away < least:
+                best, least = entry, away
+    return best
+
+
+def _five_folds(
+    *folds: tuple[tuple[int | None, int | None], ...],
+) -> dict[tuple[int | None, str], Counts]:
+    """Counts by fold and split from (queries, documents) of train, vali and test of each fold."""
+    return {
+        (number + 1, split): Counts(*counts)
+        for number, fold in enumerate(folds)
+        for split, counts in zip(("train", "vali", "test"), fold, strict=True)
+    }
+
+
+_LETOR = (
+    "https://www.microsoft.com/en-us/research/project/letor-learning-rank-information-retrieval/"
+)
+_MSLR = "https://www.microsoft.com/en-us/research/project/mslr/"
+_ISTELLA = "http://quickrank.isti.cnr.it/istella-dataset/"
+_MICROSOFT_LICENCE = "free for research; Microsoft's agreement on the page must be accepted"
+_ISTELLA_LICENCE = "non-commercial use only; Istella's licence agreement must be accepted"
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        name="MQ2007",
+        title="LETOR 4.0, Million Query track of TREC 2007, supervised ranking",
+        url=_LETOR,
+        licence=_MICROSOFT_LICENCE,
+        features=46,
+        highest_label=2,
+        total=Counts(1_692, 69_623),
+        parts=_five_folds(((1_017, 42_158), (339, 13_813), (336, 13_652))),
+        words=("mq2007",),
+        folds=5,
+    ),
+    Entry(
+        name="MQ2008",
+        title="LETOR 4.0, Million Query track of TREC 2008, supervised ranking",
+        url=_LETOR,
+        licence=_MICROSOFT_LICENCE,
+        features=46,
+        highest_label=2,
+        total=Counts(784, 15_211),
+        parts=_five_folds(
+            ((471, 9_630), (157, 2_707), (156, 2_874)),
+            ((471, 9_404), (156, 2_874), (157, 2_933)),
+            ((470, 8_643), (157, 2_933), (157, 3_635)),
+            ((470, 8_514), (157, 3_635), (157, 3_062)),
+            ((470, 9_442), (157, 3_062), (157, 2_707)),
+        ),
+        words=("mq2008",),
+        folds=5,
+    ),
+    Entry(
+        name="MSLR-WEB10K",
+        title="Microsoft Learning to Rank, 10,000 queries of WEB30K drawn at random",
+        url=_MSLR,
+        licence=_MICROSOFT_LICENCE,
+        features=136,
+        highest_label=4,
+        total=Counts(10_000, 1_200_192),
+        parts=_five_folds(
+            ((6_000, 723_412), (2_000, 235_259), (2_000, 241_521)),
+            *[((6_000, None), (2_000, None), (2_000, None))] * 4,
+        ),
+        words=("web10k",),
+        folds=5,
+    ),
+    Entry(
+        name="MSLR-WEB30K",
+        title="Microsoft Learning to Rank, from a retired labelling set of Bing",
+        url=_MSLR,
+        licence=_MICROSOFT_LICENCE,
+        features=136,
+        highest_label=4,
+        total=Counts(31_531, 3_771_125),
+        parts=_five_folds(((18_919, 2_270_296), (6_306, 747_218), (6_306, 753_611))),
+        words=("web30k",),
+        folds=5,
+    ),
+    Entry(
+        name="Yahoo C14",
+        title="Yahoo! Learning to Rank Challenge (Webscope C14), set 1",
+        url="https://webscope.sandbox.yahoo.com/catalog.php?datatype=c",
+        licence="non-commercial research; universities ask Yahoo for it under its agreement",
+        features=700,
+        highest_label=4,
+        total=Counts(29_921, 709_877),
+        parts={
+            (None, "train"): Counts(19_944, 473_134),
+            (None, "vali"): Counts(2_994, 71_083),
+            (None, "test"): Counts(6_983, 165_660),
+        },
+        words=("yahoo", "c14", "ltrc"),
+        sparse=True,
+        prefix="set1",
+    ),
+    Entry(
+        name="Istella",
+        title="Istella LETOR, full",
+        url=_ISTELLA,
+        licence=_ISTELLA_LICENCE,
+        features=220,
+        highest_label=4,
+        total=Counts(33_018, 10_454_629),
+        parts={
+            (None, "train"): Counts(23_219, 7_325_625),
+            (None, "test"): Counts(9_799, 3_129_004),
+        },
+        words=("istella",),
+        splits=("train", "test"),
+    ),
+    Entry(
+        name="Istella-S",
+        title="Istella LETOR, irrelevant documents sampled",
+        url=_ISTELLA,
+        licence=_ISTELLA_LICENCE,
+        features=220,
+        highest_label=4,
+        total=Counts(33_018, 3_408_630),
+        parts={
+            (None, "train"): Counts(19_245, 2_043_304),
+            (None, "vali"): Counts(7_211, 684_076),
+            (None, "test"): Counts(6_562, 681_250),
+        },
+        words=("istella",),
+    ),
+)

@@ -1,0 +1,393 @@
+"""Parquet, Arrow/Feather and CSV files, by column names, through pyarrow.
+
+Rows are streamed, a record batch at a time, into the arrays of the data set: memory is bounded by
+the output. Needs the extra ``rankgrad[columnar]``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankgrad.data.dataset import Dataset
+from rankgrad.data.layout import COMPRESSED, open_bytes
+
+PARQUET = (".parquet", ".pq")
+ARROW = (".arrow", ".feather", ".ipc")
+TEXT = {".csv": ",", ".tsv": "\t"}
+_ROWS = 1 << 14  # rows of a batch
+_ROLES = (
+    b"rankgrad"  # the key of the schema's metadata under which write() keeps the columns' roles
+)
+
+
+def suffix(path: str | os.PathLike[str]) -> str:
+    """A file's suffix in lower case, without that of a compression.
+
+    >>> from rankgrad.data import columnar
+    >>> columnar.suffix("train.CSV.gz")
+    '.csv'
+    """
+    parts = [part.lower() for part in Path(path).suffixes]
+    if parts and parts[-1] in COMPRESSED:
+        parts.pop()
+    return parts[-1] if parts else ""
+
+
+def is_columnar(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name is that of a columnar file."""
+    return suffix(path) in (*PARQUET, *ARROW, *TEXT)
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    query: str = "qid",
+    label: str = "label",
+    features: Sequence[str] | None = None,
+    weight: str | None = None,
+    id: str | None = None,
+    fill: float | None = None,
+) -> Dataset:
+    """Read a columnar file; each row is an item.
+
+    query, label: the columns of the query's id and of the graded label.
+    features: the columns of features, in this order; all other numeric columns where not given.
+    weight, id: the columns of item weights and item ids. Files that :func:`write` made know theirs.
+    fill: the value for features that are null or NaN; such a feature is an error otherwise.
+
+    >>> import tempfile
+    >>> from rankgrad.data import columnar
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     path = place + "/train.csv"
+    ...     _ = open(path, "w").write("qid,label,bm25,clicks\\na,2,1.5,3\\na,0,0.25,1\\n")
+    ...     data = columnar.read(path)
+    >>> data.feature_names, data.features.tolist()
+    (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
+    """
+    path = Path(path)
+    roles = _Roles(path, query, label, features, weight, id)
+    with _opened(path, roles) as (total, batches):
+        builder = _Builder(roles, total, fill)
+        for batch in batches:
+            builder.add(batch)
+    return builder.finish()
+
+
+def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write a data set as a Parquet file: ``qid``, ``label``, then ``weight``, ``id``, features.
+
+    Features without names are called ``f1``, ``f2`` and so on, as LETOR numbers them.
+    """
+    path = Path(path)
+    if suffix(path) not in PARQUET:
+        raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
+    parquet = _pyarrow("pyarrow.parquet")
+    schema = _schema(dataset)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
+    try:
+        with unfinished.open("xb") as file:
+            with parquet.ParquetWriter(file, schema) as writer:
+                for start in range(0, max(1, dataset.n_items), _ROWS):
+                    writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+@dataclass
+class _Roles:
+    """Which column is what, settled once the file's schema is known."""
+
+    path: Path
+    query: str
+    label: str
+    features: Sequence[str] | None
+    weight: str | None
+    id: str | None
+    names: list[str] = field(default_factory=list)  # of the features
+
+    def settle(self, schema: Any) -> None:
+        """Find the columns in a schema, or say which one is missing and what there is."""
+        kept = json.loads((schema.metadata or {}).get(_ROLES, b"{}"))
+        self.weight = self.weight or kept.get("weight")
+        self.id = self.id or kept.get("id")
+        for role in ("query", "label", "weight", "id"):
+            if getattr(self, role) is not None:
+                self._find(getattr(self, role), role, schema)
+        given = [name for name in (self.query, self.label, self.weight, self.id) if name]
+        if self.features is not None:
+            for name in self.features:
+                self._find(name, "features", schema)
+            self.names = list(self.features)
+        else:
+            others = [column for column in schema if column.name not in given]
+            self.names = [column.name for column in others if _is_number(column.type)]
+        if not self.names:
+            raise ValueError(f"{self.path} has no numeric columns for features beside {given}")
+        for name in self.names:
+            if not _is_number(schema.field(name).type):
+                raise ValueError(
+                    f"{self.path}: the feature {name!r} must be a column of numbers, found "
+                    f"{schema.field(name).type}"
+                )
+
+    def columns(self) -> list[str]:
+        """All columns to read, each once."""
+        extra = [name for name in (self.weight, self.id) if name is not None]
+        return list(dict.fromkeys([self.query, self.label, *extra, *self.names]))
+
+    def _find(self, name: str, role: str, schema: Any) -> None:
+        count = schema.names.count(name)
+        if count == 0:
+            close = difflib.get_close_matches(name, schema.names, n=1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise ValueError(
+                f"{self.path} has no column {name!r} for {role}. {hint}"
+                f"There are: {', '.join(schema.names)}"
+            )
+        if count > 1:
+            raise ValueError(f"{self.path} has {count} columns named {name!r}")
+
+
+class _Builder:
+    """Batches into arrays: preallocated where the number of rows is known, else grown in place."""
+
+    def __init__(self, roles: _Roles, total: int | None, fill: float | None) -> None:
+        self.roles, self.fill, self.rows, self.filled = roles, fill, 0, 0
+        size = _ROWS if total is None else total
+        self.features = np.empty((size, len(roles.names)), np.float32)
+        self.labels = np.empty(size, np.float32)
+        self.weights = None if roles.weight is None else np.empty(size, np.float32)
+        self.ids: list[np.ndarray] | None = None if roles.id is None else []
+        self.codes = np.empty(size, np.int64)  # of the queries, in order of first appearance
+        self.code: dict[str, int] = {}
+
+    def add(self, batch: Any) -> None:
+        """Take in the rows of a record batch."""
+        start, stop = self.rows, self.rows + batch.num_rows
+        if stop > len(self.labels):
+            self._resize(max(stop, len(self.labels) * 3 // 2))
+        self.codes[start:stop] = self._encode(batch.column(self.roles.query))
+        self.labels[start:stop] = self._values(batch, self.roles.label, "label")
+        if self.weights is not None:
+            self.weights[start:stop] = self._values(batch, str(self.roles.weight), "weight")
+        if self.ids is not None:
+            column = self._texts(batch.column(self.roles.id), "id", str(self.roles.id))
+            self.ids.append(np.asarray(column.to_pylist(), dtype=np.str_))
+        for j, name in enumerate(self.roles.names):
+            self.features[start:stop, j] = self._values(batch, name, "feature")
+        self.rows = stop
+
+    def finish(self) -> Dataset:
+        """The data set, with the rows of each query brought together."""
+        path = self.roles.path
+        if self.rows == 0:
+            raise ValueError(f"{path} has no rows")
+        self._resize(self.rows)
+        ids = None if self.ids is None else np.concatenate(self.ids)
+        arrays = [self.features, self.labels, self.weights, ids]
+        notes = []
+        apart = _apart(self.codes, len(self.code))
+        if apart:
+            order = np.argsort(self.codes, kind="stable")
+            arrays = [None if array is None else array[order] for array in arrays]
+            notes.append(
+                f"{path}: the rows of {apart} queries were not together and were brought so"
+            )
+        if self.filled:
+            notes.append(f"{path}: {self.filled} missing feature values were set to {self.fill:g}")
+        sizes = np.bincount(self.codes, minlength=len(self.code))
+        features, labels, weights, ids = arrays
+        assert features is not None and labels is not None
+        try:
+            return Dataset(
+                features=features,
+                labels=labels,
+                offsets=np.concatenate([[0], np.cumsum(sizes)]),
+                qids=np.array(list(self.code), dtype=np.str_),
+                weights=weights,
+                ids=ids,
+                feature_names=tuple(self.roles.names),
+                notes=tuple(notes),
+            )
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def _resize(self, rows: int) -> None:
+        arrays: list[np.ndarray] = [self.features, self.labels, self.codes]
+        if self.weights is not None:
+            arrays.append(self.weights)
+        for array in arrays:
+            array.resize((rows, *array.shape[1:]), refcheck=False)
+
+    def _encode(self, column: Any) -> np.ndarray:
+        """Query ids as numbers in the order of their first appearance in the file."""
+        encoded = self._texts(column, "query", self.roles.query).dictionary_encode()
+        known = [self.code.setdefault(q, len(self.code)) for q in encoded.dictionary.to_pylist()]
+        codes: np.ndarray = np.asarray(known, np.int64)[encoded.indices.to_numpy()]
+        return codes
+
+    def _texts(self, column: Any, role: str, name: str) -> Any:
+        if column.null_count:
+            raise self._error(role, name, "is null", np.asarray(column.is_null()))
+        return column.cast(_pyarrow("pyarrow").string())
+
+    def _values(self, batch: Any, name: str, role: str) -> np.ndarray:
+        """A column as float32, every value finite."""
+        column = batch.column(name)
+        try:
+            wide = column.cast(_pyarrow("pyarrow").float64(), safe=False)
+        except _pyarrow("pyarrow").ArrowException as error:
+            raise ValueError(
+                f"{self.roles.path}: the {role} {name!r} must be a column of numbers, found "
+                f"{column.type}"
+            ) from error
+        with np.errstate(over="ignore"):
+            values: np.ndarray = wide.to_numpy(zero_copy_only=False).astype(np.float32)
+        missing = np.isnan(values)
+        if missing.any():
+            if role != "feature" or self.fill is None:
+                hint = "; give fill= to replace it" if role == "feature" else ""
+                raise self._error(role, name, f"is null or NaN{hint}", missing)
+            values[missing] = self.fill
+            self.filled += int(missing.sum())
+        infinite = np.isinf(values)
+        if infinite.any():
+            raise self._error(role, name, "is infinite or beyond float32", infinite)
+        return values
+
+    def _error(self, role: str, name: str, what: str, where: np.ndarray) -> ValueError:
+        row = self.rows + int(where.argmax()) + 1
+        return ValueError(f"{self.roles.path}: the {role} {name!r} of row {row} {what}")
+
+
+def _apart(codes: np.ndarray, queries: int) -> int:
+    """How many queries have rows that do not stand together."""
+    starts = np.concatenate([[True], codes[1:] != codes[:-1]])
+    return int((np.bincount(codes[starts], minlength=queries) > 1).sum())
+
+
+@contextmanager
+def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[Any]]]:
+    """The number of rows of a file, where it says so, and its record batches."""
+    arrow = _pyarrow("pyarrow")
+    kind = suffix(path)
+    try:
+        if kind in PARQUET:
+            with _pyarrow("pyarrow.parquet").ParquetFile(path) as file:
+                roles.settle(file.schema_arrow)
+                columns = roles.columns()
+                yield file.metadata.num_rows, file.iter_batches(_ROWS, columns=columns)
+        elif kind in ARROW:
+            with arrow.memory_map(os.fspath(path)) as source:
+                yield _arrow_batches(source, roles)
+        elif kind in TEXT:
+            with _text_batches(path, roles) as batches:
+                yield None, batches
+        else:
+            known = ", ".join((*PARQUET, *ARROW, *TEXT))
+            raise ValueError(f"{path} must end in one of {known}")
+    except arrow.ArrowException as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+
+
+def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
+    """Both forms of Arrow files: with an index at the end, or a mere stream of batches."""
+    ipc = _pyarrow("pyarrow.ipc")
+    try:
+        reader = ipc.open_file(source)
+    except _pyarrow("pyarrow").ArrowInvalid:
+        source.seek(0)
+        stream = ipc.open_stream(source)
+        roles.settle(stream.schema)
+        return None, stream
+    roles.settle(reader.schema)
+    return None, map(reader.get_batch, range(reader.num_record_batches))
+
+
+@contextmanager
+def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
+    """CSV in two openings: one to see which columns are numbers, one to read them as such.
+
+    Without the second, whole numbers that turn to fractions far down would be an error.
+    """
+    csv, arrow = _pyarrow("pyarrow.csv"), _pyarrow("pyarrow")
+    delimiter = csv.ParseOptions(delimiter=TEXT[suffix(path)])
+    with open_bytes(path) as file, csv.open_csv(file, parse_options=delimiter) as reader:
+        roles.settle(reader.schema)
+    types = dict.fromkeys(roles.columns(), arrow.float64())
+    types |= {name: arrow.string() for name in (roles.query, roles.id) if name is not None}
+    convert = csv.ConvertOptions(column_types=types, include_columns=roles.columns())
+    with (
+        open_bytes(path) as file,
+        csv.open_csv(file, parse_options=delimiter, convert_options=convert) as reader,
+    ):
+        yield reader
+
+
+def _schema(dataset: Dataset) -> Any:
+    arrow = _pyarrow("pyarrow")
+    roles = {"query": "qid", "label": "label"}
+    fields = [("qid", arrow.string()), ("label", arrow.float32())]
+    if dataset.weights is not None:
+        roles["weight"] = "weight"
+        fields.append(("weight", arrow.float32()))
+    if dataset.ids is not None:
+        roles["id"] = "id"
+        fields.append(("id", arrow.string()))
+    names = dataset.feature_names or tuple(f"f{j + 1}" for j in range(dataset.n_features))
+    taken = set(names) & set(roles.values())
+    if taken or len(set(names)) != len(names):
+        raise ValueError(
+            f"feature names must be unique and none of {', '.join(roles.values())}; found "
+            f"{', '.join(sorted(taken)) or 'the same name twice'}"
+        )
+    fields += [(name, arrow.float32()) for name in names]
+    return arrow.schema(fields, metadata={_ROLES: json.dumps(roles).encode()})
+
+
+def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
+    arrow = _pyarrow("pyarrow")
+    rows = np.arange(start, min(stop, dataset.n_items))
+    lists = np.searchsorted(dataset.offsets, rows, side="right") - 1
+    columns = [dataset.qids[lists].tolist(), dataset.labels[start:stop]]
+    if dataset.weights is not None:
+        columns.append(dataset.weights[start:stop])
+    if dataset.ids is not None:
+        columns.append(dataset.ids[start:stop].tolist())
+    block = np.asarray(dataset.features[start:stop])
+    columns += [np.ascontiguousarray(block[:, j]) for j in range(dataset.n_features)]
+    arrays = [arrow.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
+    return arrow.record_batch(arrays, schema=schema)
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether a column's type is numeric; one with nothing but nulls may be."""
+    types = _pyarrow("pyarrow").types
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return any(test(kind) for test in tests)
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            "Parquet, Arrow and CSV files need pyarrow: install rankgrad[columnar]"
+        ) from error

@@ -1,0 +1,269 @@
+"""Dataset: lists of items with features and graded labels, flat, with offsets.
+
+What every reader gives and everything that trains, scores or writes takes. The arrays may be memory
+maps, so nothing here copies features that are of the right type already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
+from typing import Any
+
+import numpy as np
+
+_BLOCK = 1 << 24  # bytes hashed at a time
+_SHOWN = 8  # distinct labels that repr spells out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Lists of items: list ``b`` has the rows ``offsets[b]:offsets[b + 1]``.
+
+    Arrays are brought to the types below and checked; an error names the array, the place and what
+    was found. ``check=False`` leaves out the checks that read values, for data checked before.
+
+    >>> from rankgrad.data import Dataset
+    >>> data = Dataset(np.eye(3), labels=[2, 0, 1], offsets=[0, 1, 3], qids=["a", "b"])
+    >>> data
+    Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%)
+    >>> data.select([1]).labels.tolist()
+    [0.0, 1.0]
+    >>> Dataset(np.eye(3), labels=[2, -1, 1], offsets=[0, 1, 3], qids=["a", "b"])
+    Traceback (most recent call last):
+    ValueError: labels must be finite and at least 0; item 1 (list 1, qid 'b') has -1.0
+    """
+
+    features: np.ndarray  # [N, F] float32, C order
+    labels: np.ndarray  # [N] float32
+    offsets: np.ndarray  # [B + 1] int64
+    qids: np.ndarray  # [B] of str, unique, in order of first appearance
+    weights: np.ndarray | None = None  # [N] float32, item weights
+    ids: np.ndarray | None = None  # [N] of str, item ids
+    feature_names: tuple[str, ...] | None = None  # F of them
+    notes: tuple[str, ...] = ()  # what was done on reading that a person should know
+    check: InitVar[bool] = True
+
+    def __post_init__(self, check: bool) -> None:
+        self._set("features", _numbers("features", self.features, np.float32, 2))
+        self._set("labels", _numbers("labels", self.labels, np.float32, 1))
+        self._set("offsets", _numbers("offsets", self.offsets, np.int64, 1))
+        self._set("qids", _texts("qids", self.qids))
+        if self.weights is not None:
+            self._set("weights", _numbers("weights", self.weights, np.float32, 1))
+        if self.ids is not None:
+            self._set("ids", _texts("ids", self.ids))
+        if self.feature_names is not None:
+            self._set("feature_names", tuple(map(str, self.feature_names)))
+        self._set("notes", tuple(self.notes))
+        self._check_shapes()
+        if check:
+            self._check_offsets()
+            self._check_qids()
+            self._check_values("labels", self.labels)
+            if self.weights is not None:
+                self._check_values("weights", self.weights)
+
+    def __len__(self) -> int:
+        """The number of lists."""
+        return len(self.qids)
+
+    @property
+    def n_items(self) -> int:
+        """The number of items of all lists together."""
+        return len(self.labels)
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of an item."""
+        return int(self.features.shape[1])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of items of each list, ``[B]``."""
+        return np.diff(self.offsets)
+
+    def select(self, lists: Sequence[int] | np.ndarray) -> Dataset:
+        """The lists at these indices (or where a boolean array is True), in this order.
+
+        Lists that lie beside each other are given as views, anything else as a copy.
+        """
+        indices = self._indices(lists)
+        lengths = self.lengths[indices]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        rows: Any
+        if len(indices) and (np.diff(indices) == 1).all():
+            rows = slice(int(self.offsets[indices[0]]), int(self.offsets[indices[-1] + 1]))
+        else:
+            starts = self.offsets[:-1][indices]
+            rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Dataset(
+            features=self.features[rows],
+            labels=self.labels[rows],
+            offsets=offsets,
+            qids=self.qids[indices],
+            weights=None if self.weights is None else self.weights[rows],
+            ids=None if self.ids is None else self.ids[rows],
+            feature_names=self.feature_names,
+            notes=self.notes,
+            check=False,
+        )
+
+    def widen(self, n_features: int) -> Dataset:
+        """The same lists with features of zeros added at the end, up to ``n_features``.
+
+        For sparse files, in which a feature that is zero throughout does not appear.
+        """
+        missing = n_features - self.n_features
+        if missing < 0:
+            raise ValueError(
+                f"cannot widen {self.n_features} features to {n_features}: that would drop some"
+            )
+        if missing == 0:
+            return self
+        if self.feature_names is not None:
+            raise ValueError(
+                f"cannot add {missing} features to {self.n_features} that have names: the new ones "
+                "would have none"
+            )
+        features = np.zeros((self.n_items, n_features), np.float32)
+        features[:, : self.n_features] = self.features
+        return Dataset(
+            features, self.labels, self.offsets, self.qids, self.weights, self.ids,
+            notes=self.notes, check=False,
+        )  # fmt: skip
+
+    def checksum(self) -> str:
+        """A hash of the contents: equal for equal data, however it was stored or read."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name in ("features", "labels", "offsets", "weights"):
+            array = getattr(self, name)
+            if array is not None:
+                digest.update(f"{name}{array.shape}".encode())
+                _hash_array(digest, array)
+        for name, texts in (("qids", self.qids), ("ids", self.ids), ("names", self.feature_names)):
+            if texts is not None:
+                digest.update(f"{name}{len(texts)}".encode())
+                for text in texts:
+                    encoded = str(text).encode("utf-8", "surrogateescape")
+                    digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({len(self):,} lists, {self.n_items:,} items, {self.n_features:,} features; "
+            f"{_histogram(self.labels)})"
+        )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the dataclass is frozen from here on
+
+    def _check_shapes(self) -> None:
+        items, columns = self.features.shape
+        for name, array in (("labels", self.labels), ("weights", self.weights), ("ids", self.ids)):
+            if array is not None and len(array) != items:
+                raise ValueError(
+                    f"{name} must have one value per item: features have {items} rows, "
+                    f"{name} {len(array)}"
+                )
+        if len(self.offsets) != len(self.qids) + 1:
+            raise ValueError(
+                f"offsets must have one value more than there are qids, {len(self.qids)} + 1; "
+                f"found {len(self.offsets)}"
+            )
+        if self.offsets[0] != 0 or self.offsets[-1] != items:
+            raise ValueError(
+                f"offsets must run from 0 to the number of items, {items}; found "
+                f"{self.offsets[0]} to {self.offsets[-1]}"
+            )
+        if self.feature_names is not None and len(self.feature_names) != columns:
+            raise ValueError(
+                f"feature_names must name each of {columns} features, found "
+                f"{len(self.feature_names)} names"
+            )
+
+    def _check_offsets(self) -> None:
+        falls = np.flatnonzero(np.diff(self.offsets) < 0)
+        if len(falls):
+            at = int(falls[0]) + 1
+            raise ValueError(
+                f"offsets must not fall; offsets[{at}] = {self.offsets[at]} follows "
+                f"{self.offsets[at - 1]}"
+            )
+
+    def _check_qids(self) -> None:
+        unique, first = np.unique(self.qids, return_index=True)
+        if len(unique) != len(self.qids):
+            at = int(np.setdiff1d(np.arange(len(self.qids)), first)[0])
+            before = int(np.flatnonzero(self.qids == self.qids[at])[0])
+            raise ValueError(
+                f"qids must be unique: lists {before} and {at} both have {str(self.qids[at])!r}"
+            )
+
+    def _check_values(self, name: str, values: np.ndarray) -> None:
+        bad = ~(values >= 0) | np.isinf(values)
+        if bad.any():
+            item = int(bad.argmax())
+            at = int(np.searchsorted(self.offsets, item, side="right")) - 1
+            raise ValueError(
+                f"{name} must be finite and at least 0; item {item} (list {at}, qid "
+                f"{str(self.qids[at])!r}) has {values[item]}"
+            )
+
+    def _indices(self, lists: Sequence[int] | np.ndarray) -> np.ndarray:
+        indices = np.asarray(lists)
+        if indices.dtype == bool and indices.shape == (len(self),):
+            return np.flatnonzero(indices)
+        if indices.size == 0:
+            return np.empty(0, np.int64)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise ValueError(
+                f"select takes list indices in one dimension, or a boolean array of {len(self)}; "
+                f"found {indices.dtype} {list(indices.shape)}"
+            )
+        outside = (indices < 0) | (indices >= len(self))
+        if outside.any():
+            raise IndexError(f"there are {len(self)} lists; found index {indices[outside][0]}")
+        values, counts = np.unique(indices, return_counts=True)
+        if len(values) != len(indices):
+            raise ValueError(f"select takes each list once; {values[counts > 1][0]} is there twice")
+        return indices.astype(np.int64, copy=False)
+
+
+def _numbers(name: str, values: Any, dtype: type[np.number[Any]], dims: int) -> np.ndarray:
+    """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
+    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    if array.ndim != dims:
+        raise ValueError(f"{name} must have {dims} dimension(s), found shape {list(array.shape)}")
+    whole = issubclass(dtype, np.integer)
+    if array.dtype.kind not in ("iu" if whole else "iufb") and array.size:
+        kind = "whole numbers" if whole else "real numbers"
+        raise ValueError(f"{name} must be {kind}, found {array.dtype}")
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array, dtype=dtype)
+    return array
+
+
+def _texts(name: str, values: Any) -> np.ndarray:
+    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have 1 dimension, found shape {list(array.shape)}")
+    return array if array.dtype.kind == "U" else array.astype(np.str_)
+
+
+def _hash_array(digest: Any, array: np.ndarray) -> None:
+    rows = max(1, _BLOCK // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
+    for start in range(0, len(array), rows):
+        block = np.ascontiguousarray(array[start : start + rows])
+        digest.update(block.reshape(-1).view(np.uint8).data)
+
+
+def _histogram(labels: np.ndarray) -> str:
+    if not len(labels):
+        return "no labels"
+    values, counts = np.unique(labels, return_counts=True)
+    if len(values) > _SHOWN:
+        return f"{len(values):,} distinct labels from {values[0]:g} to {values[-1]:g}"
+    shares = (f"{v:g}: {c / len(labels):.1%}" for v, c in zip(values, counts, strict=True))
+    return f"labels {', '.join(shares)}"

@@ -1,0 +1,153 @@
+"""Layout: which folders are splits and folds, and where each lies.
+
+The splits are called ``train``, ``vali`` and ``test``, whatever the folder calls them; folds are
+numbered as their folders are, ``Fold1`` is 1.
+"""
+
+from __future__ import annotations
+
+import bz2
+import difflib
+import gzip
+import io
+import lzma
+import os
+import re
+from pathlib import Path
+
+from rankgrad.data import store
+
+ByteFile = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
+COMPRESSED = (".gz", ".bz2", ".xz")
+_ALIASES = {
+    "train": ("train", "training"),
+    "vali": ("vali", "valid", "val", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+_SPLIT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+_FOLD = re.compile(r"fold[ _-]?(\d+)", re.IGNORECASE)
+_SIDE = (".query", ".group", ".weight", ".init", ".position")  # LightGBM's files beside the data
+_HEAD = 1 << 20  # bytes looked at to tell what a file is
+_LISTED = 12  # names that an error spells out
+
+
+def open_bytes(path: str | os.PathLike[str]) -> ByteFile:
+    """A file's bytes for reading, decompressed where its name says it is compressed."""
+    kind = Path(path).suffix.lower()
+    if kind == ".gz":
+        return gzip.open(path, "rb")
+    if kind == ".bz2":
+        return bz2.open(path, "rb")
+    return lzma.open(path, "rb") if kind == ".xz" else open(path, "rb")
+
+
+def first_features(path: str | os.PathLike[str]) -> set[int]:
+    """The ids of the features that the beginning of a LETOR file names."""
+    with open_bytes(path) as file:
+        head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD))
+    return set(map(int, set(re.findall(rb"[ \t](\d+):", head))))
+
+
+def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Path]:
+    """Where each split of a folder lies, ``train`` first.
+
+    A folder with several sets of splits, such as Yahoo's ``set1.train.txt`` and ``set2.train.txt``,
+    is given with the part before: ``folder/set1``.
+    """
+    path = Path(path)
+    check_exists(path)
+    inside = folds(path)
+    if fold is not None:
+        if fold not in inside:
+            raise ValueError(f"{describe(path, None)}; there is no fold {fold!r}")
+        path = inside[fold]
+    found = _find_splits(path)
+    if not found:
+        raise ValueError(f"{describe(path, None)}{'; say which fold' if inside else ''}")
+    for name, places in found.items():
+        if len(places) > 1:
+            names = ", ".join(place.name for place in places)
+            prefix = places[0].name.split(".")[0]
+            raise ValueError(
+                f"{path} has several {name} splits: {names}. Give the file itself, or the part "
+                f"before the split's name, such as {path / prefix}"
+            )
+    return {name: found[name][0] for name in _ALIASES if name in found}
+
+
+def folds(path: str | os.PathLike[str]) -> dict[int, Path]:
+    """Where each fold of a folder lies, ``Fold1`` under 1; empty where there are none."""
+    path = Path(path)
+    if not path.is_dir():
+        return {}
+    matches = ((_FOLD.fullmatch(inside.name), inside) for inside in path.iterdir())
+    return dict(sorted((int(m[1]), inside) for m, inside in matches if m and inside.is_dir()))
+
+
+def fold_number(path: str | os.PathLike[str]) -> int | None:
+    """The number of a fold by its folder's name, None where that is no fold's.
+
+    >>> from rankgrad.data import layout
+    >>> layout.fold_number("MQ2008/Fold3"), layout.fold_number("MQ2008")
+    (3, None)
+    """
+    match = _FOLD.fullmatch(Path(path).name)
+    return int(match[1]) if match else None
+
+
+def split_name(split: str) -> str:
+    name = _SPLIT.get(split.lower())
+    if name is None:
+        close = difflib.get_close_matches(split.lower(), _SPLIT, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown split {split!r}. {hint}There are: {', '.join(_ALIASES)}")
+    return name
+
+
+def check_exists(path: Path) -> None:
+    """A missing path is an error that names the nearest thing there is."""
+    if path.exists() or (path.parent.is_dir() and _find_splits(path)):
+        return
+    parent, name = path.parent, path.name
+    while not parent.exists():
+        parent, name = parent.parent, parent.name
+    names = [inside.name for inside in parent.iterdir()] if parent.is_dir() else []
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {parent / close[0]}?" if close else ""
+    if not hint and parent.is_dir():
+        hint = f"; {_listing(parent)}"
+    raise FileNotFoundError(f"there is no {path}{hint}")
+
+
+def describe(path: Path, fold: int | None) -> str:
+    """What a folder holds, in one sentence, for errors."""
+    inside = folds(path)
+    if inside and fold is None:
+        return f"{path} is a folder of folds: {', '.join(str(number) for number in inside)}"
+    found = splits(path, fold) if fold is not None or _find_splits(path) else {}
+    if found:
+        listed = ", ".join(f"{name} ({place.name})" for name, place in found.items())
+        return f"{path} is a folder of splits: {listed}"
+    return f"{path} is not a store and has no train, vali or test in it; {_listing(path)}"
+
+
+def _find_splits(path: Path) -> dict[str, list[Path]]:
+    """The files and stores in a folder that have a split's name between the dots of theirs."""
+    folder, prefix = (path, "") if path.is_dir() else (path.parent, f"{path.name}.")
+    found: dict[str, list[Path]] = {}
+    for inside in sorted(folder.iterdir()):
+        if not inside.name.startswith(prefix) or inside.name.startswith("."):
+            continue
+        if inside.suffix in _SIDE or not (inside.is_file() or store.is_store(inside)):
+            continue
+        for part in inside.name.lower().split("."):
+            if part in _SPLIT:
+                found.setdefault(_SPLIT[part], []).append(inside)
+                break
+    return found
+
+
+def _listing(folder: Path) -> str:
+    names = sorted(inside.name for inside in folder.iterdir() if not inside.name.startswith("."))
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{folder} has {', '.join(names[:_LISTED])}{more}" if names else f"{folder} is empty"

@@ -1,0 +1,525 @@
+"""LETOR and LibSVM text files to a :class:`~rankgrad.data.dataset.Dataset`.
+
+A row is ``label qid:Q id:value id:value ... # comment``. What stands in the files is read as
+scikit-learn's ``load_svmlight_file`` reads it, value for value, and then more is taken: any string
+as a qid, qids that come in several places, feature ids in any order or twice, files compressed with
+gzip, bzip2 or xz, rows of several files. What had to be put right is said in ``Dataset.notes``.
+
+The files are read in blocks of whole lines, and the blocks are parsed side by side, each as wide as
+its own highest feature id asks for. So one pass is enough, though neither the number of rows nor
+that of features is known before the end; then the parsed blocks are moved, one by one, to where
+their rows belong. Memory is that of the result and of the blocks on their way.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from rankgrad.data.dataset import Dataset
+
+Array = np.ndarray[Any, Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_BLOCK = 1 << 20  # bytes of text parsed at a time
+_PROBE = 1 << 16  # bytes of the first block from which its width is guessed
+_TOKEN = re.compile(rb"[^\s#]*")
+_DOCID = re.compile(rb"[^\n#]*#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)")
+_SHOWN = 60  # bytes of a faulty line that an error shows: from its start, and about the fault
+_PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+
+
+def read(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    groups: Sequence[int] | Array | None = None,
+    n_features: int | None = None,
+    zero_based: bool | None = None,
+    threads: int | None = None,
+    ids: bool = False,
+    _block: int = _BLOCK,
+) -> Dataset:
+    """Read LETOR/LibSVM files, one after the other, as one data set.
+
+    Values become the float32 nearest to the float64 that Python's ``float`` makes of them, so
+    ``nan`` and ``inf`` are taken as values; a label must be finite. Features that a row does not
+    name are 0. Rows of one qid belong to one list, wherever they stand.
+
+    Args:
+        paths: a file or several; compression is seen from the content.
+        groups: list sizes, for files without qids (such as LightGBM's, from their ``.query`` side
+            file), over all files in order. The lists are then called ``"1"``, ``"2"``, ...
+        n_features: the width of the result, such as that of the training data; by default the
+            highest feature id. A higher id in the files is an error.
+        zero_based: whether feature ids start at 0. By default they do if there is an id 0.
+        threads: how many blocks to parse at a time; by default one on each core.
+        ids: take item ids from ``docid = X`` in the comments, as in MQ2008.
+
+    Raises:
+        ValueError: a malformed line, with file, line number and text.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "train.txt")
+    >>> _ = path.write_text("2 qid:a 1:0.5 3:7 # best\\n0 qid:a 2:1\\n1 qid:b 1:3e-1\\n")
+    >>> dataset = read(path)
+    >>> dataset.features.tolist()[0], dataset.labels.tolist()
+    ([0.5, 0.0, 7.0], [2.0, 0.0, 1.0])
+    >>> dataset.offsets.tolist(), dataset.qids.tolist()
+    ([0, 2, 3], ['a', 'b'])
+    """
+    files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if not files:
+        raise ValueError("paths must name at least one file, found none")
+    _check_count("n_features", n_features)
+    _check_count("threads", threads)
+    sizes = None if groups is None else _check_groups(groups)
+    threads = threads or cores()
+    parser = _Parser(sizes is None, n_features, zero_based, ids)
+    blocks = (block for path in files for block in _blocks(path, _block))
+    parts = list(_in_order(parser.parse, blocks, threads))
+
+    named = ", ".join(map(str, files))
+    rows = sum(part.rows for part in parts)
+    if rows == 0:
+        raise ValueError(f"{named}: no rows, only blank lines or comments")
+    base, width = _columns(parts, n_features, zero_based)
+    _check_memory(rows, width, named)
+    labels = np.concatenate([part.labels for part in parts])
+    item_ids = np.array([name for part in parts for name in part.ids]) if ids else None
+    if sizes is None:
+        offsets, qids, moved, target = _lists(parts, rows)
+    else:
+        offsets, moved, target = _grouped(sizes, rows, named), 0, None
+        qids = np.arange(1, len(sizes) + 1).astype(str)
+    notes = _notes(parts, labels, base, moved, sizes is not None)
+    features = _assemble(parts, rows, base, width, target, threads)
+    if target is not None:
+        back = np.empty_like(target)
+        back[target] = np.arange(rows)
+        labels = labels[back]
+        item_ids = None if item_ids is None else item_ids[back]
+    return Dataset(features, labels, offsets, qids, ids=item_ids, notes=notes)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A line of a file, for errors."""
+
+    path: Path
+    line: int
+    text: str
+
+    def error(self, what: str) -> ValueError:
+        return ValueError(f"{self.path}, line {self.line}: {what}; in the line {self.text!r}")
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Whole lines of a file: ``text[:end]``, the first of which is line ``line``."""
+
+    path: Path
+    text: bytearray
+    end: int
+    line: int
+    lines: int
+
+    def place(self, at: int) -> _Place:
+        """The line a position is in, shortened to what stands at its start and about there."""
+        start = self.text.rfind(b"\n", 0, at) + 1
+        stop = min(self.text.find(b"\n", at), at + _SHOWN)
+        text = self.text[start:stop]
+        if len(text) > 3 * _SHOWN:
+            text = text[:_SHOWN] + b" ... " + text[-2 * _SHOWN :]
+        number = self.line + self.text.count(b"\n", 0, start)
+        return _Place(self.path, number, text.decode("utf-8", "replace").strip())
+
+    def token(self, at: int) -> str:
+        """The token that starts at a position."""
+        match = _TOKEN.match(self.text, at)
+        return match.group().decode("utf-8", "replace") if match else ""
+
+
+@dataclass
+class _Part:
+    """A parsed block. Column ``f`` of ``features`` is feature id ``f``; all are below ``above``."""
+
+    features: Array
+    labels: Array
+    runs: list[tuple[int, str]]  # the first row of each run of rows with one qid, and that qid
+    ids: list[str]
+    lowest: int
+    above: int
+    highest: _Place
+    unsorted: int
+    duplicates: int
+    not_finite: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.labels)
+
+
+@dataclass
+class _Parser:
+    """Blocks to parts. It remembers how wide rows have been, to guess right at the next block."""
+
+    with_qids: bool
+    n_features: int | None
+    zero_based: bool | None
+    with_ids: bool
+    width: int = field(default=0, init=False)
+
+    def parse(self, block: _Block) -> _Part:
+        """Parse a block, a second time if it is wider than was guessed."""
+        if self.n_features is not None:
+            return self._part(block, _run(block, block.end, self.n_features + 1, self.with_qids))
+        width = self.width
+        if not width:
+            probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
+            width = _run(block, probe, 0, self.with_qids).above
+        found = _run(block, block.end, width, self.with_qids)
+        if found.above > width:
+            found = _run(block, block.end, found.above, self.with_qids)
+        self.width = max(self.width, found.above)
+        return self._part(block, found)
+
+    def _part(self, block: _Block, found: _Found) -> _Part:
+        """What the kernel found, checked, with the numbers and names it left to Python."""
+        self._check_ids(block, found)
+        not_finite = found.not_finite + _resolve(block, found)
+        if found.problem:
+            raise block.place(found.stop).error(_problem(block, found))
+        rows = len(found.starts)
+        return _Part(
+            features=found.features.reshape(len(found.labels), found.width)[:rows],
+            labels=found.labels[:rows],
+            runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
+            ids=[_docid(block, start) for start in found.starts.tolist()] if self.with_ids else [],
+            lowest=found.lowest,
+            above=found.above,
+            highest=block.place(found.above_at),
+            unsorted=found.unsorted,
+            duplicates=found.duplicates,
+            not_finite=not_finite,
+        )
+
+    def _check_ids(self, block: _Block, found: _Found) -> None:
+        if self.zero_based is False and found.lowest == 0:
+            raise block.place(found.lowest_at).error("feature id 0, with zero_based=False")
+        if self.n_features is not None and found.above > self.n_features + 1:
+            raise block.place(found.above_at).error(_too_wide(found.above - 1, self.n_features))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the kernel found in a block; see :func:`rankgrad.data.letor_kernel.parse`."""
+
+    width: int
+    problem: int
+    stop: int
+    features: Array
+    labels: Array
+    starts: Array
+    runs: Array
+    hard: Array
+    unsorted: int
+    duplicates: int
+    not_finite: int
+    lowest: int
+    lowest_at: int
+    above: int
+    above_at: int
+
+
+def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
+    """Run the kernel over ``text[:end]`` of a block, at a width."""
+    from rankgrad.data import letor_kernel
+
+    lines = block.lines
+    _check_memory(lines, width, block.path)
+    features = np.zeros(lines * width, np.float32)
+    labels = np.empty(lines, np.float32)
+    starts = np.empty(lines, np.int64)
+    runs = np.empty((lines, 3), np.int64)
+    hard = np.empty((end // 2 + 1, 2), np.int64)  # a token and what ends it are two bytes or more
+    stamps = np.zeros(width, np.int64)
+    counts = np.zeros(letor_kernel.COUNTS, np.int64)
+    text = np.frombuffer(block.text, np.uint8)
+    problem, stop = letor_kernel.parse(
+        text, end, width, with_qids, features, labels, starts, runs, hard, stamps, counts
+    )
+    rows, n_runs, n_hard, *rest = counts.tolist()
+    return _Found(
+        width, problem, stop, features, labels, starts[:rows], runs[:n_runs], hard[:n_hard], *rest
+    )
+
+
+def _resolve(block: _Block, found: _Found) -> int:
+    """Numbers that the kernel is not sure of, by Python's ``float``; how many are not finite.
+
+    They come in the order of the file, and with them all later values of a feature that comes twice
+    in a line, so that the last one stands.
+    """
+    not_finite = 0
+    with np.errstate(over="ignore"):
+        for at, cell in found.hard.tolist():
+            token = block.token(at)
+            try:
+                value = np.float32(float(token))
+            except ValueError:
+                what = "label" if cell < 0 else "value"
+                raise block.place(at).error(f"{what} {token!r} is not a number") from None
+            if cell >= 0:
+                found.features[cell] = value
+                not_finite += not np.isfinite(value)
+            elif np.isfinite(value):
+                found.labels[-1 - cell] = value
+            else:
+                raise block.place(at).error(f"label {token!r} is not a finite float32")
+    return not_finite
+
+
+def _problem(block: _Block, found: _Found) -> str:
+    """Why the kernel stopped, in words."""
+    from rankgrad.data import letor_kernel as kernel
+
+    start = max(block.text.rfind(c, 0, found.stop) for c in (b" ", b"\t", b"\n")) + 1
+    token = block.token(start)
+    return {
+        kernel.BAD_PAIR: f"expected id:value, found {token!r}",
+        kernel.BAD_ID: f"the feature id of {token!r} is not a number from 0 to {kernel.MAX_ID}",
+        kernel.QID_EMPTY: "the qid is empty",
+        kernel.QID_MISSING: "no qid:... after the label (files without qids need groups=)",
+        kernel.QID_UNEXPECTED: "a qid, though groups= was given, which is for files without qids",
+    }[found.problem]
+
+
+def _too_wide(feature: int, n_features: int) -> str:
+    return f"feature id {feature} is beyond n_features={n_features}"
+
+
+def _qid(block: _Block, start: int, stop: int) -> str:
+    try:
+        qid = block.text[start:stop].decode()
+    except UnicodeDecodeError:
+        raise block.place(start).error("the qid is not UTF-8 text") from None
+    if "\0" in qid:
+        raise block.place(start).error("the qid has a NUL in it")
+    return qid
+
+
+def _docid(block: _Block, start: int) -> str:
+    match = _DOCID.match(block.text, start)
+    if not match:
+        raise block.place(start).error("ids=True, but there is no 'docid = ...' in a comment")
+    return match.group(1).decode("utf-8", "replace")
+
+
+def _blocks(path: Path, size: int) -> Iterator[_Block]:
+    """A file in blocks of whole lines, of about ``size`` bytes or one line."""
+    line = 1
+    tail = bytearray()
+    with _open(path) as file:
+        ended = False
+        while not ended:
+            text = bytearray(max(size, 2 * len(tail)) + 1)  # a byte for a line end that is missing
+            text[: len(tail)] = tail
+            filled = _fill(path, file, text, len(tail))
+            ended = filled < len(text) - 1
+            if ended and filled and text[filled - 1] != ord("\n"):
+                text[filled] = ord("\n")
+                filled += 1
+            end = text.rfind(b"\n", 0, filled) + 1
+            tail = text[end:filled]
+            if end:
+                lines = int(np.count_nonzero(np.frombuffer(text, np.uint8, end) == ord("\n")))
+                yield _Block(path, text, end, line, lines)
+                line += lines
+
+
+def _fill(path: Path, file: IO[bytes], text: bytearray, filled: int) -> int:
+    """Read until ``text`` is full, less one byte, or the file ends; how much of it is filled."""
+    with memoryview(text) as view:
+        try:
+            while filled < len(text) - 1:
+                count = file.readinto(view[filled:-1])  # type: ignore[attr-defined]
+                if not count:
+                    break
+                filled += count
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: damaged compressed file: {error}") from None
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ValueError(f"{path}: damaged compressed file: {error}") from None  # from bz2
+    return filled
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """A file open for reading, unpacked on the way if its first bytes say that it is packed."""
+    with path.open("rb") as raw:
+        start = raw.peek(6)
+        for magic, unpack in _PACKED.items():
+            if start.startswith(magic):
+                with unpack(raw) as file:
+                    yield file
+                return
+        yield raw
+
+
+def _in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """``map`` over threads, a few items ahead of what is taken from it."""
+    if threads == 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _columns(
+    parts: list[_Part], n_features: int | None, zero_based: bool | None
+) -> tuple[int, int]:
+    """The feature id of the first column, and the number of columns."""
+    highest = max(parts, key=lambda part: part.above)
+    if zero_based is None:
+        zero_based = min(part.lowest for part in parts) == 0
+    base = 0 if zero_based else 1
+    width = max(highest.above - base, 0)
+    if n_features is None or width <= n_features:
+        return base, n_features or width
+    error = f"feature id {highest.above - 1} is beyond n_features={n_features}, counted from {base}"
+    raise highest.highest.error(error)
+
+
+def _lists(parts: list[_Part], rows: int) -> tuple[Array, Array, int, Array | None]:
+    """Offsets and qids of the lists, how many lay in pieces, and then where each row goes."""
+    index: dict[str, int] = {}
+    runs: list[int] = []  # the list of each run of rows
+    starts: list[int] = []
+    row = 0
+    for part in parts:
+        for start, qid in part.runs:
+            number = index.setdefault(qid, len(index))
+            if not runs or number != runs[-1]:
+                runs.append(number)
+                starts.append(row + start)
+        row += part.rows
+    lengths = np.diff(starts, append=rows)
+    offsets = np.zeros(len(index) + 1, np.int64)
+    np.add.at(offsets, np.array(runs) + 1, lengths)
+    np.cumsum(offsets, out=offsets)
+    qids = np.array(list(index))
+    if len(runs) == len(index):
+        return offsets, qids, 0, None
+    order = np.argsort(runs, kind="stable")
+    shifts = np.empty(len(runs), np.int64)
+    shifts[order] = np.cumsum(lengths[order]) - lengths[order]
+    shifts -= starts
+    moved = int((np.bincount(runs) > 1).sum())
+    return offsets, qids, moved, np.arange(rows) + np.repeat(shifts, lengths)
+
+
+def _assemble(
+    parts: list[_Part], rows: int, base: int, width: int, target: Array | None, threads: int
+) -> Array:
+    """The parts in one matrix; each is given up once it has been moved there."""
+    features = np.empty((rows, width), np.float32)
+    stops = np.cumsum([part.rows for part in parts]).tolist()
+
+    def move(piece: tuple[int, _Part]) -> None:
+        stop, part = piece
+        place = slice(stop - part.rows, stop)
+        columns = part.features[:, base : base + width]
+        to = place if target is None else target[place]
+        features[to, : columns.shape[1]] = columns
+        features[to, columns.shape[1] :] = 0
+        part.features = np.empty((0, 0), np.float32)
+
+    deque(_in_order(move, zip(stops, parts, strict=True), threads), maxlen=0)
+    return features
+
+
+def _notes(
+    parts: list[_Part], labels: Array, base: int, moved: int, grouped: bool
+) -> tuple[str, ...]:
+    """What a person should know of how the files were read."""
+    unsorted = sum(part.unsorted for part in parts)
+    duplicates = sum(part.duplicates for part in parts)
+    not_finite = sum(part.not_finite for part in parts)
+    negative = int((labels < 0).sum())
+    notes = {
+        "feature ids start at 0": base == 0,
+        f"rows of {moved} queries were not contiguous and were brought together": moved,
+        f"feature ids of {unsorted} rows were not in order and were put in order": unsorted,
+        f"{duplicates} values were of a feature that the row had before; the last one stands": (
+            duplicates
+        ),
+        f"{not_finite} values are not finite: nan, inf, or beyond float32": not_finite,
+        "labels are not all whole numbers": bool((labels != np.rint(labels)).any()),
+        f"{negative} labels are negative": negative,
+        "queries have no names in the files and were numbered from 1": grouped,
+    }
+    return tuple(note for note, holds in notes.items() if holds)
+
+
+def _grouped(sizes: Array, rows: int, named: str) -> Array:
+    """Offsets from list sizes."""
+    if sizes.sum() != rows:
+        raise ValueError(f"{named}: groups add up to {sizes.sum()} rows, found {rows}")
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _check_groups(groups: Sequence[int] | Array) -> Array:
+    sizes = np.asarray(groups)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
+        raise ValueError("groups must be the sizes of the lists, whole numbers of at least 1")
+    return sizes.astype(np.int64)
+
+
+def _check_count(option: str, value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{option} must be a whole number of at least 1, or None; found {value!r}")
+
+
+def _check_memory(rows: int, width: int, named: object) -> None:
+    """A stray high feature id asks for more memory than there is: say so before taking it."""
+    if rows * width * 4 > _memory():
+        raise ValueError(
+            f"{named}: {rows} rows of {width} features do not fit in memory as float32; "
+            "is the highest feature id meant?"
+        )
+
+
+def _memory() -> int:
+    """The bytes of memory of this computer, or a bound where it does not say."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return 1 << 40
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

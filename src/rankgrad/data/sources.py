@@ -1,0 +1,159 @@
+"""Sources: what a path is, and how it is read.
+
+A path is a file (LETOR, columnar, LightGBM's with side files), a store, a folder of splits, or a
+folder of folds of splits.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rankgrad.data import catalog, columnar, layout, store
+from rankgrad.data.dataset import Dataset
+
+_FROM_ZERO = "feature ids start at 0"  # the LETOR reader's note
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    fold: int | None = None,
+    n_features: int | None = None,
+) -> Dataset:
+    """Read a data set, whatever the path is.
+
+    path: a LETOR/LibSVM file (also .gz, .bz2, .xz), one with LightGBM's ``.query`` file beside it,
+        a Parquet, Arrow, Feather or CSV file, a store, or a folder of splits or folds of these.
+    split: which split of a folder, ``train``, ``vali`` or ``test``.
+    fold: which fold of a folder of folds, ``1`` for ``Fold1``.
+    n_features: the number of features; a sparse file that names fewer is filled up with zeros.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     path = place + "/train.txt"
+    ...     _ = open(path, "w").write("2 qid:1 1:0.5 3:1\\n0 qid:1 2:4\\n1 qid:2 1:1\\n")
+    ...     data.load(path), data.load(place, split="train", n_features=4).n_features
+    (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
+    """
+    path = Path(path)
+    layout.check_exists(path)
+    if path.is_file() or store.is_store(path):
+        if split is not None or fold is not None:
+            kind = "a file" if path.is_file() else "one store"
+            raise ValueError(f"{path} is {kind}: split= and fold= go with folders of splits")
+        return _read(path, n_features)
+    if split is None:
+        raise ValueError(f"{layout.describe(path, fold)}; say which split")
+    found = layout.splits(path, fold)
+    name = layout.split_name(split)
+    if name not in found:
+        raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
+    return _read(found[name], n_features, _zero_based(found.values()))
+
+
+def load_splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Dataset]:
+    """All splits of a folder, with the same features.
+
+    Sparse files may name fewer features in one split than in another: all get the widest one's
+    width, and count features from 0 if one does. A known data set is compared with the catalog, and
+    what differs is warned of.
+    """
+    path = Path(path)
+    datasets: dict[str, Dataset] = {}
+    found = layout.splits(path, fold)
+    for name, source in found.items():
+        first = next(iter(datasets.values()), None)
+        if first is not None and columnar.is_columnar(source) and first.feature_names:
+            datasets[name] = columnar.read(source, features=first.feature_names)
+        else:
+            datasets[name] = _read(source, None)
+    if any(_FROM_ZERO in data.notes for data in datasets.values()):
+        for name, data in datasets.items():
+            if _is_letor(found[name]) and _FROM_ZERO not in data.notes:
+                datasets[name] = _read(found[name], None, zero_based=True)
+    datasets = _same_width(path, datasets)
+    entry = catalog.recognise(path)
+    if entry is not None:
+        for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
+            warnings.warn(f"{path}: {difference}", stacklevel=2)
+    return datasets
+
+
+def _read(path: Path, n_features: int | None, zero_based: bool | None = None) -> Dataset:
+    """Read one file or store."""
+    if _is_letor(path):
+        return _read_letor(path, n_features, zero_based)
+    dataset = store.open(path) if path.is_dir() else columnar.read(path)
+    if n_features is None or dataset.n_features == n_features:
+        return dataset
+    if n_features < dataset.n_features or dataset.feature_names is not None:
+        raise ValueError(f"{path} has {dataset.n_features} features, {n_features} were asked for")
+    return dataset.widen(n_features)
+
+
+def _is_letor(path: Path) -> bool:
+    return path.is_file() and not columnar.is_columnar(path)
+
+
+def _zero_based(paths: Iterable[Path]) -> bool | None:
+    """True where the beginning of one of the files has a feature 0: then all count from there.
+
+    A split by itself may happen not to name that feature, and would be read one column off.
+    """
+    found = any(0 in layout.first_features(path) for path in filter(_is_letor, paths))
+    return True if found else None
+
+
+def _read_letor(path: Path, n_features: int | None, zero_based: bool | None) -> Dataset:
+    """Read a LETOR file, with the groups and weights that LightGBM keeps in files beside it."""
+    from rankgrad.data import letor
+
+    groups = _side_file(path, (".query", ".group"))
+    weights = _side_file(path, (".weight",))
+    sizes = None if groups is None else _side_numbers(groups, np.int64)
+    dataset = letor.read([path], groups=sizes, n_features=n_features, zero_based=zero_based)
+    if weights is None:
+        return dataset
+    try:
+        return replace(dataset, weights=_side_numbers(weights, np.float32))
+    except ValueError as error:
+        raise ValueError(f"{weights}: {error}") from error
+
+
+def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
+    """LightGBM's file beside a data file, which may be compressed while that one is not."""
+    stems = [path.name]
+    if path.suffix.lower() in layout.COMPRESSED:
+        stems.append(path.stem)
+    for stem in stems:
+        for suffix in suffixes:
+            beside = path.with_name(stem + suffix)
+            if beside.is_file():
+                return beside
+    return None
+
+
+def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
+    """One number a line."""
+    words = path.read_text(encoding="utf-8", errors="replace").split()
+    try:
+        return np.array(words, dtype=np.str_).astype(dtype)
+    except ValueError as error:
+        kind = "whole number" if issubclass(dtype, np.integer) else "number"
+        raise ValueError(f"{path} must hold one {kind} a line: {error}") from error
+
+
+def _same_width(path: Path, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
+    widths = {name: dataset.n_features for name, dataset in datasets.items()}
+    named = {dataset.feature_names for dataset in datasets.values()}
+    if len(named) > 1 or (named != {None} and len(set(widths.values())) > 1):
+        listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise ValueError(f"the splits of {path} have different features ({listed})")
+    return {name: data.widen(max(widths.values())) for name, data in datasets.items()}

@@ -1,0 +1,279 @@
+"""Stores: a data set as a folder of ``.npy`` memory maps and a JSON manifest.
+
+A store opens at once whatever its size: opening maps the files and compares their sizes with the
+manifest, and reads no rows. It is written beside its place and renamed into it, so a store is there
+whole or not at all. What is wrong with a damaged one is said by file.
+
+The manifest holds the format's version, the shape, type, size and checksum of each file, the names
+of the features, notes, and where the data came from. qids are a file of their own and not in the
+manifest, since reading a million of them from JSON would take a second at every opening.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankgrad.data.dataset import Dataset
+
+FORMAT = "rankgrad store"
+VERSION = 1
+MANIFEST = "manifest.json"
+_REQUIRED = ("features", "labels", "offsets", "qids")
+_OPTIONAL = ("weights", "ids")
+
+
+def is_store(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a store, whole or damaged."""
+    folder = Path(folder)
+    return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
+
+
+def write(
+    dataset: Dataset,
+    folder: str | os.PathLike[str],
+    *,
+    sources: Iterable[str | os.PathLike[str]] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Write a data set as a store and return its folder.
+
+    sources: where the data came from, kept in the manifest.
+    overwrite: replace a store that is there already; anything else is never replaced.
+
+    >>> import tempfile
+    >>> from rankgrad.data import Dataset, store
+    >>> data = Dataset(np.eye(3), labels=[2, 0, 1], offsets=[0, 1, 3], qids=["a", "b"])
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = store.write(data, place + "/train")
+    ...     store.open(folder, verify=True).checksum() == data.checksum()
+    True
+    """
+    with _published(Path(folder), overwrite) as unfinished:
+        _fill(unfinished, dataset, sources)
+    return Path(folder)
+
+
+def write_splits(
+    datasets: Mapping[str, Dataset],
+    folder: str | os.PathLike[str],
+    *,
+    sources: Mapping[str, str | os.PathLike[str]] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write one folder with a store per split, ``folder/train`` and so on, all or nothing."""
+    with _published(Path(folder), overwrite) as unfinished:
+        for name, dataset in datasets.items():
+            (unfinished / name).mkdir()
+            _fill(unfinished / name, dataset, [sources[name]] if sources else [])
+    return Path(folder)
+
+
+def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
+    """A store as a data set of read-only memory maps.
+
+    verify: also read everything and compare it with the checksums it was written with.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    arrays = {name: _map(folder, name, entry) for name, entry in manifest["files"].items()}
+    if verify:
+        for name, entry in manifest["files"].items():
+            if _digest(folder / f"{name}.npy") != entry["blake2b"]:
+                raise _damaged(folder, f"{name}.npy does not have the checksum it was written with")
+    names = manifest["feature_names"]
+    try:
+        return Dataset(
+            **arrays,
+            feature_names=None if names is None else tuple(names),
+            notes=tuple(manifest["notes"]),
+            check=verify,
+        )
+    except ValueError as error:
+        raise _damaged(folder, str(error)) from error
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """A store's manifest, checked: what the store holds, without mapping it."""
+    folder = Path(folder)
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no store at {folder}")
+    if not path.is_file():
+        if is_store(folder):
+            raise _damaged(folder, f"{MANIFEST} is missing")
+        raise ValueError(f"{folder} is not a rankgrad store: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of JSON or of UTF-8
+        raise _damaged(folder, f"{MANIFEST} is cut short or is not JSON ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ValueError(f"{folder} is not a rankgrad store: its {MANIFEST} is of something else")
+    version = manifest.get("version")
+    if version != VERSION:
+        raise ValueError(
+            f"the store {folder} has format version {version}, this rankgrad reads {VERSION}: "
+            "update rankgrad, or import the data again"
+        )
+    claimed = manifest.pop("checksum", None)
+    if claimed != _manifest_checksum(manifest):
+        raise _damaged(folder, f"{MANIFEST} was changed after it was written")
+    missing = [name for name in _REQUIRED if name not in manifest["files"]]
+    if missing:
+        raise _damaged(folder, f"{MANIFEST} does not list {missing[0]}.npy")
+    return manifest
+
+
+def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[str]]) -> None:
+    """Write the files of a store into an empty folder, through to the disk."""
+    files = {}
+    for name in (*_REQUIRED, *_OPTIONAL):
+        array = getattr(dataset, name)
+        if array is None:
+            continue
+        path = folder / f"{name}.npy"
+        with path.open("xb") as file:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        files[name] = {
+            "shape": list(array.shape),
+            "dtype": array.dtype.str,
+            "bytes": path.stat().st_size,
+            "blake2b": _digest(path),
+        }
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "lists": len(dataset),
+        "items": dataset.n_items,
+        "features": dataset.n_features,
+        "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
+        "notes": list(dataset.notes),
+        "files": files,
+        "provenance": {
+            "sources": [os.fspath(source) for source in sources],
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "rankgrad": _version(),
+        },
+    }
+    manifest["checksum"] = _manifest_checksum(manifest)
+    with (folder / MANIFEST).open("x", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+@contextmanager
+def _published(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
+    _check_free(folder, overwrite)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.unfinished"
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        _sync_folder(unfinished)
+        if overwrite and folder.exists():
+            _replace(unfinished, folder)
+        else:
+            os.rename(unfinished, folder)  # fails, as it should, where a store came up meanwhile
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    _sync_folder(folder.parent)
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """Rename a folder over another, which goes only once that has worked."""
+    old = new.with_suffix(".replaced")
+    os.rename(folder, old)
+    try:
+        os.rename(new, folder)
+    except BaseException:
+        os.rename(old, folder)
+        raise
+    shutil.rmtree(old)
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not _holds_stores_only(folder):
+        raise FileExistsError(f"{folder} is there already and is not a store: choose another place")
+    if not overwrite:
+        raise FileExistsError(f"there is a store at {folder} already; overwrite=True replaces it")
+
+
+def _holds_stores_only(folder: Path) -> bool:
+    """Whether a folder is a store, or holds stores (splits, folds of splits) and nothing else."""
+    if not folder.is_dir():
+        return False
+    if is_store(folder):
+        ours = {MANIFEST, *(f"{name}.npy" for name in (*_REQUIRED, *_OPTIONAL))}
+        return all(path.name in ours for path in folder.iterdir())
+    inside = list(folder.iterdir())
+    return bool(inside) and all(_holds_stores_only(path) for path in inside)
+
+
+def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+    """Memory-map one file after comparing its size, shape and type with the manifest."""
+    path = folder / f"{name}.npy"
+    if name not in (*_REQUIRED, *_OPTIONAL):
+        raise _damaged(folder, f"{MANIFEST} lists an unknown file {name!r}")
+    if not path.is_file():
+        raise _damaged(folder, f"{path.name} is missing")
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        raise _damaged(folder, f"{path.name} has {size} bytes, {entry['bytes']} were written")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise _damaged(folder, f"{path.name} is not readable as .npy ({error})") from error
+    found, wanted = (list(array.shape), array.dtype.str), (entry["shape"], entry["dtype"])
+    if found != wanted:
+        raise _damaged(
+            folder, f"{path.name} holds {found[1]} {found[0]}, {wanted[1]} {wanted[0]} was written"
+        )
+    return array  # type: ignore[no-any-return]
+
+
+def _damaged(folder: Path, what: str) -> ValueError:
+    return ValueError(f"the store {folder} is damaged: {what}. Import the data again")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    text = json.dumps({k: v for k, v in manifest.items() if k != "checksum"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("rankgrad")
+    except metadata.PackageNotFoundError:
+        return "unknown"

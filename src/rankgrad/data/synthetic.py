@@ -1,0 +1,424 @@
+"""A simulated web-search log: the built-in data set, whose best ranking is known.
+
+Pages are drawn for queries, described by the 136 features of MSLR-WEB (25 kinds of text match in
+five streams of the page, and 11 facts about the page), and judged 0 to 4. The judgement is
+
+    label = number of thresholds below  u(features of the list) + shift(query) + noise(item)
+
+where the utility u is :func:`oracle`, a function of nothing but the features of the list. It has
+thresholds, saturations, products and ratios, which a linear model cannot express, and terms that
+compare a page with the others in its list, which a model that sees one page at a time cannot
+express. The noise is normal and independent, so labels have a monotone likelihood ratio in u, and
+exchanging two items that u has in the right order cannot improve any expected NDCG, AP or RR: **the
+metric of the oracle's scores is the best achievable** by any model of the features.
+
+The world is one; the seed and the split choose the queries. Queries are drawn in blocks, each from
+its own counter-based stream, so query q is the same whatever number of queries is asked for.
+
+>>> from rankgrad.data import synthetic
+>>> train = synthetic.make(100)
+>>> len(train), train.n_features
+(100, 136)
+>>> best = metrics.evaluate(synthetic.oracle(train), train.labels, offsets=train.offsets)
+>>> 0.6 < best["ndcg@10"] < 0.8
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rankgrad.data.dataset import Dataset
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SPLITS = ("train", "vali", "test")
+SIZES: Mapping[str, tuple[int, int, int]] = {
+    "small": (1000, 300, 500),
+    "medium": (6000, 2000, 2000),  # WEB10K's
+    "web30k": (18919, 6306, 6306),
+}
+
+STREAMS = ("body", "anchor", "title", "url", "whole")
+_STATISTICS = ("sum", "min", "max", "mean", "variance")
+KINDS = (
+    *("covered terms", "covered ratio", "length", "idf"),
+    *(f"{of} {what}" for what in ("tf", "tf/length", "tf-idf") for of in _STATISTICS),
+    *("boolean", "vsm", "bm25", "lmir.abs", "lmir.dir", "lmir.jm"),
+)
+PAGE = (
+    "slashes",
+    "address length",
+    "inlinks",
+    "outlinks",
+    "pagerank",
+    "siterank",
+    "quality",
+    "spam",
+    "query clicks",
+    "clicks",
+    "dwell",
+)
+NAMES = (*(f"{stream} {kind}" for kind in KINDS for stream in STREAMS), *PAGE)
+# What the utility reads; never left out, however few features are asked for.
+INFORMATIVE = (
+    "body length",
+    "body idf",
+    "title idf",
+    "url idf",
+    "whole idf",
+    "body bm25",
+    "title bm25",
+    "url bm25",
+    "body lmir.abs",
+    "pagerank",
+    "quality",
+    "spam",
+    "query clicks",
+    "dwell",
+)
+# Columns this crawl never filled in: always 0.
+EMPTY = ("url variance tf/length", "title variance tf/length", "anchor min tf/length")
+
+_BLOCK = 64  # queries drawn together; changing it changes every query
+_LONGEST = 1251
+# Measured on 16,384 queries, so that labels come as often as in WEB30K: 51.5%, 32.5%, 13.4%, 1.9%
+# and 0.8%. The noise sets the best achievable NDCG@10 near 0.7.
+_NOISE = 1.05
+_THRESHOLDS = np.array([-0.615, 1.012, 2.58, 3.376])
+
+
+def make(
+    queries: int = 1000, *, seed: int = 0, features: int = len(NAMES), split: str = "train"
+) -> Dataset:
+    """Simulate queries with their pages, features and judgements.
+
+    The same arguments give the same bytes (on one version of NumPy and one kind of processor), and
+    ``make(100)`` is the beginning of ``make(1000)``.
+
+    Args:
+        queries: how many; about 120 pages each.
+        seed: any whole number of at least 0; another seed gives other queries of the same world.
+        features: how many columns. Fewer than 136 keep those that the utility reads, more add
+            heavy-tailed noise; neither changes the other columns or the labels.
+        split: ``"train"``, ``"vali"`` or ``"test"``: queries that have nothing in common.
+
+    >>> from rankgrad.data import synthetic
+    >>> synthetic.make(2, seed=7).qids.tolist()
+    ['train-0', 'train-1']
+    """
+    queries = _whole("queries", queries, least=0)
+    seed = _whole("seed", seed, least=0)
+    names = _names(_whole("features", features, least=len(INFORMATIVE)))
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
+    blocks = [_Queries.draw(seed, split, block) for block in range(-(-queries // _BLOCK))]
+    lengths = np.concatenate([block.lengths for block in blocks] or [np.zeros(0, np.int64)])
+    offsets = np.concatenate([[0], lengths[:queries].cumsum()]).astype(np.int64)
+    table = np.empty((offsets[-1], len(names)), np.float32)
+    labels = np.empty(offsets[-1], np.float32)
+    extra = max(0, features - len(NAMES))
+    kept = slice(None) if names[: len(NAMES)] == NAMES else [NAMES.index(name) for name in names]
+    for number, block in enumerate(blocks):
+        columns, judged = _pages(block, extra)
+        start, stop = offsets[number * _BLOCK], offsets[min((number + 1) * _BLOCK, queries)]
+        table[start:stop] = columns[kept, : stop - start].T
+        labels[start:stop] = judged[: stop - start]
+    qids = np.array([f"{split}-{query}" for query in range(queries)], dtype=np.str_)
+    return Dataset(table, labels, offsets, qids, feature_names=names)
+
+
+def splits(size: str = "small", *, seed: int = 0) -> dict[str, Dataset]:
+    """Train, vali and test sets of one world with different queries.
+
+    Args:
+        size: ``"small"`` (1,000, 300 and 500 queries), ``"medium"`` (as many as WEB10K: 6,000,
+            2,000 and 2,000) or ``"web30k"`` (18,919, 6,306 and 6,306).
+        seed: as in :func:`make`.
+    """
+    if size not in SIZES:
+        raise ValueError(f"size must be one of {', '.join(SIZES)}; found {size!r}")
+    return {
+        split: make(queries, seed=seed, split=split)
+        for split, queries in zip(SPLITS, SIZES[size], strict=True)
+    }
+
+
+def oracle(dataset: Dataset) -> Array:
+    """The utility of each item ``[N]``: scores that no model of the features can beat.
+
+    Needs whole lists: an item's utility depends on the others in its list. The columns are found by
+    their names or, in a data set without names, by the order in which :func:`make` has them.
+    """
+    names = dataset.feature_names or NAMES
+    missing = [name for name in INFORMATIVE if name not in names[: dataset.n_features]]
+    if missing:
+        raise ValueError(
+            f"the data set has no feature {missing[0]!r}: the oracle knows only what "
+            "rankgrad.data.synthetic.make made"
+        )
+    columns = {name: dataset.features[:, names.index(name)] for name in INFORMATIVE}
+    lengths = np.diff(dataset.offsets)
+    return _utility(columns, np.repeat(np.arange(len(lengths)), lengths), len(lengths))
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """A block of queries: what is the same for all pages of a list."""
+
+    key: tuple[int, int, int]
+    lengths: Array
+    terms: Array
+    idf: Array  # [streams, queries], summed over terms
+    coverage: Array  # how well the web answers the query: unobserved
+    fame: Array  # how popular the pages of this topic are: unobserved
+    traffic: Array  # how often it is asked: unobserved
+    verbosity: Array  # how long its pages are: unobserved
+    shift: Array  # how generous its judge is: unobserved
+
+    @classmethod
+    def draw(cls, seed: int, split: str, block: int) -> _Queries:
+        key = (seed, SPLITS.index(split), block)
+        random = _stream(key, 0)
+        normal = random.standard_normal((9, _BLOCK))
+        uniform = random.random((3, _BLOCK))
+        # Log-normal with a few very short lists, as in WEB30K: mean 120, from 1 to 1,251.
+        usual = np.exp(4.625 + 0.6 * normal[0])
+        lengths = np.where(uniform[0] < 0.02, 1 + 25 * uniform[1], usual)
+        terms = np.clip(np.floor(np.exp(0.85 + 0.55 * normal[1])), 1, 10)
+        rarity = terms * np.exp(1.45 + 0.35 * normal[2])
+        scale = np.array([1.0, 1.9, 1.7, 1.8, 0.98])[:, None]
+        spread = np.array([0.02, 0.12, 0.08, 0.1, 0.0])[:, None]
+        # A few lists have nothing to offer, whatever their features say.
+        barren = np.where(uniform[2] < 0.028, -6.0, 0.0)
+        return cls(
+            key,
+            np.clip(lengths, 1, _LONGEST).astype(np.int64),
+            terms.astype(np.float32),
+            (rarity * scale * np.exp(spread * normal[3])).astype(np.float32),
+            normal[4].astype(np.float32),
+            normal[5].astype(np.float32),
+            normal[6].astype(np.float32),
+            normal[7].astype(np.float32),
+            0.5 * normal[8] + 0.25 * normal[2] + barren,
+        )
+
+
+def _pages(queries: _Queries, extra: int) -> tuple[Array, Array]:
+    """The columns ``[features, N]`` and labels ``[N]`` of a block of queries."""
+    lists = np.repeat(np.arange(_BLOCK), queries.lengths)
+    random = _stream(queries.key, 1)
+    n = len(lists)
+    columns = np.empty((len(NAMES) + extra, n), np.float32)
+    topic = random.standard_normal(n, np.float32)
+    text = columns[: len(NAMES) - len(PAGE)].reshape(len(KINDS), len(STREAMS), n)
+    match = _text(text, queries, lists, topic, random)
+    _facts(columns[len(NAMES) - len(PAGE) : len(NAMES)], queries, lists, topic, match, random)
+    for name in EMPTY:
+        columns[NAMES.index(name)] = 0
+    informative = {name: columns[NAMES.index(name)] for name in INFORMATIVE}
+    judged = _utility(informative, lists, _BLOCK) + queries.shift[lists]
+    judged += _NOISE * random.standard_normal(n)
+    if extra:
+        noise = _stream(queries.key, 2).standard_normal((n, extra), np.float32)
+        columns[len(NAMES) :] = np.exp(1.5 * noise.T)
+    return columns, np.searchsorted(_THRESHOLDS, judged).astype(np.float32)
+
+
+# Per stream that pages have (the whole is their sum): mean and spread of log length, dependence of
+# the match on the page's topic, coverage at an average match, occurrences per term and word.
+_LOG_LENGTH = np.array([6.0, 1.0, 2.0, 2.3], np.float32)[:, None]
+_LENGTH_SPREAD = np.array([0.95, 1.3, 0.5, 0.45], np.float32)[:, None]
+_TOPICALITY = np.array([0.7, 0.5, 0.6, 0.4], np.float32)[:, None]
+_COVERAGE = np.array([1.6, 0.3, 0.6, -0.8], np.float32)[:, None]
+_RATE = np.array([0.012, 0.1, 0.04, 0.02], np.float32)[:, None]
+_USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
+
+
+def _text(
+    out: Array, queries: _Queries, lists: Array, topic: Array, random: np.random.Generator
+) -> Array:
+    """Fill the text features ``[kinds, streams, N]``; the match ``[4, N]`` behind them is returned.
+
+    Terms are not simulated one by one: a stream has its length, the number of terms it covers, and
+    the sum, least and most of their frequencies, and everything else follows from those.
+    """
+    n = len(lists)
+    latent = random.standard_normal((4, 4, n), np.float32)
+    jitter = random.standard_normal((len(STREAMS), n), np.float32)
+    chance = random.random((3, n), np.float32)
+    source = _sources(queries, lists, chance[0], chance[1])
+    # A copy has the other page's body, and with it every feature of the body.
+    latent[:, 0] = latent[:, 0, source]
+    jitter[0] = jitter[0, source]
+    terms, idf = queries.terms[lists], queries.idf[:, lists]
+    topics = np.stack([topic[source], topic, topic, topic])
+    match: Array = _TOPICALITY * topics + np.sqrt(1 - _TOPICALITY**2) * latent[0]
+    match += 0.8 * queries.coverage[lists]
+    length = np.exp(_LOG_LENGTH + _LENGTH_SPREAD * latent[1])
+    length[0] *= np.exp(0.8 * queries.verbosity[lists])
+    length = np.floor(length)
+    length[1, chance[2] < 0.6] = 0  # most pages are linked to by nobody
+    ratio = 1 / (1 + np.exp(-_COVERAGE - 1.4 * match))
+    covered = np.minimum(np.floor(terms * ratio + 0.5), length)
+    occurrences = _RATE * length * np.exp(0.5 * match + 0.7 * latent[2])
+    total = np.minimum(np.floor(covered * (1 + occurrences)), length)
+    total = np.maximum(total, covered)
+    uneven = 1 / (1 + np.exp(-latent[3]))
+
+    covered = _with_whole(covered, covered.max(0))
+    length = _with_whole(length, length.sum(0))
+    total = _with_whole(total, total.sum(0))
+    uneven = _with_whole(uneven, uneven[0])
+    _frequencies(out, terms, idf, covered, length, total, uneven)
+    _models(out, terms, idf, jitter)
+    return match
+
+
+def _frequencies(
+    out: Array, terms: Array, idf: Array, covered: Array, length: Array, total: Array, uneven: Array
+) -> None:
+    """The kinds that count: covered terms, length, idf and the statistics of term frequencies."""
+    mean = total / terms
+    most = np.ceil(total / np.maximum(covered, 1) * (1 + uneven * (covered > 1)))
+    most = np.minimum(most, total)
+    least = np.where(covered == terms, np.maximum(1, np.floor((1 - uneven) * mean)), 0)
+    least = np.where(covered == 1, total * (terms == 1), np.minimum(least, total))
+    variance = np.square(0.45 * (most - least)) * (terms > 1)
+    out[0], out[1], out[2], out[3] = covered, covered / terms, length, idf
+    frequencies = out[4:9]
+    for row, statistic in enumerate((total, least, most, mean, variance)):
+        frequencies[row] = statistic
+    share = 1 / np.maximum(length, 1)
+    weight = idf / terms
+    for target, factor in ((out[9:14], share), (out[14:19], weight)):
+        np.multiply(frequencies[:4], factor, out=target[:4])
+        np.multiply(variance, factor * factor, out=target[4])
+    out[19] = covered == terms
+
+
+def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
+    """The kinds that score: vector space, BM25 and three language models."""
+    length, mean, variance = out[2], out[7], out[8]
+    out[20] = mean / np.sqrt(mean * mean + variance + 1e-6)
+    out[21] = idf * 2.2 * mean / (mean + 1.2 * (0.25 + 0.75 * length / _USUAL_LENGTH))
+    rare = np.exp(-idf / terms)
+    out[22] = terms * np.log((mean + 2 * rare) / (length + 2)) + 0.3 * jitter
+    out[23] = terms * np.log((mean + 50 * rare) / (length + 50)) + 0.1 * jitter
+    out[24] = terms * np.log(0.9 * mean / (length + 1) + 0.1 * rare)
+
+
+def _facts(
+    out: Array,
+    queries: _Queries,
+    lists: Array,
+    topic: Array,
+    match: Array,
+    random: np.random.Generator,
+) -> None:
+    """Fill the facts about pages ``[11, N]``: their address, links, ranks, quality and clicks."""
+    normal = random.standard_normal((12, len(lists)), np.float32)
+    fame = queries.fame[lists]
+    authority = 0.8 * normal[0] + 0.8 * fame
+    out[0] = 1 + np.floor(np.exp(0.4 + 0.6 * normal[1]))
+    out[1] = 9 + np.floor(np.exp(2.4 + 0.45 * normal[1] + 0.5 * normal[2]))
+    out[2] = np.floor(np.exp(np.minimum(1.2 + 3.4 * authority + 1.5 * normal[3], 18.8)))
+    out[3] = np.floor(np.exp(-0.1 + 1.6 * normal[4]))
+    out[4] = np.floor(65535 / (1 + np.exp(0.8 - 2 * authority - 0.5 * normal[5])))
+    out[5] = np.floor(65535 / (1 + np.exp(-1.2 * authority - 1.2 * normal[6])))
+    out[6] = np.clip(np.floor(np.exp(1.7 + 1.4 * normal[7])), 1, 254)
+    out[7] = np.clip(np.floor(np.exp(2.0 + 1.5 * normal[8])), 1, 254)
+    popularity = -0.7 + 1.4 * authority + 1.8 * queries.traffic[lists] + 1.6 * normal[9]
+    out[9] = np.floor(np.exp(popularity))
+    wanted = popularity - 2.6 + 0.8 * topic + 0.5 * match[2] + normal[10]
+    out[8] = np.minimum(np.floor(np.exp(wanted)), out[9])
+    dwell = np.exp(2.4 + 0.9 * normal[11] + 0.6 * topic)
+    out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)
+
+
+def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
+    """What a page is worth to the query's user, from its list's features alone."""
+    x = {name: np.asarray(values, np.float64) for name, values in column.items()}
+    sizes = np.maximum(np.bincount(lists, minlength=count), 1)
+
+    def standing(values: Array) -> Array:
+        """How far above its list's mean an item stands, in saturated standard deviations."""
+        mean = np.bincount(lists, values, count) / sizes
+        apart = values - mean[lists]
+        spread = np.sqrt(np.bincount(lists, apart * apart, count) / sizes)
+        return np.tanh(0.7 * apart / (spread[lists] + 1e-3))
+
+    # Rare words make a query informational, common ones navigational.
+    informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
+    navigational = 1 - informational
+    body, title, url = (x[f"{s} bm25"] / x[f"{s} idf"] for s in ("body", "title", "url"))
+    text = informational * body + navigational * (0.5 * title + 0.9 * url)
+    quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
+    spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
+    # A click is a vote for the page only when its reader stayed, and counts by its share of the
+    # most clicked page's: popular queries have more clicks, not more relevant pages.
+    votes = np.log1p(x["query clicks"])
+    most = np.zeros(count)
+    np.maximum.at(most, lists, votes)
+    clicked = votes / np.maximum(most[lists], 1)
+    stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
+    length = standing(np.log1p(x["body length"]))
+    return (
+        1.2 * text * (quality - 0.4)
+        + 0.7 * standing(text)
+        + (2.4 * navigational - 1.2) * standing(np.log1p(x["pagerank"]))
+        + 1.4 * clicked * stayed
+        - 0.8 * spam
+        - 1.8 * np.square(length)
+        - 1.8 * _copied(x["body lmir.abs"], x["pagerank"], lists)
+    )
+
+
+def _copied(body: Array, rank: Array, lists: Array) -> Array:
+    """Whether a page of higher rank in the same list has the same body."""
+    order = np.lexsort((-rank, body, lists))
+    lists, body, rank = lists[order], body[order], rank[order]
+    positions = np.arange(len(order))
+    first = np.ones(len(order), bool)
+    first[1:] = (lists[1:] != lists[:-1]) | (body[1:] != body[:-1])
+    best = rank[np.maximum.accumulate(np.where(first, positions, 0))]
+    copied = np.empty(len(order), bool)
+    copied[order] = rank < best
+    return copied
+
+
+def _sources(queries: _Queries, lists: Array, chance: Array, which: Array) -> Array:
+    """Whose body each page has: its own or, for one page in seven, another's in its list."""
+    starts = np.concatenate([[0], queries.lengths.cumsum()])[:-1]
+    other = starts[lists] + (which * queries.lengths[lists]).astype(np.int64)
+    return np.where(chance < 0.14, other, np.arange(len(lists)))
+
+
+def _with_whole(parts: Array, whole: Array) -> Array:
+    return np.concatenate([parts, whole[None]])
+
+
+def _stream(key: tuple[int, int, int], purpose: int) -> np.random.Generator:
+    """The random numbers of a block of a split of a seed, for one purpose."""
+    seed, split, block = key
+    sequence = np.random.SeedSequence(seed, spawn_key=(split, block, purpose))
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+def _names(features: int) -> tuple[str, ...]:
+    """The names of so many columns: all that inform, then the others in their order."""
+    if features >= len(NAMES):
+        return (*NAMES, *(f"noise {number}" for number in range(features - len(NAMES))))
+    others = [name for name in NAMES if name not in INFORMATIVE]
+    kept = {*INFORMATIVE, *others[: features - len(INFORMATIVE)]}
+    return tuple(name for name in NAMES if name in kept)
+
+
+def _whole(argument: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{argument} must be a whole number of at least {least}, found {value!r}")
+    return int(value)

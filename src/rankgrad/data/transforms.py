@@ -1,0 +1,486 @@
+"""Transforms of features: fitted on training data, saved with the model, applied as torch ops.
+
+A transform is named by a spec, fitted on an array or a memory map in blocks, and from then on a
+module whose buffers hold what it learned: ``state_dict`` carries it, and a new transform of the
+same spec takes it back. Several in a row are a :class:`Pipeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Real
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankgrad.lists import check_choice, check_positive
+from rankgrad.specs import Registry, Spec, spec_of
+
+transforms: Registry[Transform] = Registry("transform")
+
+Array = NDArray[Any]
+Fitted = TypeVar("Fitted", bound="Transform")
+Distribution = Literal["normal", "uniform"]
+
+_BLOCK = 1 << 22  # values worked on at a time, where work needs memory
+_NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The rows of an array, block by block, passed through transforms that are fitted already."""
+
+    features: Array
+    offsets: Array | None = None
+    through: tuple[Transform, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __iter__(self) -> Iterator[Float[Tensor, "m f"]]:
+        height = max(1, _BLOCK // max(1, self.features.shape[1]))
+        for start in range(0, len(self), height):
+            yield self.rows(slice(start, start + height))
+
+    def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
+        """Some rows, to the last bit as the transforms before will give them in prediction."""
+        values = torch.from_numpy(np.array(self.features[which], _numpy_float(self.features)))
+        for transform in self.through:
+            values = transform(values)
+        return values
+
+    @property
+    def width(self) -> int:
+        """The number of columns of a block."""
+        return self.through[-1].n_outputs if self.through else self.features.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float64 for float64 features, float32 for all others."""
+        return torch.float64 if _numpy_float(self.features) is np.float64 else torch.float32
+
+
+class Transform(nn.Module):
+    """A map of feature vectors that is fitted on training data.
+
+    ``fit`` learns it from an array ``[N, F]``. ``transform`` applies it to tensors ``[..., F]`` of
+    raw features on any device, and refuses values that are not finite; calling the module does the
+    same without looking at the values, which on a GPU would mean to wait for them.
+    """
+
+    name: ClassVar[str]
+
+    #: The buffers that fitting fills; they are empty until then.
+    learned: ClassVar[tuple[str, ...]] = ()
+
+    columns: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._n_features: int | None = None
+        for buffer in ("columns", *self.learned):
+            self.register_buffer(buffer, torch.empty(0))
+
+    def fit(self: Fitted, features: Array, offsets: Array | None = None) -> Fitted:
+        """Learn from training data ``[N, F]``, block by block with sums in float64.
+
+        Args:
+            features: an array or a memory map. What is learned is kept in float64 for float64
+                features and in float32 for all others.
+            offsets: ``[B + 1]``, for transforms that look at lists; list b is the rows
+                ``offsets[b]:offsets[b + 1]``.
+        """
+        if features.ndim != 2 or 0 in features.shape:
+            raise ValueError(
+                f"{self.name} is fitted on features [items, features] with at least one of each, "
+                f"found the shape {features.shape}"
+            )
+        if offsets is not None and (offsets[0] != 0 or offsets[-1] != len(features)):
+            raise ValueError(
+                f"offsets must run from 0 to the number of items, {len(features)}; found "
+                f"{offsets[0]} to {offsets[-1]}"
+            )
+        blocks = Blocks(features, offsets)
+        first = 0
+        for block in blocks:
+            _check_finite(block, first)
+            first += len(block)
+        return self.fit_blocks(blocks)
+
+    def fit_blocks(self: Fitted, blocks: Blocks) -> Fitted:
+        """:meth:`fit` on checked data behind other transforms."""
+        for name, value in self._learn(blocks).items():
+            buffer = value.to(blocks.dtype) if value.is_floating_point() else value
+            setattr(self, name, buffer.to(self.columns.device))
+        self.columns = torch.tensor(blocks.width, device=self.columns.device)
+        self._n_features = blocks.width
+        return self
+
+    def transform(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
+        """The transformed features: a new tensor, float32 or, for float64 features, float64."""
+        self._check_width(features)
+        _check_finite(features)
+        transformed: Tensor = self(features)
+        return transformed
+
+    def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
+        self._check_width(features)
+        values = features if features.dtype == torch.float64 else features.float()
+        return self._map(values).to(values.dtype)
+
+    @property
+    def n_features(self) -> int:
+        """The number of raw features it was fitted on."""
+        if self._n_features is None:
+            raise ValueError(f"{self} is not fitted: call fit, or load_state_dict with its state")
+        return self._n_features
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of features it gives, which a network behind it is built for."""
+        return self.n_features
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name))
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        return {}
+
+    def _map(self, values: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say how it maps features")
+
+    def _check_width(self, features: Tensor) -> None:
+        found = features.shape[-1] if features.dim() else 0
+        if found != self.n_features:
+            raise ValueError(
+                f"{self.name} was fitted on {self.n_features} features, found {found}: give the "
+                "features the model was trained with"
+            )
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # The sizes of the buffers are part of what was learned, so they come from the state too.
+        for name, buffer in self._buffers.items():
+            saved = state.get(prefix + name)
+            if saved is not None and buffer is not None:
+                setattr(self, name, torch.empty_like(saved, device=buffer.device))
+        super()._load_from_state_dict(state, prefix, *rest)
+        self._n_features = int(self.columns) if self.columns.dim() == 0 else None
+
+
+@transforms.register("standardise")
+class Standardise(Transform):
+    """``(x - mean) / deviation`` of each feature, and ``x - mean`` of one that is constant.
+
+    The deviation divides by N, as scikit-learn's ``StandardScaler`` does.
+
+    >>> features = np.array([[1.0, 5.0], [3.0, 5.0]])
+    >>> Standardise().fit(features).transform(torch.tensor([[2.0, 5.0], [5.0, 6.0]])).tolist()
+    [[0.0, 0.0], [3.0, 1.0]]
+    """
+
+    name = "standardise"
+    learned = ("mean", "deviation")
+
+    mean: Tensor
+    deviation: Tensor
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        moments = _Moments.of(blocks)
+        varies = moments.varies & (moments.deviation > torch.finfo(blocks.dtype).tiny)
+        return {"mean": moments.mean, "deviation": torch.where(varies, moments.deviation, 1.0)}
+
+    def _map(self, values: Tensor) -> Tensor:
+        return (values - self.mean) / self.deviation
+
+
+@transforms.register("log1p")
+class Log1p(Transform):
+    """``sign(x) log(1 + |x|)``: long tails of either sign, drawn in.
+
+    >>> Log1p().fit(np.zeros((1, 2))).transform(torch.tensor([0.0, -1.0]))
+    tensor([ 0.0000, -0.6931])
+    """
+
+    name = "log1p"
+
+    def _map(self, values: Tensor) -> Tensor:
+        return values.sign() * values.abs().log1p()
+
+
+@transforms.register("quantile")
+class Quantile(Transform):
+    """The share of training items below x, or the normal quantile of that share.
+
+    Between the quantiles kept, shares are interpolated; tied training items take the middle of
+    their shares. This is scikit-learn's ``QuantileTransformer``, except that ties at the smallest
+    or largest training value take their middle too, where scikit-learn puts all of them at the end:
+    in ranking data most features are 0 for most items.
+
+    Args:
+        output: ``"normal"``, which ends at ±5.2, or ``"uniform"``, from 0 to 1.
+        quantiles: how many are kept of each feature.
+        sample: they are taken from at most so many items, drawn without replacement.
+        seed: of the draw.
+
+    >>> features = np.array([[0.0], [0.0], [1.0], [3.0]])
+    >>> transform = Quantile(output="uniform").fit(features)
+    >>> transform.transform(torch.tensor([[-1.0], [0.0], [2.0], [9.0]])).flatten()
+    tensor([0.0000, 0.1667, 0.8333, 1.0000])
+    """
+
+    name = "quantile"
+    learned = ("table",)
+
+    table: Tensor
+
+    def __init__(
+        self,
+        *,
+        output: Distribution = "normal",
+        quantiles: int = 1000,
+        sample: int = 50_000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_choice("output", output, ("normal", "uniform"))
+        for option, value in (("quantiles", quantiles), ("sample", sample)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+                raise ValueError(f"{option} must be a whole number of at least 2, found {value!r}")
+        self.output, self.quantiles, self.sample, self.seed = output, quantiles, sample, seed
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        items = len(blocks)
+        if items > self.sample:
+            drawn = np.random.default_rng(self.seed).choice(items, self.sample, replace=False)
+            values = blocks.rows(np.sort(drawn)).numpy()
+        else:
+            values = blocks.rows(slice(None)).numpy()
+        shares = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
+        table = np.stack([np.quantile(column.astype(np.float64), shares) for column in values.T])
+        return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
+
+    def _map(self, values: Tensor) -> Tensor:
+        rows, table = values.reshape(-1, values.shape[-1]), self.table.to(values.dtype)
+        # In blocks: the search takes many times the memory of what it searches.
+        height = max(1, _BLOCK // rows.shape[-1])
+        starts = range(0, max(1, len(rows)), height)
+        blocks = [rows[start : start + height].T.contiguous() for start in starts]
+        shares = torch.cat([_shares(block, table).T for block in blocks]).reshape(values.shape)
+        if self.output == "uniform":
+            return shares
+        normal: Tensor = torch.special.ndtri(shares)
+        return normal.clamp(-_NORMAL_LIMIT, _NORMAL_LIMIT)
+
+
+@transforms.register("clip")
+class Clip(Transform):
+    """Values beyond what training data showed are brought back to its edge.
+
+    Args:
+        limit: the edge, in standard deviations from the mean of the training data; ``none`` for the
+            smallest and largest value in it. A feature that was constant stays so either way.
+
+    >>> features = np.array([[-1.0], [1.0]])
+    >>> Clip().fit(features).transform(torch.tensor([[5.0], [-0.5]])).flatten().tolist()
+    [1.0, -0.5]
+    >>> Clip(limit=3).fit(features).transform(torch.tensor([[5.0], [-0.5]])).flatten().tolist()
+    [3.0, -0.5]
+    """
+
+    name = "clip"
+    learned = ("low", "high")
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, *, limit: float | None = None) -> None:
+        super().__init__()
+        if limit is not None:
+            check_positive("limit", limit)
+        self.limit = limit
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        moments = _Moments.of(blocks)
+        if self.limit is None:
+            return {"low": moments.low, "high": moments.high}
+        reach = torch.where(moments.varies, self.limit * moments.deviation, 0.0)
+        return {"low": moments.mean - reach, "high": moments.mean + reach}
+
+    def _map(self, values: Tensor) -> Tensor:
+        return values.clamp(self.low, self.high)
+
+
+@transforms.register("drop_constant")
+class DropConstant(Transform):
+    """Leaves out features that have one value in all training data.
+
+    Args:
+        per_list: also leave out features that vary between lists, but within none of them. By
+            itself such a feature orders nothing; a non-linear model may still use it.
+
+    >>> features = np.array([[1.0, 7.0], [1.0, 8.0]])
+    >>> DropConstant().fit(features).transform(torch.tensor([[1.0, 9.0]])).tolist()
+    [[9.0]]
+    """
+
+    name = "drop_constant"
+    learned = ("kept",)
+
+    kept: Tensor
+
+    def __init__(self, *, per_list: bool = False) -> None:
+        super().__init__()
+        check_choice("per_list", per_list, (False, True))
+        self.per_list = per_list
+
+    @property
+    def n_outputs(self) -> int:
+        return min(self.n_features, len(self.kept))
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        varies = _varies_in_lists(blocks) if self.per_list else _Moments.of(blocks).varies
+        if not varies.any():
+            where = "within every list" if self.per_list else "in the training data"
+            raise ValueError(
+                f"drop_constant: all {blocks.width} features are constant {where}, so there is "
+                "nothing to learn from"
+            )
+        return {"kept": varies.nonzero().flatten()}
+
+    def _map(self, values: Tensor) -> Tensor:
+        return values.index_select(-1, self.kept)
+
+
+@transforms.register("pipeline")
+class Pipeline(Transform):
+    """Several transforms in a row, each fitted on what the ones before it give.
+
+    Args:
+        steps: transforms or their specs; none at all leaves features as they are.
+
+    >>> pipeline = Pipeline(["drop_constant", "log1p", "clip(limit=10)"])
+    >>> print(pipeline)
+    pipeline(steps=[drop_constant, log1p, clip(limit=10)])
+    >>> _ = pipeline.fit(np.array([[1.0, 7.0], [1.0, 8.0]]))
+    >>> pipeline.n_features, pipeline.n_outputs
+    (2, 1)
+    >>> again = transforms.get(str(pipeline))
+    >>> again.load_state_dict(pipeline.state_dict())
+    <All keys matched successfully>
+    """
+
+    name = "pipeline"
+
+    def __init__(self, steps: Sequence[str | Spec | Transform] = ()) -> None:
+        super().__init__()
+        if isinstance(steps, str) or not isinstance(steps, Sequence):
+            raise ValueError(f"steps must be a list of transforms, found {steps!r}")
+        self._steps = [transforms.get(step) for step in steps]
+        self.steps = nn.ModuleList(self._steps)
+
+    @property
+    def n_outputs(self) -> int:
+        return self._steps[-1].n_outputs if self._steps else self.n_features
+
+    def __str__(self) -> str:
+        return str(Spec(self.name, None, {"steps": self._steps} if self._steps else {}))
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        for step in self._steps:
+            step.fit_blocks(blocks)
+            blocks = Blocks(blocks.features, blocks.offsets, (*blocks.through, step))
+        return {}
+
+    def _map(self, values: Tensor) -> Tensor:
+        for step in self._steps:
+            values = step(values)
+        return values
+
+
+@dataclass
+class _Moments:
+    """Mean, standard deviation and range of each column, in float64."""
+
+    mean: Float[Tensor, " f"]
+    deviation: Float[Tensor, " f"]
+    low: Float[Tensor, " f"]
+    high: Float[Tensor, " f"]
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> _Moments:
+        """One pass; blocks are merged by the update of Chan, Golub and LeVeque, which is stable."""
+        count, mean, squares = 0, torch.zeros(1).double(), torch.zeros(1).double()
+        low, high = mean + float("inf"), mean - float("inf")
+        for block in blocks:
+            values = block.double()
+            total = count + len(values)
+            own = values.mean(0)
+            step = own - mean
+            squares = squares + (values - own).square().sum(0)
+            squares = squares + step.square() * (count * len(values) / total)
+            mean = mean + step * (len(values) / total)
+            low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
+            count = total
+        # Rounding may leave a constant column with a mean a little beside its one value.
+        return cls(mean.clamp(low, high), (squares / count).sqrt(), low, high)
+
+    @property
+    def varies(self) -> Bool[Tensor, " f"]:
+        return self.high > self.low
+
+
+def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
+    """Whether a column differs between two items of some list: then it does between neighbours."""
+    if blocks.offsets is None:
+        raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
+    starts = np.zeros(len(blocks) + 1, bool)
+    starts[blocks.offsets] = True
+    varies = torch.zeros(blocks.width, dtype=torch.bool)
+    before, first = None, 0
+    for block in blocks:
+        rows = block if before is None else torch.cat([before, block])
+        differs = rows[1:] != rows[:-1]
+        end = first + len(block)
+        inside = torch.from_numpy(~starts[end - len(differs) : end])
+        varies |= (differs & inside[:, None]).any(0)
+        before, first = block[-1:], end
+    return varies
+
+
+def _shares(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
+    """Where the values of each feature stand among its quantiles, from 0 to 1."""
+    last = table.shape[-1] - 1
+    left: Int[Tensor, "f m"] = torch.searchsorted(table, columns)
+    right: Int[Tensor, "f m"] = torch.searchsorted(table, columns, right=True)
+    below = table.gather(-1, (left - 1).clamp(min=0))
+    gap = table.gather(-1, left.clamp(max=last)) - below
+    between = (left - 1).clamp(min=0) + torch.where(
+        gap > 0, (columns - below) / torch.where(gap > 0, gap, 1.0), 0.0
+    )
+    return torch.where(right > left, (left + right - 1) / 2, between) / last
+
+
+def _check_finite(values: Tensor, first: int = 0) -> None:
+    """An error that names the first value that is not finite; rows count from ``first``."""
+    finite = values.isfinite()
+    if bool(finite.all()):
+        return
+    at = (~finite).nonzero()[0].tolist()
+    value = values[tuple(at)].item()
+    where = ", ".join(str(index + (first if axis == 0 else 0)) for axis, index in enumerate(at))
+    raise ValueError(
+        f"feature index {at[-1]} (counting from 0) is not finite: features[{where}] = {value}. "
+        "Replace missing values before"
+    )
+
+
+def _numpy_float(features: Array) -> type[np.floating[Any]]:
+    return np.float64 if features.dtype == np.float64 else np.float32
+
+
+get = transforms.get
+names = transforms.names

@@ -1,0 +1,39 @@
+"""Models: networks that map the features of a list's items to scores.
+
+>>> net = models.get("mlp(hidden=[64, 32])").build(n_features=136)
+>>> net(torch.randn(2, 5, 136), torch.ones(2, 5, dtype=torch.bool)).shape
+torch.Size([2, 5])
+"""
+
+from rankgrad.models.base import Model, Scorer, models
+from rankgrad.models.batch_norm import BatchNorm
+from rankgrad.models.context_aware import ContextAware
+from rankgrad.models.mlp import MLP
+from rankgrad.models.presets import (
+    comparison,
+    lambdaloss,
+    neuralndcg_istella,
+    neuralndcg_web30k,
+    pirank,
+    smoothi,
+)
+
+get = models.get
+names = models.names
+
+__all__ = [
+    "MLP",
+    "BatchNorm",
+    "ContextAware",
+    "Model",
+    "Scorer",
+    "comparison",
+    "get",
+    "lambdaloss",
+    "models",
+    "names",
+    "neuralndcg_istella",
+    "neuralndcg_web30k",
+    "pirank",
+    "smoothi",
+]

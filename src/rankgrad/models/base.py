@@ -1,0 +1,129 @@
+"""What a model is: a configuration that a spec names, and the network it builds.
+
+A network maps the features of a batch to scores, ``net(features, mask) -> scores``. Padding never
+counts: it may hold anything, and its score is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from rankgrad.lists import check_choice
+from rankgrad.specs import Registry, spec_of
+
+models: Registry[Model] = Registry("model")
+
+Activation = Literal["elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "silu", "tanh"]
+Output = Literal["tanh", "sigmoid"]
+
+OUTPUTS: tuple[Output, ...] = ("tanh", "sigmoid")
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "relu": nn.ReLU,
+    "selu": nn.SELU,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+class Scorer(nn.Module):
+    """A network that scores items: ``net(features [..., n, f], mask [..., n]) -> scores [..., n]``.
+
+    Args:
+        n_features: the number of features f of an item.
+    """
+
+    #: Whether an item's score depends on that item alone, so that flat items ``[N, f]`` of many
+    #: lists can be scored in one go. If not, ``[n, f]`` is one list.
+    per_item: ClassVar[bool]
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        check_whole("n_features", n_features)
+        self.n_features = n_features
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The scores of real items, and 0 for padding; without a mask all items are real."""
+        self._check(features, mask)
+        parameter = next(self.parameters())
+        return self.score(features.to(parameter.dtype), mask)
+
+    def score(
+        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None
+    ) -> Float[Tensor, "*b n"]:
+        """:meth:`forward` on checked input."""
+        raise TypeError(f"{type(self).__name__} does not say how it scores")
+
+    def _check(self, features: Tensor, mask: Tensor | None) -> None:
+        if features.dim() < 2:
+            raise ValueError(
+                f"features must be [..., items, features], found the shape {tuple(features.shape)}"
+            )
+        if features.shape[-1] != self.n_features:
+            raise ValueError(
+                f"the model was built for {self.n_features} features, found {features.shape[-1]}"
+            )
+        if mask is None:
+            return
+        if mask.dtype != torch.bool:
+            raise ValueError(f"mask must be boolean (True = real item), found {mask.dtype}")
+        if mask.shape != features.shape[:-1]:
+            raise ValueError(
+                f"mask has shape {tuple(mask.shape)}, features {tuple(features.shape)}: they must "
+                "agree in all but the last dimension"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A configuration of a network. ``str(model)`` is its spec, and specs compare as models do."""
+
+    name: ClassVar[str]
+
+    def build(self, n_features: int) -> Scorer:
+        """A new network for items of so many features, initialised from PyTorch's generator."""
+        raise TypeError(f"{type(self).__name__} does not say how it is built")
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name))
+
+
+def output_layer(output: Output | None) -> nn.Module:
+    """What the last linear layer's value passes through."""
+    return nn.Identity() if output is None else ACTIVATIONS[output]()
+
+
+def check_optional(option: str, value: Any, choices: Sequence[str]) -> Any:
+    """One of a few words, or None; ``"none"`` in quotes means the same as the bare word."""
+    check_choice(option, value, (None, "none", *choices))
+    return None if value == "none" else value
+
+
+def check_sizes(option: str, sizes: Any) -> tuple[int, ...]:
+    """The sizes of layers: whole numbers above 0, possibly none."""
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence):
+        raise ValueError(f"{option} must be a list of sizes such as [64, 32], found {sizes!r}")
+    for size in sizes:
+        check_whole(f"each size in {option}", size)
+    return tuple(sizes)
+
+
+def check_whole(option: str, value: Any, least: int = 1) -> None:
+    """A whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{option} must be a whole number of at least {least}, found {value!r}")
+
+
+def check_rate(option: str, value: Any) -> None:
+    """A number in [0, 1), such as a dropout rate."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{option} must be a number of at least 0 and below 1, found {value!r}")

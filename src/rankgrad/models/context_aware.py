@@ -1,0 +1,200 @@
+"""The context-aware ranker: items are scored in the light of the other items of their list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rankgrad.models.base import (
+    OUTPUTS,
+    Model,
+    Output,
+    Scorer,
+    check_optional,
+    check_rate,
+    check_sizes,
+    check_whole,
+    models,
+    output_layer,
+)
+
+Positional = Literal["fixed", "learned"]
+
+
+@models.register("context_aware")
+@dataclass(frozen=True, kw_only=True)
+class ContextAware(Model):
+    """Self-attention over the items of a list (Pobrotyn et al. 2020).
+
+    Linear layers bring each item's features to the model's width; encoder blocks let the items of a
+    list attend to each other; a linear layer gives the score. A block is, with the normalisation
+    first::
+
+        x = x + dropout(attention(norm(x)))
+        x = x + dropout(linear(dropout(relu(linear(norm(x))))))
+
+    and the last block's output is normalised once more. Without positions the scores of a permuted
+    list are the permuted scores.
+
+    Args:
+        fc: the sizes of the linear layers in front; the last is the width of the model.
+        blocks: the number of encoder blocks.
+        heads: the number of attention heads; they share the width.
+        ff: the size of the hidden layer in a block.
+        dropout: the share of values, attention weights among them, set to 0 in training.
+        positional: add the position of an item in the order given, where that order is an earlier
+            ranking: ``fixed`` sinusoids (Vaswani et al. 2017) or ``learned`` vectors.
+        positions: how many positions are learned; the items after share the last one.
+        output: what the score passes through: ``none``, ``tanh`` or ``sigmoid``.
+
+    >>> model = models.get("context_aware(fc=[8], ff=16)")
+    >>> print(model)
+    context_aware(fc=[8], ff=16)
+    >>> net = model.build(n_features=3).eval()
+    >>> features = torch.randn(1, 4, 3)
+    >>> torch.allclose(net(features).flip(-1), net(features.flip(-2)), atol=1e-5)
+    True
+    """
+
+    name: ClassVar[str] = "context_aware"
+
+    fc: Sequence[int] = (96,)
+    blocks: int = 2
+    heads: int = 1
+    ff: int = 384
+    dropout: float = 0.1
+    positional: Positional | None = None
+    positions: int = 240
+    output: Output | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fc", check_sizes("fc", self.fc))
+        positional = check_optional("positional", self.positional, ("fixed", "learned"))
+        object.__setattr__(self, "positional", positional)
+        object.__setattr__(self, "output", check_optional("output", self.output, OUTPUTS))
+        for option in ("blocks", "heads", "ff", "positions"):
+            check_whole(option, getattr(self, option))
+        check_rate("dropout", self.dropout)
+        if not self.fc:
+            raise ValueError("fc must have at least one layer: its last size is the model's width")
+        if self.fc[-1] % self.heads:
+            raise ValueError(
+                "heads must divide the model's width, the last size in fc; found "
+                f"{self.heads} heads and width {self.fc[-1]}"
+            )
+
+    def build(self, n_features: int) -> ContextAwareNet:
+        return ContextAwareNet(self, n_features)
+
+
+class ContextAwareNet(Scorer):
+    """The network of a :class:`ContextAware` model."""
+
+    per_item = False
+
+    def __init__(self, model: ContextAware, n_features: int) -> None:
+        super().__init__(n_features)
+        sizes, width = [n_features, *model.fc], model.fc[-1]
+        self.fc = nn.Sequential(*map(nn.Linear, sizes[:-1], sizes[1:]))
+        self.positional = model.positional
+        if model.positional == "learned":
+            self.position = nn.Embedding(model.positions, width)
+        self.blocks = nn.ModuleList(_Block(model) for _ in range(model.blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Sequential(nn.Linear(width, 1), output_layer(model.output))
+        for linear in self.modules():
+            if isinstance(linear, nn.Linear):
+                nn.init.xavier_uniform_(linear.weight)
+
+    def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        shape = features.shape[:-1]
+        if shape.numel() == 0:
+            return features.sum(-1)
+        items = features.reshape(-1, *features.shape[-2:])
+        if mask is None:
+            return self._encode(items, None).reshape(shape)
+        mask = mask.reshape(items.shape[:-1])
+        scores = self._encode(items.masked_fill(~mask[..., None], 0.0), mask)
+        return scores.masked_fill(~mask, 0.0).reshape(shape)
+
+    def _encode(
+        self, items: Float[Tensor, "b n f"], mask: Bool[Tensor, "b n"] | None
+    ) -> Float[Tensor, "b n"]:
+        hidden = self.fc(items)
+        if self.positional is not None:
+            hidden = hidden + self._positions(hidden, mask)
+        for block in self.blocks:
+            hidden = block(hidden, None if mask is None else _attended(mask))
+        scores: Tensor = self.head(self.norm(hidden)).squeeze(-1)
+        return scores
+
+    def _positions(
+        self, hidden: Float[Tensor, "b n w"], mask: Bool[Tensor, "b n"] | None
+    ) -> Float[Tensor, "*b n w"]:
+        """The vectors of the items' positions, counted over real items."""
+        if mask is None:
+            places = torch.arange(hidden.shape[-2], device=hidden.device)
+        else:
+            places = (mask.cumsum(-1) - 1).clamp(min=0)
+        if self.positional == "fixed":
+            return _sinusoids(places, hidden.shape[-1]).to(hidden.dtype)
+        vectors: Tensor = self.position(places.clamp(max=self.position.num_embeddings - 1))
+        return vectors
+
+
+class _Block(nn.Module):
+    """One encoder block: attention over the list, then a layer over each item."""
+
+    def __init__(self, model: ContextAware) -> None:
+        super().__init__()
+        width = model.fc[-1]
+        self.heads, self.rate = model.heads, model.dropout
+        self.attention_norm = nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.mix = nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, model.ff),
+            nn.ReLU(),
+            nn.Dropout(model.dropout),
+            nn.Linear(model.ff, width),
+        )
+        self.dropout = nn.Dropout(model.dropout)
+
+    def forward(self, items: Tensor, attended: Tensor | None) -> Tensor:
+        items = items + self.dropout(self._attention(self.attention_norm(items), attended))
+        changed: Tensor = items + self.dropout(self.feed_forward(items))
+        return changed
+
+    def _attention(self, items: Tensor, attended: Tensor | None) -> Tensor:
+        mixed = F.scaled_dot_product_attention(
+            self._split(self.query(items)),
+            self._split(self.key(items)),
+            self._split(self.value(items)),
+            attn_mask=attended,
+            dropout_p=self.rate if self.training else 0.0,
+        )
+        attention: Tensor = self.mix(mixed.transpose(1, 2).flatten(-2))
+        return attention
+
+    def _split(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
+        return items.reshape(*items.shape[:-1], self.heads, -1).transpose(1, 2)
+
+
+def _attended(mask: Bool[Tensor, "b n"]) -> Bool[Tensor, "b 1 1 n"]:
+    """What may be attended to: real items; in a list without any, all, so that no row is empty."""
+    return (mask | ~mask.any(-1, keepdim=True))[:, None, None]
+
+
+def _sinusoids(places: Int[Tensor, "*b n"], width: int) -> Float[Tensor, "*b n w"]:
+    """``sin(p / 10000^{2i/w})`` in the first half and the cosines in the second."""
+    half = torch.arange((width + 1) // 2, device=places.device)
+    angles = places[..., None] * torch.exp(-math.log(10000.0) * 2 * half / width)
+    return torch.cat([angles.sin(), angles.cos()], -1)[..., :width]

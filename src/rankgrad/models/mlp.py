@@ -1,0 +1,130 @@
+"""The multi-layer perceptron: every item is scored by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rankgrad.lists import check_choice
+from rankgrad.models.base import (
+    ACTIVATIONS,
+    OUTPUTS,
+    Activation,
+    Model,
+    Output,
+    Scorer,
+    check_optional,
+    check_rate,
+    check_sizes,
+    models,
+    output_layer,
+)
+from rankgrad.models.batch_norm import BatchNorm
+
+
+@models.register("mlp")
+@dataclass(frozen=True, kw_only=True)
+class MLP(Model):
+    """Fully connected layers, then one score: each layer is linear, activation, dropout.
+
+    Args:
+        hidden: the sizes of the hidden layers; ``[]`` is a linear model.
+        activation: the non-linearity of the hidden layers.
+        dropout: the share of a hidden layer's values set to 0 in training: one number, or one per
+            layer.
+        batch_norm: normalise each hidden layer: ``true`` before its activation, ``"after"`` behind
+            it. See :class:`~rankgrad.models.batch_norm.BatchNorm`.
+        input_norm: batch normalisation of the features.
+        norm_decay: what the statistics of batch normalisation keep of themselves at each batch: the
+            "momentum" of TensorFlow and of papers; PyTorch's is one minus it.
+        output: what the score passes through: ``none``, ``tanh`` or ``sigmoid``.
+
+    >>> model = models.get("mlp(hidden=[64, 32], dropout=0.1)")
+    >>> model, str(models.get("mlp(hidden=[], output=none)"))
+    (MLP(hidden=(64, 32), activation='relu', dropout=0.1, batch_norm=False, input_norm=False, \
+norm_decay=0.9, output=None), 'mlp(hidden=[])')
+    >>> model.build(n_features=136)(torch.zeros(2, 5, 136)).shape
+    torch.Size([2, 5])
+    """
+
+    name: ClassVar[str] = "mlp"
+
+    hidden: Sequence[int] = (128, 64)
+    activation: Activation = "relu"
+    dropout: float | Sequence[float] = 0.0
+    batch_norm: bool | Literal["after"] = False
+    input_norm: bool = False
+    norm_decay: float = 0.9
+    output: Output | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
+        object.__setattr__(self, "dropout", _check_dropout(self.dropout, len(self.hidden)))
+        object.__setattr__(self, "output", check_optional("output", self.output, OUTPUTS))
+        check_choice("activation", self.activation, tuple(ACTIVATIONS))
+        check_choice("batch_norm", self.batch_norm, (False, True, "after"))
+        check_choice("input_norm", self.input_norm, (False, True))
+        check_rate("norm_decay", self.norm_decay)
+
+    def build(self, n_features: int) -> MLPNet:
+        return MLPNet(self, n_features)
+
+
+class MLPNet(Scorer):
+    """The network of an :class:`MLP`."""
+
+    per_item = True
+
+    def __init__(self, model: MLP, n_features: int) -> None:
+        super().__init__(n_features)
+        rates = model.dropout
+        if not isinstance(rates, Sequence):
+            rates = [rates] * len(model.hidden)
+        layers: list[nn.Module] = []
+        if model.input_norm:
+            layers.append(BatchNorm(n_features, model.norm_decay))
+        width = n_features
+        for size, rate in zip(model.hidden, rates, strict=True):
+            layers += _hidden_layer(model, width, size, rate)
+            width = size
+        layers += [nn.Linear(width, 1), nn.Flatten(0), output_layer(model.output)]
+        self.layers = nn.Sequential(*layers)
+
+    def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return self.score_items(features.flatten(0, -2)).reshape(features.shape[:-1])
+        # Only real items are run: padding must not enter the statistics of batch normalisation.
+        scores = self.score_items(features[mask])
+        return scores.new_zeros(mask.shape).masked_scatter(mask, scores)
+
+    def score_items(self, items: Float[Tensor, "N f"]) -> Float[Tensor, " N"]:
+        """The scores of flat items, all real."""
+        scores: Tensor = self.layers(items)
+        return scores
+
+
+def _hidden_layer(model: MLP, width: int, size: int, rate: float) -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Linear(width, size), ACTIVATIONS[model.activation]()]
+    if model.batch_norm:
+        layers.insert(2 if model.batch_norm == "after" else 1, BatchNorm(size, model.norm_decay))
+    if rate:
+        layers.append(nn.Dropout(rate))
+    return layers
+
+
+def _check_dropout(dropout: Any, layers: int) -> float | tuple[float, ...]:
+    if isinstance(dropout, str) or not isinstance(dropout, Sequence):
+        check_rate("dropout", dropout)
+        return float(dropout)
+    if len(dropout) != layers:
+        raise ValueError(
+            f"dropout must be one number or one per hidden layer; found {len(dropout)} for "
+            f"{layers} layers"
+        )
+    for rate in dropout:
+        check_rate("each dropout", rate)
+    return tuple(map(float, dropout))

@@ -1,0 +1,104 @@
+"""The networks of the papers, by name.
+
+A preset is a configuration like any other: its spec is the one written out, so a saved run does not
+depend on the preset's name. What a paper leaves open is said here, with what was taken instead.
+"""
+
+from __future__ import annotations
+
+from rankgrad.models.base import Output, models
+from rankgrad.models.context_aware import ContextAware
+from rankgrad.models.mlp import MLP
+
+
+@models.register("neuralndcg_web30k")
+def neuralndcg_web30k(*, output: Output | None = "tanh") -> ContextAware:
+    """The context-aware ranker of the NeuralNDCG paper on WEB30K (§5.2).
+
+    Two blocks of one head, hidden dimension 384, a first layer of 96. The scores pass through tanh
+    for NeuralNDCG only; for every other loss take ``neuralndcg_web30k(output=none)``. The paper
+    does not state dropout; 0.1 is that of the configuration the authors published.
+
+    >>> print(models.get("neuralndcg_web30k"))
+    context_aware(output=tanh)
+    """
+    return ContextAware(fc=(96,), blocks=2, heads=1, ff=384, dropout=0.1, output=output)
+
+
+@models.register("neuralndcg_istella")
+def neuralndcg_istella(*, output: Output | None = "tanh") -> ContextAware:
+    """The same on Istella (§5.2), with a first layer of 128.
+
+    >>> print(models.get("neuralndcg_istella"))
+    context_aware(fc=[128], output=tanh)
+    """
+    return ContextAware(fc=(128,), blocks=2, heads=1, ff=384, dropout=0.1, output=output)
+
+
+@models.register("lambdaloss")
+def lambdaloss() -> MLP:
+    """The network of the LambdaLoss@K paper (§6).
+
+    Hidden layers 1024, 512 and 256 with dropout 0.5, 0.5 and 0.8, and batch normalisation with
+    momentum 0.999 in TensorFlow's sense. The paper states neither the activation nor where the
+    normalisation stands; ReLU, normalisation before it and on the input are those of the stock
+    network of TF-Ranking, which the paper trains with. 0.8 is read as the share dropped.
+
+    >>> print(models.get("lambdaloss"))
+    mlp(hidden=[1024, 512, 256], dropout=[0.5, 0.5, 0.8], batch_norm=true, input_norm=true, \
+norm_decay=0.999)
+    """
+    return MLP(
+        hidden=(1024, 512, 256),
+        dropout=(0.5, 0.5, 0.8),
+        batch_norm=True,
+        input_norm=True,
+        norm_decay=0.999,
+    )
+
+
+@models.register("smoothi")
+def smoothi() -> MLP:
+    """The network of the SmoothI paper's learning-to-rank experiments.
+
+    The input is batch-normalised; one hidden layer of 1024 with ReLU, batch-normalised behind the
+    activation; a linear output. The decay of the statistics is not stated and is the default.
+
+    >>> print(models.get("smoothi"))
+    mlp(hidden=[1024], batch_norm=after, input_norm=true)
+    """
+    return MLP(hidden=(1024,), batch_norm="after", input_norm=True)
+
+
+@models.register("comparison")
+def comparison() -> MLP:
+    """The network of the comparison of objective functions (§4.2.1): one hidden layer of 5.
+
+    On MQ2008 that is 46-5-1. The paper does not state the activation; ReLU is taken.
+
+    >>> print(models.get("comparison"))
+    mlp(hidden=[5])
+    """
+    return MLP(hidden=(5,))
+
+
+@models.register("pirank")
+def pirank() -> MLP:
+    """The network of the PiRank paper (§4.1).
+
+    The paper states a fully connected network of 3 layers with ReLU and leaves the rest to an
+    appendix. Sizes 1024, 512 and 256, batch normalisation of the input and before each activation,
+    and dropout of 0.3 before the output are those of the code and the commands the authors
+    published; so is the decay of 0.99, TensorFlow's default.
+
+    >>> print(models.get("pirank"))
+    mlp(hidden=[1024, 512, 256], dropout=[0.0, 0.0, 0.3], batch_norm=true, input_norm=true, \
+norm_decay=0.99)
+    """
+    return MLP(
+        hidden=(1024, 512, 256),
+        dropout=(0.0, 0.0, 0.3),
+        batch_norm=True,
+        input_norm=True,
+        norm_decay=0.99,
+    )

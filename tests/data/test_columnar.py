@@ -1,0 +1,225 @@
+"""Parquet, Arrow, Feather and CSV: the same data from each."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankgrad.data import Dataset, columnar, load
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pytest.importorskip("pyarrow.csv")
+feather = pytest.importorskip("pyarrow.feather")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+Same = Callable[[Dataset, Dataset], None]
+
+
+@pytest.fixture
+def table(dataset: Dataset) -> Any:
+    columns = {
+        "qid": np.repeat(dataset.qids, dataset.lengths).tolist(),
+        "label": dataset.labels,
+        "weight": dataset.weights,
+        "id": dataset.ids.tolist(),
+    }
+    columns |= dict(zip(dataset.feature_names, dataset.features.T, strict=True))
+    return pa.table(columns)
+
+
+def csv(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_write_and_read_are_bit_for_bit(same: Same, dataset: Dataset, tmp_path: Path) -> None:
+    path = columnar.write(dataset, tmp_path / "x.parquet")
+    same(columnar.read(path), dataset)
+    same(load(path), dataset)
+    assert [inside.name for inside in tmp_path.iterdir()] == ["x.parquet"]
+
+
+def test_write_names_features_as_letor_numbers_them(dataset: Dataset, tmp_path: Path) -> None:
+    plain = replace(dataset, feature_names=None, weights=None, ids=None)
+    read = columnar.read(columnar.write(plain, tmp_path / "x.parquet"))
+    assert read.feature_names == ("f1", "f2", "f3", "f4")
+    assert replace(read, feature_names=None).checksum() == plain.checksum()
+
+
+def test_write_refuses(dataset: Dataset, tmp_path: Path) -> None:
+    path = columnar.write(dataset, tmp_path / "x.parquet")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        columnar.write(dataset, path)
+    columnar.write(dataset, path, overwrite=True)
+    with pytest.raises(ValueError, match="only Parquet is written"):
+        columnar.write(dataset, tmp_path / "x.csv")
+    with pytest.raises(ValueError, match="none of qid, label, weight, id; found id"):
+        columnar.write(
+            replace(dataset, feature_names=("id", "b", "c", "d")), tmp_path / "y.parquet"
+        )
+    assert [inside.name for inside in tmp_path.iterdir()] == ["x.parquet"]
+
+
+def test_every_format_gives_the_same(
+    same: Same, dataset: Dataset, table: Any, tmp_path: Path
+) -> None:
+    from pyarrow import csv as arrow_csv
+
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=5)
+    feather.write_feather(table, tmp_path / "a.feather", chunksize=4)
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
+        writer.write_table(table, max_chunksize=3)
+    arrow_csv.write_csv(table, tmp_path / "a.csv")
+    text = (tmp_path / "a.csv").read_bytes()
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "a.tsv").write_bytes(text.replace(b",", b"\t"))
+    for name in ("a.parquet", "a.feather", "a.arrow", "a.csv", "a.csv.gz", "a.tsv"):
+        read = columnar.read(tmp_path / name, weight="weight", id="id")
+        same(read, dataset)
+        assert read.notes == ()
+
+
+def test_many_batches(tmp_path: Path, same: Same) -> None:
+    lengths = np.random.default_rng(1).integers(1, 60, 2000)
+    items = int(lengths.sum())
+    data = Dataset(
+        np.random.default_rng(2).normal(size=(items, 3)),
+        np.arange(items) % 5,
+        np.concatenate([[0], np.cumsum(lengths)]),
+        np.arange(2000),
+        feature_names=("a", "b", "c"),
+    )
+    path = columnar.write(data, tmp_path / "x.parquet")
+    same(columnar.read(path), data)
+    feather.write_feather(parquet.read_table(path), tmp_path / "x.feather")
+    same(columnar.read(tmp_path / "x.feather"), data)
+
+
+def test_chosen_columns_in_the_order_given(dataset: Dataset, table: Any, tmp_path: Path) -> None:
+    renamed = table.rename_columns(["session", "grade", *table.column_names[2:]])
+    parquet.write_table(renamed, tmp_path / "x.parquet")
+    read = columnar.read(
+        tmp_path / "x.parquet", query="session", label="grade", features=["length", "bm25"]
+    )
+    assert read.feature_names == ("length", "bm25") and read.weights is None
+    assert (read.features == dataset.features[:, [3, 0]]).all()
+
+
+def test_scattered_rows_are_brought_together(tmp_path: Path) -> None:
+    path = csv(tmp_path / "x.csv", "qid,label,x\nb,1,1\na,0,2\nb,2,3\nc,0,4\na,1,5\n")
+    read = columnar.read(path)
+    assert read.qids.tolist() == ["b", "a", "c"] and read.offsets.tolist() == [0, 2, 4, 5]
+    assert read.features[:, 0].tolist() == [1, 3, 2, 5, 4] and read.labels.tolist() == [
+        1,
+        2,
+        0,
+        1,
+        0,
+    ]
+    assert "the rows of 2 queries were not together" in read.notes[0]
+
+
+def test_types_that_are_numbers_in_other_clothes(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "qid": pa.array([5, 5, 2**60]),
+            "label": pa.array([0, 1, 2], pa.int8()),
+            "flag": [True, False, True],
+            "big": pa.array([2**60 + 1, 3, 4]),
+            "exact": pa.array([1, 2, 3]).cast(pa.decimal128(21, 2)),
+            "text": ["x", "y", "z"],
+        }
+    )
+    parquet.write_table(table, tmp_path / "x.parquet")
+    read = columnar.read(tmp_path / "x.parquet")
+    assert read.feature_names == ("flag", "big", "exact")
+    assert read.features.tolist() == [[1, 2.0**60, 1], [0, 3, 2], [1, 4, 3]]
+    assert read.qids.tolist() == ["5", str(2**60)]
+
+
+def test_dictionary_columns_are_texts(tmp_path: Path) -> None:
+    table = pa.table({"qid": pa.array(["a", "a", "b"]).dictionary_encode(), "label": [0, 1, 2]})
+    table = table.append_column("x", pa.array([1.0, 2.0, 3.0]))
+    parquet.write_table(table, tmp_path / "x.parquet")
+    assert columnar.read(tmp_path / "x.parquet").qids.tolist() == ["a", "b"]
+
+
+def test_csv_keeps_ids_as_written_and_learns_of_fractions_late(tmp_path: Path) -> None:
+    rows = "".join(f"00{i // 10},1,{i}\n" for i in range(200_000))
+    read = columnar.read(csv(tmp_path / "x.csv", f"qid,label,x\n{rows}last,0.5,0.25\n"))
+    assert read.qids[:2].tolist() == ["000", "001"] and read.labels[-1] == 0.5
+    assert read.features[-2:, 0].tolist() == [199_999, 0.25] and read.n_items == 200_001
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("query,label,x\n1,1,1\n", {}, "no column 'qid' for query. There are: query, label, x"),
+        ("qid,lable,x\n1,1,1\n", {}, "'label' for label. Did you mean 'lable'?"),
+        ("qid,label,x\n1,1,1\n", {"features": ["y"]}, "no column 'y' for features"),
+        ("qid,label,x\n1,1,1\n", {"weight": "w"}, "no column 'w' for weight"),
+        ("qid,label,x,x\n1,1,1,1\n", {"features": ["x"]}, "2 columns named 'x'"),
+        ("qid,label,x\n1,1,a\n", {}, r"no numeric columns for features beside \['qid', 'label'\]"),
+        ("qid,label,x\n1,1,a\n", {"features": ["x"]}, "'x' must be a column of numbers"),
+        ("qid,label,x\n", {}, "has no rows"),
+        ("qid,label,x\n1,1,1\n1,1,\n", {}, "feature 'x' of row 2 is null or NaN; give fill="),
+        ("qid,label,x\n1,1,nan\n", {}, "feature 'x' of row 1 is null or NaN"),
+        ("qid,label,x\n1,1,1e39\n", {}, "feature 'x' of row 1 is infinite or beyond float32"),
+        ("qid,label,x\n1,,1\n", {"fill": 0.0}, "label 'label' of row 1 is null"),
+        ("qid,label,x\n1,-1,1\n", {}, r"item 0 \(list 0, qid '1'\) has -1"),
+        ("qid,label,x\n1,1\n", {}, "cannot read .*x.csv"),
+        ("", {}, "cannot read .*x.csv"),
+    ],
+)
+def test_names_what_is_wrong(
+    tmp_path: Path, text: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        columnar.read(csv(tmp_path / "x.csv", text), **options)
+
+
+def test_a_null_query_is_an_error(tmp_path: Path) -> None:
+    table = pa.table({"qid": ["a", None], "label": [0, 1], "x": [1.0, 2.0]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="query 'qid' of row 2 is null"):
+        columnar.read(tmp_path / "x.parquet")
+
+
+def test_fill_replaces_what_is_missing_and_says_so(tmp_path: Path) -> None:
+    path = csv(tmp_path / "x.csv", "qid,label,x,y\n1,1,,2\n1,0,nan,3\n")
+    read = columnar.read(path, fill=-1)
+    assert read.features.tolist() == [[-1, 2], [-1, 3]]
+    assert "2 missing feature values were set to -1" in read.notes[0]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.arrow"])
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, table: Any, name: str) -> None:
+    path = tmp_path / name
+    if name == "x.parquet":
+        parquet.write_table(table, path)
+    else:
+        feather.write_feather(table, path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"cannot read .*{name}"):
+        columnar.read(path)
+    path.write_bytes(b"0 qid:1 1:0.5\n" * 20)
+    with pytest.raises(ValueError, match=f"cannot read .*{name}"):
+        columnar.read(path)
+
+
+def test_without_pyarrow_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"install rankgrad\[columnar\]"):
+        columnar.read(csv(tmp_path / "x.csv", "qid,label,x\n1,1,1\n"))

@@ -1,0 +1,239 @@
+"""load: whatever the path is, and clear words where it is nothing."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankgrad.data import Dataset, columnar, folds, load, load_splits, splits, store
+
+Same = Callable[[Dataset, Dataset], None]
+LETOR = "2 qid:a 1:0.5 3:7\n0 qid:a 2:1\n1 qid:b 1:0.25\n"
+FOLDS = [1, 2, 3, 4, 5]
+
+
+def letor(path: Path, text: str = LETOR) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Splits of which the test one names fewer features."""
+    letor(tmp_path / "set" / "train.txt")
+    letor(tmp_path / "set" / "valid.txt", "1 qid:c 2:1\n0 qid:c 1:1\n")
+    letor(tmp_path / "set" / "test.txt", "1 qid:d 1:1\n")
+    (tmp_path / "set" / "README").touch()
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.svm", "x.letor", "x.libsvm", "x", "x.dat"])
+def test_a_letor_file_by_any_name(tmp_path: Path, name: str) -> None:
+    data = load(letor(tmp_path / name))
+    assert data.features.tolist() == [[0.5, 0, 7], [0, 1, 0], [0.25, 0, 0]]
+    assert data.qids.tolist() == ["a", "b"]
+    assert load(tmp_path / name, n_features=5).n_features == 5
+
+
+def test_a_compressed_file(tmp_path: Path, same: Same) -> None:
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(LETOR.encode()))
+    same(load(tmp_path / "x.txt.gz"), load(letor(tmp_path / "x.txt")))
+
+
+def test_splits_have_the_same_names_whatever_the_folder_calls_them(folder: Path) -> None:
+    assert {name: path.name for name, path in splits(folder).items()} == {
+        "train": "train.txt",
+        "vali": "valid.txt",
+        "test": "test.txt",
+    }
+    for name in ("vali", "valid", "val", "dev", "Validation"):
+        assert load(folder, split=name).qids.tolist() == ["c"]
+
+
+def test_all_splits_get_the_same_width(folder: Path) -> None:
+    assert load(folder, split="test").n_features == 1
+    datasets = load_splits(folder)
+    assert [data.n_features for data in datasets.values()] == [3, 3, 3]
+    assert datasets["test"].features.tolist() == [[1, 0, 0]]
+    assert load(folder, split="test", n_features=3).checksum() == datasets["test"].checksum()
+
+
+def test_splits_count_features_from_zero_if_one_does(tmp_path: Path) -> None:
+    letor(tmp_path / "train.txt", "1 qid:1 0:5 1:6\n")
+    letor(tmp_path / "test.txt", "1 qid:1 1:7\n")
+    assert load_splits(tmp_path)["test"].features.tolist() == [[0, 7]]
+    assert load(tmp_path, split="test").features.tolist() == [[0, 7]]
+    letor(tmp_path / "train.txt", "1 qid:1 1:6 # seen at 0:15\n")
+    assert load(tmp_path, split="test").features.tolist() == [[7]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"folder of splits: train \(train.txt\), vali \(valid.txt\), test .* say which split"),
+        ({"split": "tset"}, "unknown split 'tset'. Did you mean 'test'"),
+        ({"split": "test", "fold": 1}, "folder of splits: train .*; there is no fold 1"),
+        ({"fold": 1}, "there is no fold 1"),
+    ],
+)
+def test_a_folder_needs_a_split(folder: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(folder, **options)  # type: ignore[arg-type]
+
+
+def test_a_split_that_is_not_there(folder: Path) -> None:
+    (folder / "valid.txt").unlink()
+    with pytest.raises(ValueError, match=r"has no split 'dev'. There are: train, test"):
+        load(folder, split="dev")
+
+
+def test_folds(tmp_path: Path) -> None:
+    for number in (1, 2, 10):
+        for split in ("train", "vali", "test"):
+            letor(tmp_path / f"Fold{number}" / f"{split}.txt", f"1 qid:{number}{split} 1:1\n")
+    assert list(folds(tmp_path)) == [1, 2, 10]
+    assert load(tmp_path, fold=10, split="vali").qids.tolist() == ["10vali"]
+    assert load(tmp_path / "Fold2", split="test").qids.tolist() == ["2test"]
+    for options, message in [
+        ({}, "folder of folds: 1, 2, 10; say which split"),
+        ({"split": "train"}, "folder of folds: 1, 2, 10; say which fold"),
+        ({"fold": 1}, r"folder of splits: train \(train.txt\)"),
+        ({"fold": 3, "split": "train"}, "folds: 1, 2, 10; there is no fold 3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_a_file_or_store_takes_no_split(tmp_path: Path, dataset: Dataset) -> None:
+    with pytest.raises(ValueError, match="is a file: split= and fold= go with folders"):
+        load(letor(tmp_path / "x.txt"), split="train")
+    with pytest.raises(ValueError, match="is one store"):
+        load(store.write(dataset, tmp_path / "store"), fold=1)
+
+
+def test_missing_paths_name_the_nearest(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no .*trian.txt; did you mean .*train.txt\?"):
+        load(folder / "trian.txt")
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*set\?"):
+        load(folder.parent / "sett" / "Fold1" / "train.txt")
+    with pytest.raises(FileNotFoundError, match=r"set has README, test.txt, train.txt, valid.txt"):
+        load(folder / "0123456789")
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        splits(folder / "nowhere")
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        load(folder / "train.txt" / "deeper")
+
+
+def test_a_folder_of_nothing_known(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ValueError, match=r"no train, vali or test in it; .*photos is empty"):
+        load(tmp_path / "photos")
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(ValueError, match=r"photos has cat.jpg"):
+        load(tmp_path / "photos", split="train")
+
+
+def test_several_sets_in_one_folder_are_told_apart_by_the_part_before(tmp_path: Path) -> None:
+    for number in (1, 2):
+        for split in ("train", "valid", "test"):
+            letor(tmp_path / f"set{number}.{split}.txt", f"1 qid:{number}{split} 1:1\n")
+    with pytest.raises(ValueError, match=r"several test splits: set1.test.txt, set2.*/set1"):
+        load(tmp_path, split="test")
+    assert load(tmp_path / "set2", split="vali").qids.tolist() == ["2valid"]
+    assert list(load_splits(tmp_path / "set1")) == ["train", "vali", "test"]
+
+
+def test_lightgbm_side_files(tmp_path: Path) -> None:
+    path = letor(tmp_path / "rank.train", "1 1:1\n0 1:2\n2 2:3\n")
+    letor(tmp_path / "rank.train.query", "1\n2\n")
+    letor(tmp_path / "rank.train.weight", "1\n0.5\n2\n")
+    data = load(path)
+    assert data.offsets.tolist() == [0, 1, 3] and data.weights.tolist() == [1, 0.5, 2]
+    assert load(tmp_path, split="train").checksum() == data.checksum()
+    (tmp_path / "rank.train.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert load(tmp_path / "rank.train.gz").checksum() == data.checksum()
+    letor(tmp_path / "rank.train.weight", "1\n0.5\n")
+    with pytest.raises(ValueError, match=r"rank.train.weight: .* 3 rows, weights 2"):
+        load(path)
+    letor(tmp_path / "rank.train.query", "1\ntwo\n")
+    with pytest.raises(ValueError, match=r"rank.train.query must hold one whole number a line"):
+        load(path)
+    letor(tmp_path / "rank.train.query", "1\n1\n")
+    with pytest.raises(ValueError, match=r"rank.train"):
+        load(path)
+
+
+def test_stores_are_loaded_like_files(tmp_path: Path, dataset: Dataset, same: Same) -> None:
+    same(load(store.write(dataset, tmp_path / "one")), dataset)
+    parts = {"train": dataset, "test": dataset.select([0, 3])}
+    store.write_splits(parts, tmp_path / "set")
+    same(load(tmp_path / "set", split="test"), parts["test"])
+    store.write_splits(parts, tmp_path / "folds" / "Fold1")
+    same(load(tmp_path / "folds", fold=1, split="train"), dataset)
+    assert isinstance(load_splits(tmp_path / "folds", fold=1)["test"].features, np.memmap)
+    (tmp_path / "one" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"damaged: manifest.json is missing"):
+        load(tmp_path / "one")
+
+
+def test_the_width_asked_for(tmp_path: Path, dataset: Dataset) -> None:
+    named = store.write(dataset, tmp_path / "named")
+    nameless = store.write(replace(dataset, feature_names=None), tmp_path / "nameless")
+    assert load(named, n_features=4).n_features == 4
+    assert load(nameless, n_features=6).n_features == 6
+    for path, width in ((named, 6), (nameless, 3)):
+        with pytest.raises(ValueError, match=f"has 4 features, {width} were asked for"):
+            load(path, n_features=width)
+
+
+def test_columnar_splits_share_the_columns_of_the_first(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    letor(tmp_path / "train.csv", "qid,label,x,y\n1,1,2,3\n")
+    letor(tmp_path / "test.csv", "qid,label,y,extra,x\n1,1,3,9,2\n")
+    datasets = load_splits(tmp_path)
+    assert datasets["test"].feature_names == ("x", "y")
+    assert datasets["test"].features.tolist() == [[2, 3]]
+    letor(tmp_path / "test.csv", "qid,label,y\n1,1,3\n")
+    with pytest.raises(ValueError, match=r"test.csv has no column 'x'"):
+        load_splits(tmp_path)
+
+
+def test_splits_with_other_features_are_an_error(tmp_path: Path, dataset: Dataset) -> None:
+    other = replace(dataset, feature_names=("a", "b", "c", "d"))
+    store.write_splits({"train": dataset, "test": other}, tmp_path / "set")
+    with pytest.raises(ValueError, match=r"different features \(train 4, test 4\)"):
+        load_splits(tmp_path / "set")
+
+
+def test_lightgbm_example(real: Callable[[str], Path]) -> None:
+    folder = real("lightgbm_rank")
+    train, test = load_splits(folder).values()
+    assert (len(train), train.n_items, train.n_features) == (201, 3_005, 300)
+    assert (len(test), test.n_items, test.n_features) == (50, 768, 300)
+    sizes = [int(line) for line in (folder / "rank.test.query").read_text().split()]
+    assert test.lengths.tolist() == sizes
+    assert set(train.labels.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_mslr_sample(real: Callable[[str], Path], tmp_path: Path, same: Same) -> None:
+    datasets = load_splits(real("mslr_sample"))
+    assert [(len(d), d.n_items, d.n_features) for d in datasets.values()] == [
+        (53, 5_488, 136),
+        (18, 1_734, 136),
+        (18, 1_900, 136),
+    ]
+    store.write_splits(datasets, tmp_path / "set")
+    same(load(tmp_path / "set", split="vali"), datasets["vali"])
+
+
+def test_parquet_of_real_data(real: Callable[[str], Path], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    data = load(real("mslr_sample"), split="test")
+    read = load(columnar.write(data, tmp_path / "test.parquet"))
+    assert replace(read, feature_names=None).checksum() == data.checksum()

@@ -1,0 +1,308 @@
+"""Stores: whole or not at all, and honest about damage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankgrad.data import Dataset, store
+
+Same = Callable[[Dataset, Dataset], None]
+FILES = ["features", "labels", "offsets", "qids", "weights", "ids"]
+
+
+@pytest.fixture
+def folder(dataset: Dataset, tmp_path: Path) -> Path:
+    return store.write(dataset, tmp_path / "set", sources=["train.txt"])
+
+
+def rewrite(folder: Path, **changes: object) -> None:
+    """Change a manifest and leave its checksum as if it had been written so."""
+    path = folder / "manifest.json"
+    manifest = {**json.loads(path.read_text()), **changes}
+    manifest["checksum"] = store._manifest_checksum(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def fail_rename(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Interrupt the process at the n-th renaming."""
+    rename, calls = os.rename, 0
+
+    def interrupted(source: Path, target: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+
+
+def test_round_trip_bit_for_bit(same: Same, dataset: Dataset, folder: Path) -> None:
+    for verify in (False, True):
+        opened = store.open(folder, verify=verify)
+        same(opened, dataset)
+        assert opened.notes == dataset.notes
+
+
+def test_round_trip_without_the_optional_and_with_odd_values(same: Same, tmp_path: Path) -> None:
+    features = np.array([[np.nan, -0.0], [np.inf, 1e-45]], np.float32)
+    data = Dataset(features, [0.5, 3], [0, 0, 2], ["", "b"])
+    same(store.open(store.write(data, tmp_path / "x"), verify=True), data)
+
+
+def test_round_trip_of_no_lists(same: Same, dataset: Dataset, tmp_path: Path) -> None:
+    nothing = dataset.select([])
+    same(store.open(store.write(nothing, tmp_path / "x"), verify=True), nothing)
+
+
+def test_opening_maps_and_does_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_reading(*_: object) -> None:
+        raise AssertionError("the values were read")
+
+    monkeypatch.setattr(Dataset, "_check_values", no_reading)
+    monkeypatch.setattr(Dataset, "_check_qids", no_reading)
+    monkeypatch.setattr(store, "_digest", no_reading)
+    opened = store.open(folder)
+    for name in FILES:
+        array = getattr(opened, name)
+        assert isinstance(array, np.memmap) and not array.flags.writeable
+    assert isinstance(opened.select(range(2, 5)).features, np.memmap)
+
+
+def test_a_set_far_larger_than_what_opening_reads(tmp_path: Path) -> None:
+    """A sparse file of 40 GB: opening it can only be mapping it."""
+    rows = 100_000_000
+    folder = store.write(Dataset(np.zeros((1, 100)), [0], [0, 1], ["a"]), tmp_path / "big")
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    shapes = {"features": (rows, 100), "labels": (rows,), "offsets": (2,)}
+    for name, shape in shapes.items():
+        path = folder / f"{name}.npy"
+        with path.open("wb") as file:
+            dtype = np.dtype(files[name]["dtype"])
+            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            start = file.tell()
+            file.truncate(start + int(np.prod(shape)) * dtype.itemsize)
+        files[name] |= {"shape": list(shape), "bytes": path.stat().st_size}
+    with (folder / "offsets.npy").open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(rows.to_bytes(8, "little"))
+    rewrite(folder, files=files)
+    opened = store.open(folder)
+    assert opened.features.shape == (rows, 100) and opened.features[-1, -1] == 0
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("left", [0, 5, -1])
+def test_a_truncated_file_is_named(folder: Path, name: str, left: int) -> None:
+    path = folder / f"{name}.npy"
+    size = path.stat().st_size
+    os.truncate(path, left if left >= 0 else size + left)
+    with pytest.raises(
+        ValueError, match=rf"damaged: {name}.npy has \d+ bytes, {size} were written"
+    ):
+        store.open(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / f"{name}.npy").unlink()
+    with pytest.raises(ValueError, match=f"damaged: {name}.npy is missing"):
+        store.open(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_byte_is_found_by_verify(folder: Path, name: str) -> None:
+    path = folder / f"{name}.npy"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name}.npy does not have the checksum"):
+        store.open(folder, verify=True)
+
+
+def test_a_file_of_another_shape_or_type_is_named(folder: Path, dataset: Dataset) -> None:
+    path = folder / "features.npy"
+    np.save(path, dataset.features.T)
+    with pytest.raises(ValueError, match=r"features.npy holds <f4 \[4, 22\], <f4 \[22, 4\] was"):
+        store.open(folder)
+
+
+def test_a_pickle_is_never_loaded(folder: Path, dataset: Dataset) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (str(folder / "exploded"),))
+
+    path = folder / "qids.npy"
+    np.save(path, np.array([Bomb()] * len(dataset), dtype=object), allow_pickle=True)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    files["qids"]["bytes"] = path.stat().st_size
+    rewrite(folder, files=files)
+    with pytest.raises(ValueError, match=r"qids.npy is not readable as .npy"):
+        store.open(folder)
+    assert not (folder / "exploded").exists()
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, -3])
+def test_a_truncated_manifest_is_named(folder: Path, left: int) -> None:
+    path = folder / "manifest.json"
+    os.truncate(path, left if left >= 0 else path.stat().st_size + left)
+    with pytest.raises(ValueError, match=r"damaged: manifest.json is cut short"):
+        store.open(folder)
+
+
+def test_an_edited_or_missing_manifest_is_named(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace("bm25", "bm26"))
+    with pytest.raises(ValueError, match=r"manifest.json was changed"):
+        store.open(folder)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"damaged: manifest.json is missing"):
+        store.open(folder)
+
+
+def test_a_manifest_cannot_point_elsewhere(folder: Path) -> None:
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    rewrite(folder, files={**files, "../secret": files["ids"]})
+    with pytest.raises(ValueError, match=r"unknown file '../secret'"):
+        store.open(folder)
+    del files["labels"]
+    rewrite(folder, files=files)
+    with pytest.raises(ValueError, match=r"does not list labels.npy"):
+        store.open(folder)
+
+
+def test_other_versions_and_foreign_folders_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    rewrite(folder, version=2)
+    with pytest.raises(ValueError, match="has format version 2, this rankgrad reads 1: update"):
+        store.open(folder)
+    rewrite(folder, format="someone's")
+    with pytest.raises(
+        ValueError, match=r"not a rankgrad store: its manifest.json is of something"
+    ):
+        store.open(folder)
+    with pytest.raises(ValueError, match=r"not a rankgrad store: it has no manifest.json"):
+        store.open(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no store at"):
+        store.open(tmp_path / "nowhere")
+
+
+def test_the_manifest_says_where_the_data_came_from(folder: Path) -> None:
+    manifest = store.read_manifest(folder)
+    assert manifest["provenance"]["sources"] == ["train.txt"]
+    assert manifest["provenance"]["written"].startswith("20")
+    assert (manifest["lists"], manifest["items"], manifest["features"]) == (7, 22, 4)
+
+
+def test_nothing_is_overwritten_unasked(same: Same, dataset: Dataset, folder: Path) -> None:
+    other = replace(dataset, labels=dataset.labels + 1)
+    with pytest.raises(FileExistsError, match="overwrite=True replaces it"):
+        store.write(other, folder)
+    same(store.open(folder), dataset)
+    store.write(other, folder, overwrite=True)
+    same(store.open(folder), other)
+    assert [path.name for path in folder.parent.iterdir()] == ["set"]
+
+
+def test_a_store_can_be_rewritten_from_itself(same: Same, folder: Path, dataset: Dataset) -> None:
+    store.write(store.open(folder), folder, overwrite=True)
+    same(store.open(folder, verify=True), dataset)
+
+
+def test_what_is_no_store_is_never_replaced(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "cat.jpg").touch()
+    (folder / "notes.md").touch()  # a person's own file inside a store
+    (tmp_path / "file").touch()
+    for place in (photos, folder, tmp_path / "file", tmp_path):
+        with pytest.raises(FileExistsError, match="not a store: choose another place"):
+            store.write(dataset, place, overwrite=True)
+    assert (photos / "cat.jpg").exists() and (folder / "notes.md").exists()
+
+
+def test_an_empty_folder_is_free(same: Same, dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    same(store.open(store.write(dataset, tmp_path / "x")), dataset)
+    same(store.open(store.write(dataset, tmp_path / "new" / "y")), dataset)
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest"])
+def test_a_crash_while_writing_leaves_nothing(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    synced = os.fsync
+    left = [*FILES, "manifest"].index(name)
+
+    def full_disk(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        store.write(dataset, tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_crash_while_replacing_leaves_what_was_there(
+    same: Same, dataset: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    fail_rename(monkeypatch, failing)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(replace(dataset, labels=dataset.labels + 1), folder, overwrite=True)
+    same(store.open(folder, verify=True), dataset)
+    assert [path.name for path in folder.parent.iterdir()] == ["set"]
+
+
+def test_a_crash_while_renaming_leaves_nothing(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_rename(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(dataset, tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_came_up_meanwhile_is_not_replaced(
+    same: Same, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(dataset, labels=dataset.labels + 1)
+    rename = os.rename
+
+    def late(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        store.write(other, target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    with pytest.raises(OSError, match="not empty"):
+        store.write(dataset, tmp_path / "x")
+    same(store.open(tmp_path / "x"), other)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_splits_are_written_all_or_nothing(
+    same: Same, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = {"train": dataset, "test": dataset.select([1, 2])}
+    store.write_splits(both, tmp_path / "set", sources={"train": "a.txt", "test": "b.txt"})
+    same(store.open(tmp_path / "set" / "test"), both["test"])
+    assert store.read_manifest(tmp_path / "set" / "test")["provenance"]["sources"] == ["b.txt"]
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        store.write_splits(both, tmp_path / "set")
+    store.write_splits({"train": both["test"]}, tmp_path / "set", overwrite=True)
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["train"]
+    with pytest.raises(AttributeError):
+        store.write_splits({"train": dataset, "test": None}, tmp_path / "half")  # type: ignore[dict-item]
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
