@@ -157,6 +157,66 @@ def _qid_follows(text: Array, i: Unsigned) -> bool:
 
 
 @_compiled
+def _feature_id(text: Array, i: Unsigned) -> tuple[Unsigned, Unsigned]:
+    """The whole number at ``i`` and where it ends; a long one wraps."""
+    feature = _0
+    d = text[i] - _48
+    while d < _10:
+        feature = feature * _10 + d
+        i += _1
+        d = text[i] - _48
+    return feature, i
+
+
+@_compiled
+def _short_way(
+    text: Array, i: Unsigned, features: Array, cells: Unsigned, least: Unsigned, width: Unsigned
+) -> tuple[Unsigned, Unsigned]:
+    """Store pairs as long as ids ascend from ``least`` to below ``width`` and decimals are short.
+
+    Nearly all pairs of nearly all files are read here. It returns where the first other thing stands
+    and what is then the ``least`` id, which is never above ``width``.
+    """
+    while True:
+        stop = i
+        if text[i] == 32:
+            i += _1
+        begin = i
+        feature, i = _feature_id(text, i)
+        if text[i] != 58 or i - begin - _1 > _10:
+            return stop, least
+        i += _1
+        negative = text[i] == 45
+        if negative:
+            i += _1
+        digits = _0
+        begin = i
+        d = text[i] - _48
+        while d < _10:
+            digits = digits * _10 + d
+            i += _1
+            d = text[i] - _48
+        n_digits = i - begin
+        scale = _0
+        if text[i] == 46:
+            i += _1
+            begin = i
+            d = text[i] - _48
+            while d < _10:
+                digits = digits * _10 + d
+                i += _1
+                d = text[i] - _48
+            scale = i - begin
+            n_digits += scale
+        ended = text[i] == 32 or text[i] == 10
+        if not ended or n_digits - _1 >= _EXACT or feature - least >= width - least:
+            return stop, least
+        value = np.float64(np.int64(digits)) / _POWERS[scale]
+        features[cells + feature] = -value if negative else value
+        least = feature + _1
+
+
+@_compiled
 def parse(
     text: Array,
     size: int,
@@ -218,59 +278,17 @@ def parse(
 
         first, first_hard, first_not_finite = i, n_hard, not_finite
         careful = zero = False
-        # In a row that ascends, ids from ``least``, never above ``width``, take the short way.
         least = min(_1, width)
         while True:
-            if text[i] == 32:
-                i += _1
-            if text[i] - _48 >= _10:
-                i = _next(text, i)
-                if text[i] == 10:
-                    break
-            pair = i
-            feature = _0
-            d = text[i] - _48
-            while d < _10:
-                feature = feature * _10 + d
-                i += _1
-                d = text[i] - _48
-            if text[i] != 58 or i - pair - _1 > _10:
-                status = BAD_ID if text[i] == 58 else BAD_PAIR
+            i, least = _short_way(text, i, features, cells, least, width)
+            i = _next(text, i)
+            if text[i] == 10:
                 break
-            i += _1
-            start = i
-            negative = text[i] == 45
-            if negative:
-                i += _1
-            digits = _0
-            begin = i
-            d = text[i] - _48
-            while d < _10:
-                digits = digits * _10 + d
-                i += _1
-                d = text[i] - _48
-            n_digits = i - begin
-            scale = _0
-            if text[i] == 46:
-                i += _1
-                begin = i
-                d = text[i] - _48
-                while d < _10:
-                    digits = digits * _10 + d
-                    i += _1
-                    d = text[i] - _48
-                scale = i - begin
-                n_digits += scale
-            short = n_digits - _1 < _EXACT and (text[i] == 32 or text[i] == 10)
-            if short and feature - least < width - least:
-                value = np.float64(np.int64(digits)) / _POWERS[scale]
-                features[cells + feature] = -value if negative else value
-                least = feature + _1
-                continue
-
-            if feature > _MAX_ID:
-                status, i = BAD_ID, pair
+            feature, start = _feature_id(text, i)
+            if text[start] != 58 or start - i - _1 > _10 or feature > _MAX_ID:
+                status = BAD_ID if text[start] == 58 else BAD_PAIR
                 break
+            start += _1
             if not careful and (feature < least if feature else zero or least > _1):
                 # Read the line again, all of it the long way, with an eye on ids that come twice.
                 careful = True
