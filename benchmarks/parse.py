@@ -3,9 +3,9 @@
     python benchmarks/parse.py --rows 20000
 
 The file has MSLR-WEB's look: 136 features to a row, a third of them 0, the others whole numbers and
-decimals of up to six places, one in ten negative. The readers take turns, so that what else the computer does hits all
-of them; the table has the median of each. scikit-learn is timed with and without the qids, the
-reading of which takes it a time that grows with the square of the rows.
+decimals of up to six places, one in ten negative. The readers take turns, so that what else the
+computer does hits all of them; the table has the median of each. scikit-learn is timed with and
+without the qids, the reading of which takes it a time that grows with the square of the rows.
 """
 
 from __future__ import annotations

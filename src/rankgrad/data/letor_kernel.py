@@ -174,8 +174,8 @@ def _short_way(
 ) -> tuple[Unsigned, Unsigned]:
     """Store pairs as long as ids ascend from ``least`` to below ``width`` and decimals are short.
 
-    Nearly all pairs of nearly all files are read here. It returns where the first other thing stands
-    and what is then the ``least`` id, which is never above ``width``.
+    Nearly all pairs of nearly all files are read here. It returns where the first other thing
+    stands and what is then the ``least`` id, which is never above ``width``.
     """
     while True:
         stop = i
