@@ -2,10 +2,10 @@
 
     python benchmarks/parse.py --rows 20000
 
-The file has MSLR-WEB's look: 136 features to a row, two in five of them 0, whole numbers and
-decimals of up to six places. The readers take turns, so that what else the computer does hits all
-of them; the table has the median of each. scikit-learn is timed with and without the qids, the
-reading of which takes it a time that grows with the square of the rows.
+The file has MSLR-WEB's look: 136 features to a row, a third of them 0, the others whole numbers and
+decimals of up to six places, one in ten negative. The readers take turns, so that what else the
+computer does hits all of them; the table has the median of each. scikit-learn is timed with and
+without the qids, the reading of which takes it a time that grows with the square of the rows.
 """
 
 from __future__ import annotations
@@ -22,29 +22,39 @@ from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]
 
 from rankgrad.data import letor
 
+COUNT, DECIMAL, LOG = 0, 1, 2  # kinds of number
 
-def generate(path: Path, rows: int, seed: int, features: int = 136) -> None:
-    """Write a file of MSLR-like rows, about 120 to a query."""
+
+def generate(path: Path, rows: int, seed: int) -> None:
+    """Write a file of MSLR-like rows, about 120 to a query.
+
+    As there, 125 features are 25 kinds of number for each of five parts of a page (body, anchor,
+    title, address, all), of which the anchor and the address are often without any match, and 11
+    are counts of other things.
+    """
     random = np.random.default_rng(seed)
-    kinds = random.choice(3, features, p=[0.2, 0.4, 0.4])  # mostly zeros, counts, decimals
-    scales = random.lognormal(1, 2, features)
+    kinds = np.repeat([COUNT, DECIMAL, LOG], [10, 12, 3]).repeat(5)
+    kinds = np.append(kinds, [COUNT] * 11)
+    part = np.append(np.tile(np.arange(5), 25), [4] * 11)
+    scales = random.lognormal(1, 2, len(kinds))
     labels = random.choice(5, rows, p=[0.52, 0.32, 0.13, 0.02, 0.01])
     with path.open("w") as file:
         for row in range(rows):
-            values = random.exponential(scales)
-            shown = random.random(features) > np.where(kinds == 0, 0.9, 0.25)
-            cells = (
-                f"{f}:{format_value(value, kind) if show else 0}"
-                for f, value, kind, show in zip(
-                    range(1, features + 1), values.tolist(), kinds, shown, strict=True
-                )
-            )
+            matched = random.random(5) > [0.0, 0.75, 0.05, 0.5, 0.0]
+            shown = (matched[part] & (random.random(len(kinds)) > 0.1)) | (kinds == LOG)
+            values = (random.exponential(scales) * shown).tolist()
+            cells = [
+                f"{number}:{as_text(value, kind)}"
+                for number, (value, kind) in enumerate(zip(values, kinds, strict=True), 1)
+            ]
             file.write(f"{labels[row]} qid:{1 + row // 120} {' '.join(cells)} \n")
 
 
-def format_value(value: float, kind: int) -> str:
-    """A count, or a decimal of up to six places."""
-    return str(round(value)) if kind < 2 else f"{value:.6f}".rstrip("0").rstrip(".")
+def as_text(value: float, kind: int) -> str:
+    """A count, a decimal of up to six places, or a negative one."""
+    if kind == COUNT or value == 0:
+        return str(round(value))
+    return f"{-value if kind == LOG else value:.6f}".rstrip("0").rstrip(".")
 
 
 def check(path: Path) -> None:

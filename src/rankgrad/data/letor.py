@@ -88,8 +88,9 @@ def read(
     _check_count("threads", threads)
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
-    parser = _Parser(sizes is None, n_features, zero_based, ids)
-    blocks = (block for path in files for block in _blocks(path, _block))
+    spare: list[bytearray] = []
+    parser = _Parser(sizes is None, n_features, zero_based, ids, spare)
+    blocks = (block for path in files for block in _blocks(path, _block, spare))
     parts = list(_in_order(parser.parse, blocks, threads))
 
     named = ", ".join(map(str, files))
@@ -161,7 +162,7 @@ class _Part:
     labels: Array
     runs: list[tuple[int, str]]  # the first row of each run of rows with one qid, and that qid
     ids: list[str]
-    lowest: int
+    zeros: int
     above: int
     highest: _Place
     unsorted: int
@@ -181,9 +182,16 @@ class _Parser:
     n_features: int | None
     zero_based: bool | None
     with_ids: bool
+    spare: list[bytearray]  # where the text of a block goes once it is parsed, to be used again
     width: int = field(default=0, init=False)
 
     def parse(self, block: _Block) -> _Part:
+        """Parse a block and give up its text."""
+        part = self._parse(block)
+        self.spare.append(block.text)
+        return part
+
+    def _parse(self, block: _Block) -> _Part:
         """Parse a block, a second time if it is wider than was guessed."""
         if self.n_features is not None:
             return self._part(block, _run(block, block.end, self.n_features + 1, self.with_qids))
@@ -209,7 +217,7 @@ class _Parser:
             labels=found.labels[:rows],
             runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
             ids=[_docid(block, start) for start in found.starts.tolist()] if self.with_ids else [],
-            lowest=found.lowest,
+            zeros=found.zeros,
             above=found.above,
             highest=block.place(found.above_at),
             unsorted=found.unsorted,
@@ -218,8 +226,8 @@ class _Parser:
         )
 
     def _check_ids(self, block: _Block, found: _Found) -> None:
-        if self.zero_based is False and found.lowest == 0:
-            raise block.place(found.lowest_at).error("feature id 0, with zero_based=False")
+        if self.zero_based is False and found.zeros:
+            raise block.place(found.zero_at).error("feature id 0, with zero_based=False")
         if self.n_features is not None and found.above > self.n_features + 1:
             raise block.place(found.above_at).error(_too_wide(found.above - 1, self.n_features))
 
@@ -239,8 +247,8 @@ class _Found:
     unsorted: int
     duplicates: int
     not_finite: int
-    lowest: int
-    lowest_at: int
+    zeros: int
+    zero_at: int
     above: int
     above_at: int
 
@@ -329,14 +337,17 @@ def _docid(block: _Block, start: int) -> str:
     return match.group(1).decode("utf-8", "replace")
 
 
-def _blocks(path: Path, size: int) -> Iterator[_Block]:
+def _blocks(path: Path, size: int, spare: list[bytearray]) -> Iterator[_Block]:
     """A file in blocks of whole lines, of about ``size`` bytes or one line."""
     line = 1
     tail = bytearray()
     with _open(path) as file:
         ended = False
         while not ended:
-            text = bytearray(max(size, 2 * len(tail)) + 1)  # a byte for a line end that is missing
+            room = max(size, 2 * len(tail)) + 1  # with a byte for a line end that is missing
+            text = spare.pop() if spare else bytearray(room)
+            if len(text) < room:
+                text = bytearray(room)
             text[: len(tail)] = tail
             filled = _fill(path, file, text, len(tail))
             ended = filled < len(text) - 1
@@ -405,7 +416,7 @@ def _columns(
     """The feature id of the first column, and the number of columns."""
     highest = max(parts, key=lambda part: part.above)
     if zero_based is None:
-        zero_based = min(part.lowest for part in parts) == 0
+        zero_based = any(part.zeros for part in parts)
     base = 0 if zero_based else 1
     width = max(highest.above - base, 0)
     if n_features is None or width <= n_features:
@@ -505,8 +516,11 @@ def _check_count(option: str, value: int | None) -> None:
 
 
 def _check_memory(rows: int, width: int, named: object) -> None:
-    """A stray high feature id asks for more memory than there is: say so before taking it."""
-    if rows * width * 4 > _memory():
+    """A stray high feature id asks for more memory than there is: say so before taking it.
+
+    Half of the memory is the limit, as the last part is still there when the whole is made.
+    """
+    if 2 * rows * width * 4 > _memory():
         raise ValueError(
             f"{named}: {rows} rows of {width} features do not fit in memory as float32; "
             "is the highest feature id meant?"

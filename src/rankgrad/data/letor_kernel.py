@@ -15,9 +15,12 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Unsigned = np.uint64
 
+# Without Numba's check for a division by zero, as powers of ten are not zero.
+_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+
 # What the loop counted in a block: the slots of its ``counts``.
 ROWS, RUNS, HARD, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5
-LOWEST, LOWEST_AT, ABOVE, ABOVE_AT = 6, 7, 8, 9
+ZEROS, ZERO_AT, ABOVE, ABOVE_AT = 6, 7, 8, 9
 COUNTS = 10
 
 # How a block ended.
@@ -38,7 +41,7 @@ _POWERS = np.array([float(f"1e{e}") for e in range(128)])
 _SLACK = 2.0**-49  # bounds the error of three float64 roundings and of digits past the 19th
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
     """The float32 of the unsigned decimal at ``i``, and what is known of it.
 
@@ -76,13 +79,13 @@ def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
     return np.float64(low), FINITE if low < np.inf else INFINITE
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _blank(c: int) -> bool:
     """White space as ``bytes.split`` knows it, less the line end."""
     return c == 32 or c == 9 or 11 <= c <= 13
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _token_end(text: Array, i: Unsigned) -> Unsigned:
     """Where the token at ``i`` ends."""
     while not (_blank(text[i]) or text[i] == 10 or text[i] == 35):
@@ -90,7 +93,7 @@ def _token_end(text: Array, i: Unsigned) -> Unsigned:
     return i
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
     """The float32 of the token at ``i``, where it ends, and what is known of it."""
     end = _token_end(text, i)
@@ -122,7 +125,7 @@ def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
     return -value if negative else value, end, known
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _next(text: Array, i: Unsigned) -> Unsigned:
     """Where the next token of the line starts, or the line ends."""
     while _blank(text[i]):
@@ -133,7 +136,7 @@ def _next(text: Array, i: Unsigned) -> Unsigned:
     return i
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _same(
     text: Array, start: Unsigned, end: Unsigned, other: Unsigned, other_end: Unsigned
 ) -> bool:
@@ -146,14 +149,74 @@ def _same(
     return bool(start == end)
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def _qid_follows(text: Array, i: Unsigned) -> bool:
     """Whether ``qid:`` stands at ``i``."""
     letters = text[i] == 113 and text[i + _1] == 105 and text[i + _2] == 100
     return bool(letters and text[i + _3] == 58)
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
+def _feature_id(text: Array, i: Unsigned) -> tuple[Unsigned, Unsigned]:
+    """The whole number at ``i`` and where it ends; a long one wraps."""
+    feature = _0
+    d = text[i] - _48
+    while d < _10:
+        feature = feature * _10 + d
+        i += _1
+        d = text[i] - _48
+    return feature, i
+
+
+@_compiled
+def _short_way(
+    text: Array, i: Unsigned, features: Array, cells: Unsigned, least: Unsigned, width: Unsigned
+) -> tuple[Unsigned, Unsigned]:
+    """Store pairs as long as ids ascend from ``least`` to below ``width`` and decimals are short.
+
+    Nearly all pairs of nearly all files are read here. It returns where the first other thing
+    stands and what is then the ``least`` id, which is never above ``width``.
+    """
+    while True:
+        stop = i
+        if text[i] == 32:
+            i += _1
+        begin = i
+        feature, i = _feature_id(text, i)
+        if text[i] != 58 or i - begin - _1 > _10:
+            return stop, least
+        i += _1
+        negative = text[i] == 45
+        if negative:
+            i += _1
+        digits = _0
+        begin = i
+        d = text[i] - _48
+        while d < _10:
+            digits = digits * _10 + d
+            i += _1
+            d = text[i] - _48
+        n_digits = i - begin
+        scale = _0
+        if text[i] == 46:
+            i += _1
+            begin = i
+            d = text[i] - _48
+            while d < _10:
+                digits = digits * _10 + d
+                i += _1
+                d = text[i] - _48
+            scale = i - begin
+            n_digits += scale
+        ended = text[i] == 32 or text[i] == 10
+        if not ended or n_digits - _1 >= _EXACT or feature - least >= width - least:
+            return stop, least
+        value = np.float64(np.int64(digits)) / _POWERS[scale]
+        features[cells + feature] = -value if negative else value
+        least = feature + _1
+
+
+@_compiled
 def parse(
     text: Array,
     size: int,
@@ -177,7 +240,7 @@ def parse(
     """
     end, width = Unsigned(size), Unsigned(n_columns)
     rows = n_runs = n_hard = unsorted = duplicates = not_finite = 0
-    lowest, lowest_at = _MAX_ID + _1, _0
+    zeros, zero_at = 0, _0  # lines with a feature id 0
     above, above_at = _0, _0  # one above the highest id
     i = qid = qid_end = cells = _0
     status = DONE
@@ -214,67 +277,30 @@ def parse(
             break
 
         first, first_hard, first_not_finite = i, n_hard, not_finite
-        careful = False
-        least = _0  # what the next id must be at least for the ids to ascend
+        careful = zero = False
+        least = min(_1, width)
         while True:
-            if text[i] == 32:
-                i += _1
-            if text[i] - _48 >= _10:
-                i = _next(text, i)
-                if text[i] == 10:
-                    break
-            start = i
-            feature = _0
-            d = text[i] - _48
-            while d < _10:
-                feature = feature * _10 + d
-                i += _1
-                d = text[i] - _48
-            if text[i] != 58 or i - start - _1 > _10 or feature > _MAX_ID:
-                status = BAD_ID if text[i] == 58 else BAD_PAIR
+            i, least = _short_way(text, i, features, cells, least, width)
+            i = _next(text, i)
+            if text[i] == 10:
                 break
-            if feature < least and not careful:
-                # Read the line again, now with an eye on ids that come twice.
+            feature, start = _feature_id(text, i)
+            if text[start] != 58 or start - i - _1 > _10 or feature > _MAX_ID:
+                status = BAD_ID if text[start] == 58 else BAD_PAIR
+                break
+            start += _1
+            if not careful and (feature < least if feature else zero or least > _1):
+                # Read the line again, all of it the long way, with an eye on ids that come twice.
                 careful = True
+                least = width
                 unsorted += 1
                 i, n_hard, not_finite = first, first_hard, first_not_finite
                 continue
-            least = feature + _1
-            if feature < lowest:
-                lowest, lowest_at = feature, line
+            if feature == _0 and not zero:
+                zero, zero_at = True, line
+                zeros += 1
             if feature >= above:
                 above, above_at = feature + _1, line
-            i += _1
-
-            # Short decimals, which nearly all are, are read here.
-            start = i
-            negative = text[i] == 45
-            if negative:
-                i += _1
-            digits = _0
-            begin = i
-            d = text[i] - _48
-            while d < _10:
-                digits = digits * _10 + d
-                i += _1
-                d = text[i] - _48
-            n_digits = i - begin
-            scale = _0
-            if text[i] == 46:
-                i += _1
-                begin = i
-                d = text[i] - _48
-                while d < _10:
-                    digits = digits * _10 + d
-                    i += _1
-                    d = text[i] - _48
-                scale = i - begin
-                n_digits += scale
-            if text[i] == 32 and n_digits - _1 < _EXACT and feature < width and not careful:
-                value = np.float64(np.int64(digits)) / _POWERS[scale]
-                features[cells + feature] = -value if negative else value
-                continue
-
             value, i, known = _number(text, start)
             if careful and feature < width:
                 if stamps[feature] == rows + 1:
@@ -288,6 +314,10 @@ def parse(
             elif feature < width:
                 features[cells + feature] = value
             not_finite += known == INFINITE
+            if not careful:
+                least = min(feature + _1, width)
+        if not careful and least > max(above, _1):
+            above, above_at = least, line
         if status != DONE:
             break
         i += _1
@@ -295,6 +325,6 @@ def parse(
         cells += width
     counts[ROWS], counts[RUNS], counts[HARD] = rows, n_runs, n_hard
     counts[UNSORTED], counts[DUPLICATES], counts[NOT_FINITE] = unsorted, duplicates, not_finite
-    counts[LOWEST], counts[LOWEST_AT] = lowest, lowest_at
+    counts[ZEROS], counts[ZERO_AT] = zeros, zero_at
     counts[ABOVE], counts[ABOVE_AT] = above, above_at
     return status, int(i)
