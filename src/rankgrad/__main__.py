@@ -1,0 +1,5 @@
+"""``python -m rankgrad``: the command line."""
+
+from rankgrad.cli import main
+
+main()
