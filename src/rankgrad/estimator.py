@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from rankgrad.data import Dataset
@@ -200,7 +200,7 @@ class Ranker(BaseEstimator):
         check_is_fitted(self)
         path = Path(path)
         if path.exists() and not (
-            path.is_dir() and _SAVED >= {inside.name for inside in path.iterdir()}
+            path.is_dir() and {inside.name for inside in path.iterdir()} <= _SAVED
         ):
             raise FileExistsError(
                 f"{path} is there and is not a saved Ranker: choose another place"
