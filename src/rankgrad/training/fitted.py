@@ -1,0 +1,217 @@
+"""FittedRanker: what training gives: raw features in, scores out, saved in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankgrad.data.batches import Batches
+from rankgrad.data.dataset import Dataset
+from rankgrad.data.transforms import Pipeline
+from rankgrad.models import models
+from rankgrad.training import files
+from rankgrad.training.settings import Settings
+
+FORMAT = "rankgrad model"
+VERSION = 1
+WEIGHTS, MANIFEST = "model.safetensors", "model.json"
+
+_FILES = {WEIGHTS, MANIFEST}
+_VALUES = 1 << 22  # values of features scored at a time
+_DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
+
+
+class FittedRanker:
+    """Fitted transforms, a trained network and the settings they come from.
+
+    Args:
+        settings: of the training run.
+        transform: fitted; takes raw features.
+        network: takes what the transform gives.
+        custom: whether the network is the user's own, which the settings cannot build again.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(), features)
+    >>> ranker.predict(features, offsets=np.array([0, 2, 6])).shape
+    (6,)
+    """
+
+    def __init__(
+        self, settings: Settings, transform: Pipeline, network: nn.Module, *, custom: bool = False
+    ) -> None:
+        self.settings, self.transform, self.network = settings, transform, network
+        self.custom = custom
+
+    @classmethod
+    def new(
+        cls,
+        settings: Settings,
+        features: np.ndarray,
+        offsets: np.ndarray | None = None,
+        network: nn.Module | None = None,
+    ) -> FittedRanker:
+        """Transforms fitted on these features, and a network that is not trained yet."""
+        transform = Pipeline(settings.transforms).fit(features, offsets)
+        if network is not None:
+            return cls(settings, transform, network, custom=True)
+        return cls(settings, transform, models.get(settings.model).build(transform.n_outputs))
+
+    @property
+    def n_features(self) -> int:
+        """The number of raw features it takes."""
+        return self.transform.n_features
+
+    @property
+    def per_item(self) -> bool:
+        """Whether an item's score depends on that item alone."""
+        return bool(getattr(self.network, "per_item", False))
+
+    def predict(self, features: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
+        """The scores of items, ``[N]`` float32; higher is better.
+
+        Args:
+            features: ``[N, F]``, raw; an array or a memory map.
+            offsets: ``[B + 1]``: list b is the rows ``offsets[b]:offsets[b + 1]``. Without them all
+                items are one list, which matters to models that look at the whole list.
+        """
+        if features.ndim != 2 or features.shape[1] != self.n_features:
+            raise ValueError(
+                f"the model was trained on {self.n_features} features, found the shape "
+                f"{list(features.shape)}: give [items, {self.n_features}]"
+            )
+        was_training = self.network.training
+        self.network.eval()
+        try:
+            with torch.no_grad():
+                scores = self._items(features) if self.per_item else self._lists(features, offsets)
+        finally:
+            self.network.train(was_training)
+        return scores
+
+    def _items(self, features: np.ndarray) -> np.ndarray:
+        scores = np.empty(len(features), np.float32)
+        height = max(1, _VALUES // max(1, features.shape[1]))
+        for start in range(0, len(features), height):
+            block = np.array(features[start : start + height], np.float32)
+            values = self.transform.transform(torch.from_numpy(block).to(self._device))
+            scores[start : start + height] = self.network(values).float().cpu().numpy()
+        return scores
+
+    def _lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
+        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
+        qids = np.arange(len(ends) - 1).astype(np.str_)
+        lists = Dataset(features, np.zeros(len(features)), ends, qids)
+        # Nothing stays on the device: memory is bounded by what is scored at a time.
+        batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
+        scores = np.empty(len(features), np.float32)
+        for batch in batches.evaluation(_DOCUMENTS):
+            assert batch.mask is not None
+            found = self.network(batch.features, batch.mask)[batch.mask]
+            own = lists.select(batch.lists.numpy())
+            starts = np.repeat(ends[batch.lists.numpy()] - own.offsets[:-1], own.lengths)
+            scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
+        return scores
+
+    @property
+    def _device(self) -> torch.device:
+        parameter = next(self.network.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    def to(self, device: torch.device | str) -> FittedRanker:
+        """Move it to a device, and give it back."""
+        self.transform.to(device)
+        self.network.to(device)
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was learned, by name."""
+        return {
+            **{f"transform.{name}": value for name, value in self.transform.state_dict().items()},
+            **{f"network.{name}": value for name, value in self.network.state_dict().items()},
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what :meth:`tensors` gave."""
+        for prefix, module in (("transform.", self.transform), ("network.", self.network)):
+            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            module.load_state_dict(own)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder with ``model.safetensors`` and ``model.json``; a model there is replaced.
+
+        Whatever happens on the way, the folder holds the model before or this one.
+        """
+        folder = Path(folder)
+        if folder.exists() and not (
+            folder.is_dir() and _FILES >= {f.name for f in folder.iterdir()}
+        ):
+            raise FileExistsError(f"{folder} is there and is not a model: choose another place")
+        with files.folder(folder) as place:
+            self.write(place)
+
+    def write(self, folder: Path) -> None:
+        """:meth:`save` into a folder that is there, beside what it holds."""
+        files.write_tensors(folder / WEIGHTS, self.tensors())
+        files.write(folder / MANIFEST, json.dumps(self._manifest(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
+        """Read what :meth:`save` wrote.
+
+        Args:
+            folder: a saved model, or the ``best`` or ``last`` folder of a run.
+            network: of the same class and sizes, where the model was trained with the user's own.
+        """
+        folder = Path(folder)
+        manifest = _read_manifest(folder)
+        settings = Settings(**manifest["settings"])
+        if network is None and manifest["custom"] is not None:
+            raise ValueError(
+                f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
+                "one as network= and its weights are loaded into it"
+            )
+        tensors = files.read_tensors(folder / WEIGHTS)
+        transform = Pipeline(settings.transforms)
+        if network is None:
+            network = models.get(settings.model).build(manifest["n_inputs"])
+        ranker = cls(settings, transform, network, custom=manifest["custom"] is not None)
+        try:
+            ranker.load_tensors(tensors)
+        except RuntimeError as error:
+            raise ValueError(f"{folder / WEIGHTS} is of another model: {error}") from None
+        network.eval()
+        return ranker
+
+    def _manifest(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "n_features": self.n_features,
+            "n_inputs": self.transform.n_outputs,
+            "custom": type(self.network).__qualname__ if self.custom else None,
+            "settings": self.settings.model_dump(mode="json"),
+        }
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model in {folder}: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ValueError(f"{path} is not of a rankgrad model")
+    if manifest.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has format version {manifest.get('version')}, this rankgrad reads {VERSION}"
+        )
+    return manifest

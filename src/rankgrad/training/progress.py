@@ -1,0 +1,122 @@
+"""What a person sees of a run: a progress bar, and TensorBoard's curves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rankgrad.training.trainer import Trainer
+
+_REFRESH = 0.25  # seconds between two looks at the loss, each of which waits for the device
+
+
+class Progress:
+    """Shows a run as it goes: nothing where it is quiet, in other processes than the first."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer, self._shown = trainer, 0.0
+        first = trainer.rank == 0
+        self._told = first and not trainer.job.quiet
+        self._bar = _bar() if self._told and sys.stderr.isatty() else None
+        self._task: Any = None
+        self._steps = 1
+        folder = trainer.job.folder
+        if trainer.settings.tensorboard and folder is None:
+            raise ValueError("tensorboard needs a run folder to log into")
+        self._writer = _writer(str(folder)) if trainer.settings.tensorboard and first else None
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._writer is not None:
+            self._writer.close()
+
+    def begin(self, epoch: int, step: int, steps: int) -> None:
+        """An epoch begins, at this step."""
+        if self._bar is None:
+            return
+        self._steps = steps
+        epochs = self._trainer.settings.epochs
+        if self._task is None:
+            self._task = self._bar.add_task("", total=epochs, completed=epoch, loss="", metric="")
+        self._bar.update(self._task, description=f"epoch {epoch + 1}/{epochs}")
+
+    def step(self, totals: Tensor) -> None:
+        """A step is done; ``totals`` are the epoch's summed loss and number of lists."""
+        if self._bar is None or time.monotonic() - self._shown < _REFRESH:
+            return
+        self._shown = time.monotonic()
+        loss, lists = totals.tolist()
+        position = self._trainer.position
+        self._bar.update(
+            self._task,
+            completed=position.epoch + position.step / self._steps,
+            loss=f"loss {loss / max(lists, 1e-12):.4f}",
+        )
+
+    def end(self, line: Mapping[str, float]) -> None:
+        """An epoch is finished."""
+        if self._writer is not None:
+            for name, value in line.items():
+                self._writer.add_scalar(name, value, int(line["epoch"]))
+        if self._bar is None:
+            return
+        metric = self._trainer.settings.metric
+        best = self._trainer.position.best_value
+        if metric in line and best is not None:
+            self._bar.update(self._task, metric=f"{metric} {line[metric]:.4f} (best {best:.4f})")
+        self._bar.update(self._task, completed=line["epoch"], loss=f"loss {line['loss']:.4f}")
+
+    def interrupted(self) -> None:
+        """Say how to go on."""
+        folder = self._trainer.job.folder
+        if not self._told:
+            return
+        epoch = self._trainer.position.epoch
+        if folder is None:
+            print(
+                f"Stopped after epoch {epoch}. There is no run folder to resume.", file=sys.stderr
+            )
+        else:
+            print(
+                f"Stopped after epoch {epoch} and saved. To go on, run the same command again with "
+                f"--resume, or fit(..., folder={str(folder)!r}, resume=True).",
+                file=sys.stderr,
+            )
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[loss]}  {task.fields[metric]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _writer(folder: str) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("TensorBoard is not installed: pip install tensorboard") from None
+    return SummaryWriter(folder)

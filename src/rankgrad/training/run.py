@@ -1,0 +1,211 @@
+"""RunFolder: what a training run leaves behind, and what it goes on from.
+
+::
+
+    settings.toml     everything the run depends on besides its data
+    run.json          versions, checksums of the data, the command
+    metrics.jsonl     one line per epoch
+    best/             the model of the best epoch
+    last/             the newest model with all that training goes on from
+
+Every change is whole or not made at all, so the process may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rankgrad.data.dataset import Dataset
+from rankgrad.training import files
+from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.settings import Settings
+
+SETTINGS, RUN, METRICS, BEST, LAST = "settings.toml", "run.json", "metrics.jsonl", "best", "last"
+STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
+
+_PACKAGES = ("rankgrad", "torch", "numpy", "lightning-fabric", "safetensors")
+
+
+@dataclass
+class Position:
+    """How far training has come: all that is not a tensor."""
+
+    epoch: int = 0  # epochs that are finished
+    step: int = 0  # batches of the next one that are done
+    loss: float = 0.0  # its sum over the lists of those batches
+    lists: float = 0.0  # how many those were
+    best_epoch: int = 0
+    best_value: float | None = None
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass
+class Checkpoint:
+    """What training goes on from: the model's tensors and all others (optimiser, randomness)."""
+
+    position: Position
+    model: dict[str, Tensor]
+    other: dict[str, Tensor]
+    best: dict[str, Tensor]
+
+
+class RunFolder:
+    """A run folder on disk; made by :meth:`create`, found again by :meth:`open`."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings = path, settings
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        settings: Settings,
+        data: Mapping[str, Dataset],
+        command: str | None = None,
+    ) -> RunFolder:
+        """A new run folder. One that is there already is never used again, unless by resuming."""
+        path = Path(path)
+        if path.exists():
+            hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
+            raise FileExistsError(f"{path} is there already: {hint}")
+        with files.folder(path) as place:
+            files.write(place / SETTINGS, settings.to_toml())
+            files.write(place / RUN, json.dumps(_facts(data, command), indent=1) + "\n")
+            files.write(place / METRICS, "")
+        return cls(path, settings)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """A run folder that is there."""
+        path = Path(path)
+        if not (path / RUN).is_file():
+            what = "is not a run folder" if path.exists() else "is not there"
+            raise FileNotFoundError(f"{path} {what}: nothing to resume")
+        try:
+            settings = Settings.from_toml((path / SETTINGS).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path / SETTINGS}: {error}") from None
+        return cls(path, settings)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What ``run.json`` says: versions, data, command."""
+        facts: dict[str, Any] = json.loads((self.path / RUN).read_text(encoding="utf-8"))
+        return facts
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """The lines of ``metrics.jsonl``."""
+        text = (self.path / METRICS).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def best(self) -> FittedRanker:
+        """The model of the best epoch so far."""
+        files.recover(self.path / BEST)
+        return FittedRanker.load(self.path / BEST)
+
+    def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
+        """An error that says what differs, if these are not the settings and data of this run."""
+        differences = settings.differences(self.settings)
+        if differences:
+            raise ValueError(
+                f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
+                "with the same, or start a new run"
+            )
+        then = self.facts["data"]
+        for name in {**then, **data}:
+            now = _data_facts(data[name]) if name in data else None
+            if now != then.get(name):
+                raise ValueError(
+                    f"the {name} data are not those {self.path} was started with: "
+                    f"{_describe(now)} now, {_describe(then.get(name))} then"
+                )
+
+    def log(self, line: Mapping[str, float]) -> None:
+        """Add an epoch to ``metrics.jsonl``."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save_best(self, ranker: FittedRanker) -> None:
+        """Replace ``best/``."""
+        with files.folder(self.path / BEST) as place:
+            ranker.write(place)
+
+    def save_last(
+        self, ranker: FittedRanker, position: Position, other: Mapping[str, Tensor]
+    ) -> None:
+        """Replace ``last/``."""
+        with files.folder(self.path / LAST) as place:
+            ranker.write(place)
+            files.write_tensors(place / OPTIMIZER, other)
+            files.write(place / STATE, json.dumps(asdict(position)) + "\n")
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What to go on from, or None if no epoch was finished.
+
+        ``metrics.jsonl`` is cut back to it: a kill may have come between the two.
+        """
+        for name in (BEST, LAST):
+            files.recover(self.path / name)
+        last = self.path / LAST
+        if not last.exists():
+            files.write(self.path / METRICS, "")
+            return None
+        position = Position(**json.loads((last / STATE).read_text(encoding="utf-8")))
+        lines = [json.dumps(line) + "\n" for line in position.history]
+        files.write(self.path / METRICS, "".join(lines))
+        best = self.path / BEST / "model.safetensors"
+        return Checkpoint(
+            position=position,
+            model=files.read_tensors(last / "model.safetensors"),
+            other=files.read_tensors(last / OPTIMIZER),
+            best=files.read_tensors(best) if best.exists() else {},
+        )
+
+
+def _facts(data: Mapping[str, Dataset], command: str | None) -> dict[str, Any]:
+    return {
+        "format": "rankgrad run",
+        "version": 1,
+        "command": " ".join(sys.argv) if command is None else command,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "data": {name: _data_facts(dataset) for name, dataset in data.items()},
+    }
+
+
+def _data_facts(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "lists": len(dataset),
+        "items": dataset.n_items,
+        "features": dataset.n_features,
+        "checksum": dataset.checksum(),
+    }
+
+
+def _describe(facts: Mapping[str, Any] | None) -> str:
+    if facts is None:
+        return "none"
+    return f"{facts['lists']} lists, {facts['items']} items, checksum {facts['checksum'][:8]}"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "unknown"
+    return found

@@ -1,0 +1,177 @@
+"""Settings: everything a training run depends on besides its data, checked, as TOML and back."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from rankgrad.data.batches import Batching
+from rankgrad.data.transforms import transforms
+from rankgrad.losses import losses
+from rankgrad.metrics import metrics
+from rankgrad.models import models
+from rankgrad.training.optimisers import learning_rates, optimizers
+
+
+def _none(value: Any) -> Any:
+    """TOML and command lines have no None: there it is the word."""
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+Count = Annotated[int, Field(ge=1)]
+MaybeCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)]
+MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_none)]
+
+
+class Settings(BaseModel):
+    """The settings of a training run. Specs are checked and kept in the form ``str`` gives.
+
+    Args:
+        loss: what is minimised.
+        model: the network.
+        metric: the validation metric that chooses the best epoch and stops training.
+        metrics: further ones, logged each epoch.
+        transforms: of the features, in this order, fitted on the training data.
+        optimizer: ``adam``, ``adamw``, ``adagrad`` or ``sgd``, with options.
+        learning_rate: at its highest.
+        weight_decay: of the weights, not of biases and norms.
+        schedule: of the learning rate: ``constant``, ``step(every=50, by=0.1)``, ``cosine``.
+        epochs: at most.
+        patience: stop after so many epochs without a better value of the metric; None for never.
+        batching: by ``queries``, by ``documents`` (lists of like length), or each ``query``.
+        batch_size: lists per step, over all devices together.
+        documents: items per step, padding included, where batching is by documents.
+        list_size: cut longer lists to so many items in training, drawn anew each epoch.
+        clip: the largest norm of a gradient.
+        accumulate: batches per step of the optimiser.
+        precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
+        seed: of everything random.
+        device: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+        devices: how many processes train together.
+        memory: bytes that the features of a data set may take on the device; None for half of what
+            is free. Larger ones are read from the memory map all along.
+        tensorboard: also log for TensorBoard, in the run folder.
+
+    >>> settings = Settings(loss="neural_ndcg@10( temperature=1.0 )", model="comparison")
+    >>> settings.loss, settings.model
+    ('neural_ndcg@10', 'mlp(hidden=[5])')
+    >>> Settings.from_toml(settings.to_toml()) == settings
+    True
+    >>> Settings(los="mse")
+    Traceback (most recent call last):
+    ValueError: there is no setting 'los'. Did you mean 'loss'?
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss: str = "approx_ndcg"
+    model: str = "mlp(hidden=[64], dropout=0.3)"
+    metric: str = "ndcg@10"
+    metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
+    transforms: tuple[str, ...] = ("drop_constant", "log1p", "standardise", "clip(limit=5.0)")
+    optimizer: str = "adamw"
+    learning_rate: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    schedule: str = "constant"
+    epochs: Count = 100
+    patience: MaybeCount = 20
+    batching: Batching = "queries"
+    batch_size: Count = 32
+    documents: Count = 8192
+    list_size: MaybeCount = None
+    clip: MaybePositive = None
+    accumulate: Count = 1
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: Count = 1
+    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_none)] = None
+    tensorboard: bool = False
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise ValueError("; ".join(map(_sentence, error.errors()))) from None
+
+    @field_validator("loss")
+    @classmethod
+    def _loss(cls, spec: str) -> str:
+        loss = losses.get(spec)
+        if loss.reduction == "none":
+            raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
+        return str(loss)
+
+    @field_validator("model")
+    @classmethod
+    def _model(cls, spec: str) -> str:
+        return str(models.get(spec))
+
+    @field_validator("metric")
+    @classmethod
+    def _metric(cls, spec: str) -> str:
+        return str(metrics.get(spec))
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
+
+    @field_validator("transforms")
+    @classmethod
+    def _transforms(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(transforms.get(spec)) for spec in specs)
+
+    @field_validator("optimizer")
+    @classmethod
+    def _optimizer(cls, spec: str) -> str:
+        return str(optimizers.get(spec))
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, spec: str) -> str:
+        return str(learning_rates.get(spec))
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """All validation metrics, the one that counts first."""
+        return tuple(dict.fromkeys([self.metric, *self.metrics]))
+
+    def to_toml(self) -> str:
+        """The settings, every one of them, as TOML."""
+        import tomli_w
+
+        values = self.model_dump(mode="json")
+        return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
+
+    @classmethod
+    def from_toml(cls, text: str) -> Settings:
+        """Settings from TOML; what is not said there is the default."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"the settings are not TOML: {error}") from None
+        return cls(**values)
+
+    def differences(self, other: Settings) -> list[str]:
+        """What differs between two settings, in words."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return [f"{k}: {mine[k]!r}, not {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """One finding of pydantic's in plain words."""
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        known = list(Settings.model_fields)
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}"
+        return f"there is no setting {name!r}. {hint}"
+    if error["type"] == "value_error":
+        return f"{name}: {error['ctx']['error']}"
+    message = error["msg"].removeprefix("Input ")
+    return f"{name} {message}, found {error['input']!r}"

@@ -1,0 +1,427 @@
+"""The training loop, on Lightning Fabric: data, model and loss put together by their specs."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankgrad.data.batches import Batch, Batches
+from rankgrad.data.dataset import Dataset
+from rankgrad.lists import Lists, Randomness
+from rankgrad.losses import Loss, losses
+from rankgrad.metrics import metrics
+from rankgrad.training import processes
+from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.interrupts import Interrupts
+from rankgrad.training.optimisers import learning_rates, optimizers
+from rankgrad.training.progress import Progress
+from rankgrad.training.run import Checkpoint, Position, RunFolder
+from rankgrad.training.settings import Settings
+from rankgrad.training.validation import score, validate
+
+OnEpoch = Callable[[dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What training gives.
+
+    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``. ``history``
+    has one entry per epoch: epoch, loss, learning_rate, seconds, and the validation metrics.
+    """
+
+    model: FittedRanker  # of the best epoch; of the last without validation data
+    history: list[dict[str, float]]
+    best_epoch: int
+    best_value: float | None
+    settings: Settings
+    seconds: float
+    stopped: str
+
+
+def fit(
+    settings: Settings,
+    train: Dataset,
+    vali: Dataset | None = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    network: nn.Module | None = None,
+    on_epoch: OnEpoch | None = None,
+    quiet: bool = True,
+) -> Fit:
+    """Train a ranker.
+
+    Same settings and data on the same machine: the same bytes out, resumed or not. PyTorch's own
+    random numbers are left as they were. With ``settings.devices`` above 1, processes are started
+    for it (then ``on_epoch`` and ``network`` must be things that can be sent to them); under
+    ``torchrun``, every process calls this function.
+
+    Args:
+        settings: how.
+        train: what to learn from.
+        vali: what chooses the best epoch; without it, the last one is taken.
+        folder: a run folder to make; it must not be there, unless it is resumed.
+        resume: go on where the run in ``folder`` ended or was killed.
+        network: a module of your own in place of ``settings.model``: ``network(features, mask)``
+            gives scores, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
+        on_epoch: called with each new entry of the history.
+        quiet: show no progress on the terminal.
+
+    >>> from rankgrad.data.synthetic import make
+    >>> from rankgrad.training import Settings, fit
+    >>> settings = Settings(loss="softmax", model="mlp(hidden=[8])", epochs=2, device="cpu")
+    >>> done = fit(settings, make(20, seed=0), make(10, seed=1))
+    >>> done.stopped, len(done.history), sorted(done.history[0])
+    ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
+    """
+    check_data(train, vali)
+    if resume and folder is None:
+        raise ValueError("resume needs the folder of the run to go on with")
+    path = None if folder is None else Path(folder)
+    job = Job(settings, train, vali, path, resume, network, on_epoch, quiet)
+    if settings.devices > 1 and not processes.launched():
+        raise ValueError("devices above 1 need torchrun: start as many processes with it")
+    return work(processes.connect(settings), job)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of :func:`fit`."""
+
+    settings: Settings
+    train: Dataset
+    vali: Dataset | None
+    folder: Path | None
+    resume: bool
+    network: nn.Module | None
+    on_epoch: OnEpoch | None
+    quiet: bool
+
+    @property
+    def data(self) -> dict[str, Dataset]:
+        """The data sets by name."""
+        return (
+            {"train": self.train} if self.vali is None else {"train": self.train, "vali": self.vali}
+        )
+
+
+def check_data(train: Dataset, vali: Dataset | None) -> None:
+    """Say at once what training cannot go on with."""
+    for name, data in (("training", train), ("validation", vali)):
+        if data is not None and data.n_items == 0:
+            raise ValueError(f"there are no items in the {name} data")
+    if vali is not None and vali.n_features != train.n_features:
+        raise ValueError(
+            f"the training data have {train.n_features} features, the validation data "
+            f"{vali.n_features}: they must be the same ones"
+        )
+
+
+def work(fabric: Any, job: Job) -> Fit:
+    """:func:`fit` in this process, one of those that ``fabric`` connects."""
+    run, checkpoint, problem = None, None, None
+    if fabric.global_rank == 0 and job.folder is not None:
+        try:
+            run, checkpoint = _folder(job)
+        except (OSError, ValueError) as error:
+            problem = error
+    problem = fabric.broadcast(problem)  # so that no process waits for one that has given up
+    if problem is not None:
+        raise problem
+    checkpoint = fabric.broadcast(checkpoint)
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        return Trainer(fabric, job, run, checkpoint).run()
+
+
+def _folder(job: Job) -> tuple[RunFolder, Checkpoint | None]:
+    assert job.folder is not None
+    if not job.resume:
+        return RunFolder.create(job.folder, job.settings, job.data), None
+    run = RunFolder.open(job.folder)
+    run.check(job.settings, job.data)
+    return run, run.checkpoint()
+
+
+class Trainer:
+    """One training run in one process."""
+
+    def __init__(
+        self, fabric: Any, job: Job, folder: RunFolder | None, checkpoint: Checkpoint | None
+    ) -> None:
+        self.fabric, self.job, self.settings, self.folder = fabric, job, job.settings, folder
+        self.rank, self.ranks = fabric.global_rank, fabric.world_size
+        settings = job.settings
+        torch.manual_seed(_seed(settings.seed))  # the same network in every process
+        self.ranker = FittedRanker.new(
+            settings, job.train.features, job.train.offsets, job.network
+        ).to(fabric.device)
+        self.loss: Loss = losses.get(settings.loss)
+        self.metrics = [metrics.get(spec) for spec in settings.logged]
+        self.rates = learning_rates.get(settings.schedule)
+        self.optimizer = optimizers.get(settings.optimizer).build(
+            self.ranker.network, settings.learning_rate, settings.weight_decay
+        )
+        self.module, self.stepper = fabric.setup(self.ranker.network, self.optimizer)
+        self.train, self.vali = self._batches(job.train), None
+        if job.vali is not None:
+            self.vali = self._batches(job.vali)
+        self.position = Position()
+        self.best: dict[str, Tensor] = {}
+        torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self.resumed_at = self.position.seconds
+        self.began = time.perf_counter()
+
+    def run(self) -> Fit:
+        """Train to the end."""
+        settings, position = self.settings, self.position
+        self.ranker.network.train()
+        stopped = self._reason()
+        with Progress(self) as progress, Interrupts() as interrupts:
+            while stopped is None:
+                if not self._epoch(progress, interrupts):
+                    stopped = "interrupted"
+                    break
+                self._finish_epoch(progress)
+                stopped = self._reason()
+            if stopped == "interrupted":
+                self._save()
+                progress.interrupted()
+        model = self.ranker
+        if self.best:
+            model.load_tensors(self.best)
+        model.network.eval()
+        return Fit(
+            model=model.to("cpu"),
+            history=position.history,
+            best_epoch=position.best_epoch,
+            best_value=position.best_value,
+            settings=settings,
+            seconds=self._seconds(),
+            stopped=stopped,
+        )
+
+    def _reason(self) -> str | None:
+        """Why training is over, or None."""
+        position, patience = self.position, self.settings.patience
+        if position.epoch >= self.settings.epochs:
+            return "epochs"
+        if self.vali is not None and patience is not None:
+            waited = position.epoch - position.best_epoch
+            return "patience" if waited >= patience else None
+        return None
+
+    def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
+        """The rest of an epoch; False if it was interrupted between two steps."""
+        position, every = self.position, self.settings.accumulate
+        steps = self.train.steps(position.epoch)
+        totals = torch.tensor(
+            [position.loss, position.lists], dtype=torch.float64, device=self.fabric.device
+        )
+        batches = self.train.epoch(
+            position.epoch, rank=self.rank, ranks=self.ranks, start=position.step
+        )
+        progress.begin(position.epoch, position.step, steps)
+        for batch in batches:
+            group = min(every, steps - position.step // every * every)
+            position.step += 1
+            whole = position.step % every == 0 or position.step == steps
+            sums = self._step(batch, steps, group, whole, interrupts.asked)
+            totals += sums[:2]
+            progress.step(totals)
+            if whole and position.step < steps and self._interrupted(sums, interrupts):
+                position.loss, position.lists = totals.tolist()
+                return False
+        position.loss, position.lists = totals.tolist()
+        return True
+
+    def _step(self, batch: Batch, steps: int, group: int, whole: bool, interrupted: bool) -> Tensor:
+        """One batch: the sum of its lists' losses, their number, and who asks to stop, over all."""
+        done = self.position.epoch + (self.position.step - 1) / steps
+        self.loss.progress = done / self.settings.epochs
+        rate = self.settings.learning_rate * self.rates.factor(done, self.settings.epochs)
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate
+        with self.fabric.no_backward_sync(self.module, enabled=not whole):
+            total, count = self._loss(batch)
+            sums = torch.stack([total.detach(), count, count.new_tensor(float(interrupted))])
+            if self.ranks > 1:
+                sums = self.fabric.all_reduce(sums, reduce_op="sum")
+            # Gradients are averaged over the processes, but the loss is the mean over the lists of
+            # all of them, those on which it is undefined left out.
+            divisor = sums[1].clamp(min=1e-12) if self.loss.reduction == "mean" else 1.0
+            self.fabric.backward((self.ranks * total / divisor / group).float())
+        if whole:
+            if self.settings.clip is not None:
+                self.fabric.clip_gradients(
+                    self.module, self.stepper, max_norm=self.settings.clip, error_if_nonfinite=False
+                )
+            self.stepper.step()
+            self.stepper.zero_grad()
+        return sums
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of the lists of a batch, and on how many it is defined."""
+        scores = score(self.module, batch)
+        if not bool(scores.isfinite().all()):
+            raise ValueError(
+                f"training diverged in epoch {self.position.epoch + 1}: the network gives scores "
+                "that are not finite. Lower learning_rate, or set clip"
+            )
+        if len(batch) == 0:
+            return scores.double().sum(), scores.new_zeros((), dtype=torch.float64)
+        lists = Lists.of(
+            scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
+        )
+        values, defined = self.loss.per_list(lists)
+        return torch.where(defined, values, 0.0).double().sum(), defined.double().sum()
+
+    def _interrupted(self, sums: Tensor, interrupts: Interrupts) -> bool:
+        return bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+
+    def _finish_epoch(self, progress: Progress) -> None:
+        position = self.position
+        line = {
+            "epoch": position.epoch + 1,
+            "loss": position.loss / max(position.lists, 1e-12),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+        }
+        if not math.isfinite(line["loss"]):
+            raise ValueError(
+                f"training diverged in epoch {line['epoch']}: the loss is {line['loss']}. Lower "
+                "learning_rate, or set clip"
+            )
+        if self.vali is not None:
+            line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
+        position.epoch, position.step, position.loss, position.lists = (
+            position.epoch + 1,
+            0,
+            0.0,
+            0.0,
+        )
+        improved = self._improved(line)
+        position.seconds = line["seconds"] = round(self._seconds(), 3)
+        line = {name: value for name, value in line.items() if not math.isnan(value)}
+        position.history.append(line)
+        if improved:
+            position.best_epoch = position.epoch
+            position.best_value = line.get(self.settings.metric)
+            self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
+        self._save(best=improved, line=line)
+        progress.end(line)
+        if self.job.on_epoch is not None and self.rank == 0:
+            self.job.on_epoch(dict(line))
+
+    def _improved(self, line: Mapping[str, float]) -> bool:
+        """Whether this is the best epoch so far; without validation data, the last one is."""
+        if self.vali is None:
+            return True
+        value, best = line[self.settings.metric], self.position.best_value
+        if math.isnan(value):
+            raise ValueError(
+                f"{self.settings.metric} is undefined on every list of the validation data"
+            )
+        if best is None:
+            return True
+        return value < best if self.metrics[0].lower_is_better else value > best
+
+    def _save(self, best: bool = False, line: Mapping[str, float] | None = None) -> None:
+        """Bring the run folder up to date. ``last/`` comes last: it says how far all of it is."""
+        if self.job.folder is None:
+            return
+        other = self._state()
+        if self.folder is None:
+            return
+        if best:
+            self.folder.save_best(self.ranker)
+        if line is not None:
+            self.folder.log(line)
+        self.position.seconds = self._seconds()
+        self.folder.save_last(self.ranker, self.position, other)
+
+    def _state(self) -> dict[str, Tensor]:
+        """The optimiser's state and that of all random numbers, of every process."""
+        state = {
+            f"optimizer.{number}.{name}": torch.as_tensor(value)
+            for number, values in self.optimizer.state_dict()["state"].items()
+            for name, value in values.items()
+            if value is not None
+        }
+        for name, generator in self._generators().items():
+            own = generator.get_state()
+            if self.ranks > 1:
+                gathered = self.fabric.all_gather(own.to(self.fabric.device)).cpu()
+            else:
+                gathered = own[None]
+            state |= {f"random.{rank}.{name}": row for rank, row in enumerate(gathered)}
+        return state
+
+    def _generators(self) -> dict[str, torch.Generator]:
+        """Everything that draws random numbers in training: PyTorch's own, and the loss's."""
+        found = {"cpu": torch.default_generator}
+        device = self.fabric.device
+        if device.type == "cuda":
+            found["cuda"] = torch.cuda.default_generators[device.index]
+        relaxation = getattr(self.loss, "relaxation", None)
+        for name, owner in (("loss", self.loss), ("relaxation", relaxation)):
+            random = (
+                next((v for v in vars(owner).values() if isinstance(v, Randomness)), None)
+                if owner is not None
+                else None
+            )
+            generator = None if random is None else random._generator(device)
+            if generator is not None:
+                found[name] = generator
+        return found
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        self.position, self.best = checkpoint.position, checkpoint.best
+        self.ranker.load_tensors(checkpoint.model)
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in checkpoint.other.items():
+            kind, number, name = key.split(".", 2)
+            if kind == "optimizer":
+                state.setdefault(int(number), {})[name] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for name, generator in self._generators().items():
+            saved = checkpoint.other.get(f"random.{self.rank}.{name}")
+            if saved is None:
+                raise ValueError("the run was started with other devices: resume with the same")
+            generator.set_state(saved)
+
+    def _batches(self, dataset: Dataset) -> Batches:
+        settings = self.settings
+        return Batches(
+            dataset,
+            batching=settings.batching,
+            size=settings.batch_size,
+            documents=settings.documents,
+            list_size=settings.list_size,
+            seed=settings.seed,
+            flat=self.ranker.per_item,
+            device=self.fabric.device,
+            transform=self.ranker.transform,
+            memory=settings.memory,
+        )
+
+    def _seconds(self) -> float:
+        return self.resumed_at + time.perf_counter() - self.began
+
+
+def _seed(*numbers: int) -> int:
+    """One seed of several numbers; (1, 0) and (0, 1) give different ones."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

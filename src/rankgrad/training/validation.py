@@ -1,0 +1,82 @@
+"""Validation: exact metrics of a network over all lists in full, in one process or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rankgrad.data.batches import Batch, Batches
+from rankgrad.lists import Lists
+from rankgrad.metrics.base import Metric, Ranked
+
+_DOCUMENTS = 1 << 15  # items scored at a time, padding included
+
+
+class Processes(Protocol):
+    """What is asked of Lightning Fabric, or of anything else that several processes share."""
+
+    @property
+    def global_rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor: ...
+
+
+@torch.no_grad()
+def validate(
+    network: nn.Module, batches: Batches, metrics: Sequence[Metric], processes: Processes
+) -> dict[str, float]:
+    """The mean of each metric over the lists, dropout off. Each process scores its part.
+
+    What is brought together are the values of the lists, so the means do not depend on how the
+    lists were shared out.
+    """
+    rank, ranks = processes.global_rank, processes.world_size
+    values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
+    was_training = network.training
+    network.eval()
+    try:
+        for batch in batches.evaluation(_DOCUMENTS, rank=rank, ranks=ranks):
+            values[:, batch.lists] = _per_list(network, batch, metrics).double().cpu()
+    finally:
+        network.train(was_training)
+    if ranks > 1:
+        values = processes.all_reduce(values.to(batches.device), reduce_op="sum").cpu()
+    return {str(metric): _mean(row) for metric, row in zip(metrics, values, strict=True)}
+
+
+def score(network: nn.Module, batch: Batch) -> Tensor:
+    """The scores of a batch, in the layout of its labels."""
+    scores: Tensor
+    if batch.mask is None:
+        scores = network(batch.features)
+    else:
+        scores = network(batch.features, batch.mask)
+    if scores.shape != batch.labels.shape:
+        raise ValueError(
+            f"the network gives scores of shape {tuple(scores.shape)} for features "
+            f"{tuple(batch.features.shape)}: they must be {tuple(batch.labels.shape)}"
+        )
+    return scores
+
+
+def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:
+    lists = Lists.of(
+        score(network, batch),
+        batch.labels,
+        batch.mask,
+        offsets=batch.offsets,
+        weights=batch.weights,
+    )
+    ranked = {ties: Ranked.of(lists, ties) for ties in {metric.ties for metric in metrics}}
+    return torch.stack([metric.of(ranked[metric.ties]) for metric in metrics])
+
+
+def _mean(values: Tensor) -> float:
+    """Over the lists that count; NaN marks those that do not."""
+    return float(values[~values.isnan()].mean())
