@@ -28,7 +28,7 @@ _SAVED = {_MANIFEST, _MODEL}
 _NOT_SETTINGS = {"random_state", "verbose"}
 
 
-class Ranker(BaseEstimator):
+class Ranker(BaseEstimator):  # type: ignore[misc]
     """A neural ranker for arrays, data frames and sparse matrices.
 
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
@@ -54,7 +54,7 @@ class Ranker(BaseEstimator):
         n_features_in_: the number of features.
         feature_names_in_: their names, where ``X`` was a data frame.
 
-    >>> from rankgrad import Ranker
+    >>> from rankgrad.estimator import Ranker
     >>> random = np.random.default_rng(0)
     >>> X, qid = random.normal(size=(200, 5)), random.integers(0, 20, 200)
     >>> y = (X[:, 0] > 0.5).astype(int)
@@ -134,7 +134,9 @@ class Ranker(BaseEstimator):
             eval_qid: the ``qid`` of its rows, in a list if ``eval_set`` is in one.
             eval_group: instead, its ``group``.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True)
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2
+        )
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)

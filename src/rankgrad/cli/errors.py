@@ -28,12 +28,12 @@ class Commands(TyperGroup):
             except EXPECTED as error:
                 if ctx.params.get("traceback") or _is_closed_pipe(error):
                     raise
-                raise stop(message(error)) from None
+                raise stop(in_words(error)) from None
             except RuntimeError as error:
                 # PyTorch has no type of its own for an exhausted device on all its versions.
                 if ctx.params.get("traceback") or "out of memory" not in str(error):
                     raise
-                raise stop(f"{message(error)}; a smaller --batch-size needs less") from None
+                raise stop(f"{in_words(error)}; a smaller --batch-size needs less") from None
 
 
 def stop(text: str) -> typer.Exit:
@@ -42,11 +42,11 @@ def stop(text: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-def message(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """What went wrong, in one line.
 
-    >>> from rankgrad.cli.errors import message
-    >>> message(OSError(28, "No space left on device", "runs/a"))
+    >>> from rankgrad.cli.errors import in_words
+    >>> in_words(OSError(28, "No space left on device", "runs/a"))
     'runs/a: No space left on device; make room and try again'
     """
     if isinstance(error, MemoryError):
@@ -64,11 +64,11 @@ def _is_closed_pipe(error: BaseException) -> bool:
 
 
 def _show_warning(
-    text: Warning | str,
+    message: Warning | str,
     category: type[Warning],
     filename: str,
     lineno: int,
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"rankgrad: warning: {text}", file=file or sys.stderr)
+    print(f"rankgrad: warning: {message}", file=file or sys.stderr)

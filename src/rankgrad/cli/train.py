@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankgrad.cli.arguments import Data, Fold, Json
+from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ def train(
     training, validation = read(data, vali, fold)
     show_notes(training.notes)
     result = fit(chosen, training, validation, folder=output, resume=resume, quiet=json)
+    if result.stopped == "interrupted":
+        raise stop(f"interrupted and saved; --resume -o {output} goes on")
     if json:
         show_json(_facts(result, output))
     else:
@@ -203,6 +206,13 @@ def _facts(result: Fit, output: Path) -> dict[str, Any]:
 
 
 def _show(result: Fit, output: Path, data: Path) -> None:
-    rows = [(name, value) for name, value in _facts(result, output).items() if name != "history"]
-    show_table(("", ""), rows)
-    console().print(f"Next: rankgrad evaluate {output} {data}")
+    best = result.history[result.best_epoch - 1] if result.history else {}
+    rows = [(name, f"{best[name]:.4f}") for name in result.settings.logged if name in best]
+    if rows:
+        show_table(("validation", f"epoch {result.best_epoch}"), rows)
+    out = console()
+    out.print(
+        f"{len(result.history)} epochs in {result.seconds:.1f} seconds; the ranker of epoch "
+        f"{result.best_epoch} is in {output / 'best'}"
+    )
+    out.print(f"Next: rankgrad evaluate {output} {data}")

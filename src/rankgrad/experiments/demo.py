@@ -59,10 +59,11 @@ def settings_for(size: str, **options: Any) -> Settings:
         "model": "mlp(hidden=[64, 32])",
         "metric": "ndcg@10",
         "metrics": METRICS,
-        "epochs": 12 if size == "small" else 50,
+        "epochs": 10 if size == "small" else 50,
         "patience": None if size == "small" else 10,
         "batch_size": 16 if size == "small" else 64,
-        "list_size": 100 if size == "small" else 240,
+        "list_size": 64 if size == "small" else 240,
+        "schedule": "cosine",
         "learning_rate": 3e-3 if size == "small" else 1e-3,
     }
     return Settings(**shared | options)
