@@ -21,21 +21,27 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"rankgrad {version('rankgrad')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _rankgrad(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and leave.", is_eager=True, callback=_version
+        ),
     ] = False,
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where an error comes from, for bug reports.")
     ] = False,
 ) -> None:
     """Train a ranker directly on the metric you report."""
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"rankgrad {installed('rankgrad')}")
-        raise typer.Exit
 
 
 app.command("demo")(demo.demo)

@@ -47,6 +47,8 @@ def evaluate(
       rankgrad evaluate lightgbm-scores.txt test.txt
       rankgrad evaluate bm25.run test.parquet --json
     """  # noqa: D301
+    import numpy as np
+
     import rankgrad.metrics
     from rankgrad.data import scores as files
     from rankgrad.metrics.evaluate import DEFAULT
@@ -59,7 +61,7 @@ def evaluate(
         scores = files.read(ranker, dataset, order=order)
     result = rankgrad.metrics.evaluate(
         scores,
-        dataset.labels,
+        np.array(dataset.labels),  # a store's are read-only, which PyTorch warns of
         offsets=dataset.offsets,
         metrics=metric or DEFAULT,
     )

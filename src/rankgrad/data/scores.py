@@ -208,7 +208,7 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
         raise ValueError(
             f"{path} has no column 'score'. There are: {', '.join(table.column_names)}"
         )
-    scores = np.asarray(table["score"].to_numpy(), np.float32)
+    scores = np.array(table["score"].to_numpy(), np.float32)
     _check_count(path, len(scores), dataset)
     if "qid" in table.column_names:
         qids = np.array([str(qid) for qid in table["qid"].to_pylist()])

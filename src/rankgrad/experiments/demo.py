@@ -72,7 +72,7 @@ def settings_for(size: str, **options: Any) -> Settings:
 def run(
     size: str = "small",
     *,
-    losses: Mapping[str, str] = LOSSES,
+    losses: Mapping[str, str] | None = None,
     folder: Path | None = None,
     on_data: Callable[[Mapping[str, Dataset]], None] | None = None,
     on_epoch: OnEpoch | None = None,
@@ -82,7 +82,7 @@ def run(
 
     Args:
         size: of the data, see :func:`rankgrad.data.synthetic.splits`.
-        losses: what to compare, with the kind of each.
+        losses: what to compare, with the kind of each; by default :data:`LOSSES`.
         folder: where to keep a run folder for each loss; by default they are not kept.
         on_data: called once the data are there.
         on_epoch: called with the loss and the new line of its history after each epoch.
@@ -94,7 +94,7 @@ def run(
         on_data(data)
     shared = settings_for(size, **options)
     rows, test = [], data["test"]
-    for loss, kind in losses.items():
+    for loss, kind in (losses or LOSSES).items():
         settings = Settings(**shared.model_dump() | {"loss": loss})
         done = fit(
             settings,
