@@ -79,7 +79,7 @@ class Batches:
     >>> batch.labels.tolist(), batch.mask.tolist()
     ([[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]], [[True, False, False], [True, True, True]])
     >>> next(Batches(lists, size=2, flat=True, list_size=2).epoch(0)).offsets
-    tensor([0, 1, 3])
+    tensor([0, 2, 3])
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class Batches:
 
     def _batch(self, lists: Array, draws: Tensor | None) -> Batch:
         lengths, chosen = self.dataset.lengths[lists], None
-        if draws is not None and len(lists) and lengths.max() > self.list_size:
+        if draws is not None and lengths.max(initial=0) > (self.list_size or 0):
             chosen = self._choose(lists, draws)
-            lengths = np.minimum(lengths, self.list_size)
+            lengths = np.minimum(lengths, chosen.shape[-1])
         rows, mask = (self._flat if self.flat else self._padded)(lists, lengths, chosen)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         labels, weights = self._labels[rows], self._weights
@@ -265,7 +265,7 @@ def _like_lengths(
         fit = bisect.bisect_right(
             range(start + 1, len(order) + 1),
             documents,
-            key=lambda end: (end - start) * int(sizes[end - 1]),  # noqa: B023 (used at once)
+            key=lambda end: (end - start) * int(sizes[end - 1]),
         )
         batches.append(order[start : start + max(1, fit)])
         start += max(1, fit)

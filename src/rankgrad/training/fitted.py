@@ -150,7 +150,7 @@ class FittedRanker:
         """
         folder = Path(folder)
         if folder.exists() and not (
-            folder.is_dir() and _FILES >= {f.name for f in folder.iterdir()}
+            folder.is_dir() and {f.name for f in folder.iterdir()} <= _FILES
         ):
             raise FileExistsError(f"{folder} is there and is not a model: choose another place")
         with files.folder(folder) as place:

@@ -1,13 +1,25 @@
-"""Processes: the devices a run trains on, connected by Lightning Fabric."""
+"""Processes: the devices a run trains on, connected by Lightning Fabric.
+
+One process needs nothing. Several are started here, or by ``torchrun``, which also spans machines.
+"""
 
 from __future__ import annotations
 
+import logging
+import mmap
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
+from rankgrad.data.dataset import Dataset
 from rankgrad.training.settings import Settings
+
+_ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
 
 
 def launched() -> bool:
@@ -16,9 +28,10 @@ def launched() -> bool:
 
 
 def connect(settings: Settings) -> Any:
-    """This process's Fabric, connected with the others where there are others."""
+    """The Fabric of this process, connected with the others where there are others."""
     from lightning_fabric import Fabric
 
+    _hush()
     options: dict[str, Any] = {"devices": 1}
     if launched():
         here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
@@ -29,9 +42,95 @@ def connect(settings: Settings) -> Any:
     return fabric
 
 
+def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run ``function(*arguments, fabric)`` in as many new processes; what the first one gives.
+
+    An error that all of them raise, as they do on bad input, is raised here.
+    """
+    from lightning_fabric import Fabric
+
+    kind = accelerator(settings)
+    if kind == "cuda" and settings.devices > torch.cuda.device_count():
+        raise ValueError(
+            f"devices is {settings.devices}, but there are {torch.cuda.device_count()} GPUs"
+        )
+    before = dict(os.environ)
+    fabric = Fabric(
+        accelerator=kind,
+        devices=settings.devices,
+        strategy="ddp_spawn",
+        precision=settings.precision,
+    )
+    try:
+        launch: Any = fabric.launch
+        result = launch(_guarded, partial(function, *arguments))
+    finally:  # the launcher leaves the address of this run there, and the next would take it
+        os.environ.clear()
+        os.environ.update(before)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _guarded(fabric: Any, function: Callable[..., Any]) -> Any:
+    _hush()
+    try:
+        return function(fabric)
+    except (ValueError, OSError) as error:
+        return error
+
+
+def _hush() -> None:
+    """No lines about how the processes found each other: warnings still come through."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+
+
 def accelerator(settings: Settings) -> str:
     """``"cpu"`` or ``"cuda"``."""
     there = torch.cuda.is_available()
     if settings.device == "cuda" and not there:
         raise ValueError("device is cuda, but no GPU is found: take device=cpu or auto")
     return "cuda" if there and settings.device != "cpu" else "cpu"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A data set on its way to another process: what is mapped from a file is mapped again there.
+
+    Without this, a memory map larger than memory would be copied into each process.
+    """
+
+    arrays: dict[str, Any]
+    feature_names: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Sent:
+        """What to send."""
+        arrays = {name: _pack(getattr(dataset, name)) for name in _ARRAYS}
+        return cls(arrays, dataset.feature_names)
+
+    def receive(self) -> Dataset:
+        """The data set again."""
+        arrays = {name: _unpack(array) for name, array in self.arrays.items()}
+        return Dataset(**arrays, feature_names=self.feature_names, check=False)
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def _pack(array: np.ndarray | None) -> Any:
+    # A part of a map says its offset wrong, so only a whole one goes by name.
+    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename:
+        return _File(os.fspath(array.filename), array.dtype.str, array.shape, array.offset)
+    return array
+
+
+def _unpack(array: Any) -> Any:
+    if isinstance(array, _File):
+        return np.memmap(array.path, array.dtype, "r", array.offset, array.shape)
+    return array

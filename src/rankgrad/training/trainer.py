@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +79,10 @@ def fit(
         on_epoch: called with each new entry of the history.
         quiet: show no progress on the terminal.
 
-    >>> from rankgrad.data.synthetic import make
+    >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import Settings, fit
-    >>> settings = Settings(loss="softmax", model="mlp(hidden=[8])", epochs=2, device="cpu")
-    >>> done = fit(settings, make(20, seed=0), make(10, seed=1))
+    >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"])
+    >>> done = fit(Settings(loss="softmax", epochs=2, device="cpu"), lists, lists)
     >>> done.stopped, len(done.history), sorted(done.history[0])
     ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
     """
@@ -90,7 +92,7 @@ def fit(
     path = None if folder is None else Path(folder)
     job = Job(settings, train, vali, path, resume, network, on_epoch, quiet)
     if settings.devices > 1 and not processes.launched():
-        raise ValueError("devices above 1 need torchrun: start as many processes with it")
+        return _fit_in_processes(job)
     return work(processes.connect(settings), job)
 
 
@@ -110,9 +112,16 @@ class Job:
     @property
     def data(self) -> dict[str, Dataset]:
         """The data sets by name."""
-        return (
-            {"train": self.train} if self.vali is None else {"train": self.train, "vali": self.vali}
-        )
+        both = {"train": self.train, "vali": self.vali}
+        return {name: dataset for name, dataset in both.items() if dataset is not None}
+
+    def __getstate__(self) -> dict[str, Any]:
+        sent = {name: processes.Sent.of(dataset) for name, dataset in self.data.items()}
+        return vars(self) | sent
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            vars(self)[name] = value.receive() if isinstance(value, processes.Sent) else value
 
 
 def check_data(train: Dataset, vali: Dataset | None) -> None:
@@ -142,6 +151,22 @@ def work(fabric: Any, job: Job) -> Fit:
     devices = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         return Trainer(fabric, job, run, checkpoint).run()
+
+
+def _fit_in_processes(job: Job) -> Fit:
+    """:func:`fit` in new processes. The model comes back through files, all else as it is."""
+    with tempfile.TemporaryDirectory() as place:
+        done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
+        model = FittedRanker.load(Path(place) / "model", job.network)
+    return Fit(model=model, **done)
+
+
+def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
+    # A network that was sent shares its memory with all processes, so each takes a copy.
+    done = work(fabric, replace(job, network=copy.deepcopy(job.network)))
+    if fabric.global_rank == 0:
+        done.model.save(place)
+    return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
 
 
 def _folder(job: Job) -> tuple[RunFolder, Checkpoint | None]:
@@ -178,6 +203,7 @@ class Trainer:
             self.vali = self._batches(job.vali)
         self.position = Position()
         self.best: dict[str, Tensor] = {}
+        self.asked = False  # to stop, in any of the processes
         torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -191,11 +217,9 @@ class Trainer:
         stopped = self._reason()
         with Progress(self) as progress, Interrupts() as interrupts:
             while stopped is None:
-                if not self._epoch(progress, interrupts):
-                    stopped = "interrupted"
-                    break
-                self._finish_epoch(progress)
-                stopped = self._reason()
+                if self._epoch(progress, interrupts):
+                    self._finish_epoch(progress)
+                stopped = self._reason() or ("interrupted" if self.asked else None)
             if stopped == "interrupted":
                 self._save()
                 progress.interrupted()
@@ -241,11 +265,11 @@ class Trainer:
             sums = self._step(batch, steps, group, whole, interrupts.asked)
             totals += sums[:2]
             progress.step(totals)
-            if whole and position.step < steps and self._interrupted(sums, interrupts):
-                position.loss, position.lists = totals.tolist()
-                return False
+            self.asked = bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+            if self.asked and whole:
+                break
         position.loss, position.lists = totals.tolist()
-        return True
+        return position.step == steps
 
     def _step(self, batch: Batch, steps: int, group: int, whole: bool, interrupted: bool) -> Tensor:
         """One batch: the sum of its lists' losses, their number, and who asks to stop, over all."""
@@ -280,16 +304,16 @@ class Trainer:
                 f"training diverged in epoch {self.position.epoch + 1}: the network gives scores "
                 "that are not finite. Lower learning_rate, or set clip"
             )
-        if len(batch) == 0:
-            return scores.double().sum(), scores.new_zeros((), dtype=torch.float64)
+        if len(batch) == 0:  # of another process's batch; all parameters still take part
+            none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
+            return none.double(), none.new_zeros((), dtype=torch.float64)
         lists = Lists.of(
             scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
         )
         values, defined = self.loss.per_list(lists)
-        return torch.where(defined, values, 0.0).double().sum(), defined.double().sum()
-
-    def _interrupted(self, sums: Tensor, interrupts: Interrupts) -> bool:
-        return bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+        # A loss may not depend on the scores at all, as precision without a cutoff does not.
+        total = torch.where(defined, values, 0.0).double().sum() + 0.0 * lists.scores.sum()
+        return total, defined.double().sum()
 
     def _finish_epoch(self, progress: Progress) -> None:
         position = self.position
@@ -374,16 +398,12 @@ class Trainer:
         device = self.fabric.device
         if device.type == "cuda":
             found["cuda"] = torch.cuda.default_generators[device.index]
-        relaxation = getattr(self.loss, "relaxation", None)
-        for name, owner in (("loss", self.loss), ("relaxation", relaxation)):
-            random = (
-                next((v for v in vars(owner).values() if isinstance(v, Randomness)), None)
-                if owner is not None
-                else None
-            )
-            generator = None if random is None else random._generator(device)
-            if generator is not None:
-                found[name] = generator
+        owners = {"loss": self.loss, "relaxation": getattr(self.loss, "relaxation", None)}
+        for name, owner in owners.items():
+            for value in vars(owner).values() if owner is not None else ():
+                own = value._generator(device) if isinstance(value, Randomness) else None
+                if own is not None:
+                    found[name] = own
         return found
 
     def _restore(self, checkpoint: Checkpoint) -> None:

@@ -52,11 +52,8 @@ def validate(
 
 def score(network: nn.Module, batch: Batch) -> Tensor:
     """The scores of a batch, in the layout of its labels."""
-    scores: Tensor
-    if batch.mask is None:
-        scores = network(batch.features)
-    else:
-        scores = network(batch.features, batch.mask)
+    inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
+    scores: Tensor = network(*inputs)
     if scores.shape != batch.labels.shape:
         raise ValueError(
             f"the network gives scores of shape {tuple(scores.shape)} for features "

@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+import torch
+
+from rankgrad.data import Dataset, store
+from rankgrad.data.batches import BATCHINGS, Batches
+from rankgrad.data.transforms import Pipeline
+
+
+def make(lengths, seed=0, weights=False):
+    random = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    n = int(offsets[-1])
+    features = random.random((n, 3), dtype=np.float32)
+    features[:, 0] = np.arange(n)  # says which item it is
+    return Dataset(
+        features,
+        random.integers(0, 3, n).astype(np.float32),
+        offsets,
+        np.arange(len(lengths)).astype(str),
+        weights=random.random(n, dtype=np.float32) if weights else None,
+    )
+
+
+LENGTHS = [3, 1, 7, 2, 0, 5, 5, 4, 9, 1]
+
+
+def items(batch):
+    """The items of each list of a batch, by number, whatever the layout."""
+    if batch.mask is None:
+        ends = batch.offsets.tolist()
+        numbers = batch.features[:, 0].long().tolist()
+        return [numbers[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    pairs = zip(batch.features[..., 0].long(), batch.mask, strict=True)
+    return [row[inside].tolist() for row, inside in pairs]
+
+
+@pytest.mark.parametrize("memory", [None, 0], ids=["resident", "mapped"])
+@pytest.mark.parametrize("flat", [False, True], ids=["padded", "flat"])
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_an_epoch_has_every_item_once_with_its_label(batching, flat, memory):
+    data = make(LENGTHS, weights=True)
+    batches = Batches(data, batching=batching, size=4, documents=12, flat=flat, memory=memory)
+    assert batches.resident == (memory is None)
+    seen = []
+    for batch in batches.epoch(3):
+        for at, numbers in zip(batch.lists.tolist(), items(batch), strict=True):
+            assert numbers == list(range(data.offsets[at], data.offsets[at + 1]))
+        real = slice(None) if batch.mask is None else batch.mask
+        numbers = batch.features[..., 0][real].long().numpy()
+        np.testing.assert_array_equal(batch.labels[real].numpy(), data.labels[numbers])
+        np.testing.assert_array_equal(batch.weights[real].numpy(), data.weights[numbers])
+        if batch.mask is not None:
+            assert not batch.features[~batch.mask].any()
+        seen += batch.lists.tolist()
+    assert sorted(seen) == [at for at, length in enumerate(LENGTHS) if length]
+    assert batches.steps(3) == len(list(batches.epoch(3)))
+
+
+def test_layouts_and_sources_agree():
+    data = make(LENGTHS)
+    transform = Pipeline(["standardise"]).fit(data.features)
+    options = {"size": 4, "list_size": 3, "transform": transform}
+    resident, mapped, flat = (
+        list(Batches(data, **options, **more).epoch(1))
+        for more in ({}, {"memory": 0}, {"flat": True})
+    )
+    for a, b, c in zip(resident, mapped, flat, strict=True):
+        assert torch.equal(a.features, b.features)
+        assert torch.equal(a.labels, b.labels)
+        assert torch.equal(a.features[a.mask], c.features)
+        assert c.offsets.diff().tolist() == a.mask.sum(-1).tolist()
+
+
+def test_epochs_differ_and_come_again():
+    batches = Batches(make(LENGTHS), size=4)
+    orders = [torch.cat([b.lists for b in batches.epoch(e)]).tolist() for e in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+    other = Batches(make(LENGTHS), size=4, seed=1)
+    assert torch.cat([b.lists for b in other.epoch(0)]).tolist() != orders[0]
+
+
+def test_an_epoch_can_be_taken_up_in_the_middle():
+    batches = Batches(make(LENGTHS), size=2, list_size=3)
+    whole, rest = list(batches.epoch(5)), list(batches.epoch(5, start=2))
+    assert [items(batch) for batch in rest] == [items(batch) for batch in whole[2:]]
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_the_parts_of_all_ranks_are_the_batch(batching):
+    batches = Batches(make(LENGTHS), batching=batching, size=4, documents=12, list_size=3)
+    parts = [list(batches.epoch(0, rank=rank, ranks=3)) for rank in range(3)]
+    for whole, *shares in zip(batches.epoch(0), *parts, strict=True):
+        expected = dict(zip(whole.lists.tolist(), items(whole), strict=True))
+        found = {}
+        for part in shares:
+            found |= dict(zip(part.lists.tolist(), items(part), strict=True))
+        assert found == expected
+
+
+def test_list_size_cuts_long_lists_only_anew_each_epoch_and_not_in_evaluation():
+    data = make([50, 3, 50])
+    batches = Batches(data, size=3, list_size=5)
+    by_epoch = []
+    for epoch in range(3):
+        batch = next(batches.epoch(epoch))
+        chosen = dict(zip(batch.lists.tolist(), items(batch), strict=True))
+        assert chosen[1] == [50, 51, 52]
+        assert len(chosen[0]) == len(set(chosen[0])) == 5
+        assert chosen[0] == sorted(chosen[0])
+        assert set(chosen[0]) <= set(range(50))
+        by_epoch.append(chosen[0])
+    assert by_epoch[0] != by_epoch[1] != by_epoch[2]
+    assert [len(x) for x in items(next(batches.evaluation()))] == [3, 50, 50]
+
+
+def test_every_item_of_a_long_list_is_drawn_equally_often():
+    batches = Batches(make([10]), list_size=3)
+    counts = np.zeros(10)
+    for epoch in range(300):
+        counts[items(next(batches.epoch(epoch)))[0]] += 1
+    assert (abs(counts - 90) < 40).all()
+
+
+def test_batches_by_documents_stay_within_the_budget_with_little_padding():
+    random = np.random.default_rng(0)
+    data = make(random.integers(1, 200, 400))
+    batches = Batches(data, batching="documents", documents=1000)
+    total = 0
+    for batch in batches.epoch(0):
+        assert batch.mask.numel() <= 1000
+        total += batch.mask.numel()
+    assert total < 1.1 * data.n_items
+
+
+def test_a_list_longer_than_the_budget_is_a_batch_by_itself():
+    batches = Batches(make([5, 100, 5]), batching="documents", documents=20)
+    assert sorted(len(batch) for batch in batches.epoch(0)) == [1, 2]
+
+
+def test_evaluation_has_every_list_once_over_all_ranks():
+    batches = Batches(make(LENGTHS))
+    seen = [
+        at
+        for rank in range(3)
+        for batch in batches.evaluation(12, rank=rank, ranks=3)
+        for at in batch.lists.tolist()
+    ]
+    assert sorted(seen) == list(range(len(LENGTHS)))
+
+
+def test_memory_maps_are_read_and_errors_of_the_reading_thread_arrive(tmp_path):
+    data = make(LENGTHS)
+    store.write(data, tmp_path / "store")
+    mapped = store.open(tmp_path / "store")
+    for memory in (None, 0):
+        a = list(Batches(mapped, memory=memory, size=4).epoch(0))
+        b = list(Batches(data, size=4).epoch(0))
+        assert all(torch.equal(x.features, y.features) for x, y in zip(a, b, strict=True))
+    broken = Batches(data, memory=0)
+    broken._labels = broken._labels[:1]
+    with pytest.raises(IndexError):
+        list(broken.epoch(0))
+
+
+def test_leaving_an_epoch_early_ends_the_reading_thread():
+    import threading
+
+    batches = Batches(make([2] * 100), size=1, memory=0).epoch(0)
+    next(batches)
+    batches.close()
+    assert not any(thread.name == "rankgrad-batches" for thread in threading.enumerate())

@@ -1,0 +1,93 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from learnable import lists
+
+from rankgrad.training import FittedRanker, Settings, fitted
+
+MLP, CONTEXT = "mlp(hidden=[8], dropout=0.5)", "context_aware(fc=[8], ff=8, blocks=1)"
+
+
+@pytest.fixture(params=[MLP, CONTEXT])
+def ranker(request, train):
+    return FittedRanker.new(Settings(model=request.param), train.features, train.offsets)
+
+
+def test_saved_and_loaded_it_predicts_the_same(ranker, vali, tmp_path):
+    before = ranker.predict(vali.features, vali.offsets)
+    ranker.save(tmp_path / "model")
+    again = FittedRanker.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(vali.features, vali.offsets), before)
+    assert again.settings == ranker.settings
+    assert {f.name for f in (tmp_path / "model").iterdir()} == {"model.safetensors", "model.json"}
+
+
+def test_blocks_and_lists_apart_give_the_same(ranker, vali, monkeypatch):
+    whole = ranker.predict(vali.features, vali.offsets)
+    monkeypatch.setattr(fitted, "_VALUES", 20)
+    monkeypatch.setattr(fitted, "_DOCUMENTS", 20)
+    np.testing.assert_allclose(ranker.predict(vali.features, vali.offsets), whole, atol=1e-6)
+    for at in range(3):
+        rows = slice(vali.offsets[at], vali.offsets[at + 1])
+        np.testing.assert_allclose(ranker.predict(vali.features[rows]), whole[rows], atol=1e-5)
+
+
+def test_dropout_is_off_and_the_mode_is_kept(ranker, vali):
+    ranker.network.train()
+    first = ranker.predict(vali.features, vali.offsets)
+    np.testing.assert_array_equal(ranker.predict(vali.features, vali.offsets), first)
+    assert ranker.network.training
+
+
+def test_a_model_is_replaced_but_nothing_else_is(ranker, tmp_path):
+    ranker.save(tmp_path / "model")
+    ranker.save(tmp_path / "model")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not a model"):
+        ranker.save(tmp_path / "other")
+
+
+def test_wrong_features_are_named(ranker):
+    with pytest.raises(ValueError, match=r"trained on 5 features, found the shape \[2, 4\]"):
+        ranker.predict(np.zeros((2, 4), np.float32))
+    with pytest.raises(ValueError, match="not finite"):
+        FittedRanker.new(Settings(model=MLP), lists().features).predict(
+            np.full((2, 5), np.nan, np.float32)
+        )
+
+
+def test_damage_is_named(ranker, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no model"):
+        FittedRanker.load(tmp_path)
+    ranker.save(tmp_path / "m")
+    weights = (tmp_path / "m" / "model.safetensors").read_bytes()
+    (tmp_path / "m" / "model.safetensors").write_bytes(weights[:-10])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        FittedRanker.load(tmp_path / "m")
+    manifest = json.loads((tmp_path / "m" / "model.json").read_text())
+    (tmp_path / "m" / "model.json").write_text(json.dumps(manifest | {"version": 99}))
+    with pytest.raises(ValueError, match="format version 99"):
+        FittedRanker.load(tmp_path / "m")
+    (tmp_path / "m" / "model.json").write_text("{")
+    with pytest.raises(ValueError, match=r"model\.json is damaged"):
+        FittedRanker.load(tmp_path / "m")
+
+
+def test_a_network_of_ones_own_is_asked_for_on_loading(train, tmp_path):
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(5, 1)
+
+        def forward(self, features, mask):
+            return self.linear(features).squeeze(-1)
+
+    ranker = FittedRanker.new(Settings(), train.features, network=Own())
+    ranker.save(tmp_path / "m")
+    with pytest.raises(ValueError, match="network of your own"):
+        FittedRanker.load(tmp_path / "m")
+    again = FittedRanker.load(tmp_path / "m", network=Own())
+    np.testing.assert_array_equal(again.predict(train.features), ranker.predict(train.features))

@@ -1,0 +1,77 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from training import together
+from learnable import lists
+
+from rankgrad.data import store
+from rankgrad.training import RunFolder, Settings, fit
+from rankgrad.training.processes import Sent
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def compare(one, several):
+    """The same up to rounding, epoch by epoch and weight by weight."""
+    for a, b in zip(one["history"], several["history"], strict=True):
+        assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, rel=1e-4)
+    for name, tensor in one["weights"].items():
+        np.testing.assert_allclose(several["weights"][name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
+    paths = [str(TESTS), str(TESTS.parent / "src")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", str(TESTS / "training" / "together.py"), str(tmp_path)),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    for name in together.VARIANTS:
+        alone = together.trained(name)
+        compare(alone, first[name])
+        assert first[name]["weights"] == second[name]["weights"]
+        assert RunFolder.open(tmp_path / name).history == first[name]["history"]
+
+
+@pytest.mark.slow
+def test_fit_starts_processes_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    train, vali = together.data()
+    options = together.SHARED | {"model": "mlp(hidden=[8])"}
+    before = dict(os.environ)
+    two = fit(Settings(**options, devices=2), train, vali, folder=tmp_path / "run")
+    one = fit(Settings(**options), train, vali)
+    assert dict(os.environ) == before
+    for a, b in zip(one.history, two.history, strict=True):
+        assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, rel=1e-4)
+    torch.testing.assert_close(one.model.tensors(), two.model.tensors(), rtol=1e-3, atol=1e-4)
+    with pytest.raises(FileExistsError, match="is there already"):
+        fit(Settings(**options, devices=2), train, vali, folder=tmp_path / "run")
+
+
+def test_memory_maps_travel_by_name(tmp_path):
+    import pickle
+
+    data = lists(5, 0, features=300)
+    store.write(data, tmp_path / "store")
+    mapped = store.open(tmp_path / "store")
+    sent = pickle.dumps(Sent.of(mapped))
+    assert len(sent) < data.features.nbytes
+    again = pickle.loads(sent).receive()
+    assert isinstance(again.features, np.memmap)
+    assert again.checksum() == data.checksum()
+    part = mapped.select([2, 3])
+    assert pickle.loads(pickle.dumps(Sent.of(part))).receive().checksum() == part.checksum()

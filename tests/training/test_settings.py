@@ -1,0 +1,57 @@
+import pytest
+
+from rankgrad.training import Settings
+
+
+def test_toml_brings_back_every_setting():
+    settings = Settings(
+        loss="neural_ndcg@10(temperature=exponential(start=10.0, end=0.1))",
+        model="context_aware(fc=[8], ff=16)",
+        metric="arp",
+        metrics=["rr"],
+        transforms=[],
+        optimizer="sgd(momentum=0.9)",
+        schedule="step(every=10)",
+        patience=None,
+        list_size=240,
+        clip=1.5,
+    )
+    assert Settings.from_toml(settings.to_toml()) == settings
+    assert 'patience = "none"' in settings.to_toml()
+    assert settings.logged == ("arp", "rr")
+
+
+def test_presets_are_spelled_out():
+    assert Settings(model="comparison").model == "mlp(hidden=[5])"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"loss": "aprox_ndcg"}, "loss: unknown loss 'aprox_ndcg'. Did you mean 'approx_ndcg'?"),
+        ({"loss": 'mse(reduction="none")'}, "loss: .* training takes mean or sum"),
+        ({"model": "mlp(hidden=[0])"}, "model: each size in hidden"),
+        ({"metric": "ndgc"}, "metric: unknown metric"),
+        ({"transforms": ["zscore"]}, "transforms: unknown transform"),
+        ({"optimizer": "adamm"}, "optimizer: unknown optimizer"),
+        ({"schedule": "step(every=0)"}, "schedule: every must be a whole number"),
+        ({"epochs": 0}, "epochs should be greater than or equal to 1, found 0"),
+        ({"learning_rate": "fast"}, "learning_rate should be a valid number.* found 'fast'"),
+        ({"batching": "lists"}, "batching should be 'queries', 'documents' or 'query'"),
+        ({"learning_rat": 1.0}, "no setting 'learning_rat'. Did you mean 'learning_rate'"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(options, says):
+    with pytest.raises(ValueError, match=says) as error:
+        Settings(**options)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().epochs = 3
+
+
+def test_broken_toml_says_so():
+    with pytest.raises(ValueError, match="not TOML"):
+        Settings.from_toml("loss = ")

@@ -1,0 +1,253 @@
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+from learnable import lists
+
+import rankgrad
+from rankgrad import losses
+from rankgrad.training import RunFolder, Settings, fit
+
+SMALL = {
+    "model": "mlp(hidden=[8])",
+    "epochs": 3,
+    "batch_size": 8,
+    "learning_rate": 0.01,
+    "metrics": (),
+    "device": "cpu",
+}
+
+
+def small(**options):
+    return Settings(**SMALL | options)
+
+
+@pytest.mark.parametrize("loss", ["approx_ndcg", "softmax", "lambdarank", "mse"])
+def test_it_learns(loss, train, vali):
+    test = lists(30, 2)
+    done = fit(small(loss=loss, epochs=15, learning_rate=0.03), train, vali)
+    scores = done.model.predict(test.features, test.offsets)
+    assert rankgrad.evaluate(scores, test.labels, offsets=test.offsets)["ndcg@10"] > 0.8
+    assert done.history[-1]["loss"] < done.history[0]["loss"]
+    assert done.best_value == max(line["ndcg@10"] for line in done.history)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(name for name in losses.names() if "_" not in name),
+        "approx_precision",  # without a cutoff it does not depend on the scores
+        "gumbel_neural_ndcg@3(seed=1)",
+        "pirank_arp",
+        "smoothi_ap@5",
+    ],
+)
+def test_every_loss_trains(loss, train):
+    done = fit(small(loss=loss, epochs=1), train.select(range(10)))
+    assert np.isfinite(done.history[0]["loss"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batching": "documents", "documents": 64},
+        {"batching": "query", "epochs": 1},
+        {"list_size": 4},
+        {"clip": 0.1, "accumulate": 3},
+        {"precision": "bf16-mixed"},
+        {"memory": 0},
+        {"optimizer": "adagrad", "schedule": "step(every=1)"},
+        {"model": "context_aware(fc=[8], ff=8, blocks=1)"},
+        {"transforms": []},
+    ],
+    ids=str,
+)
+def test_options_train_and_the_reported_metric_is_that_of_the_model(options, train, vali):
+    done = fit(small(**options), train, vali)
+    scores = done.model.predict(vali.features, vali.offsets)
+    exact = rankgrad.evaluate(scores, vali.labels, offsets=vali.offsets, metrics=["ndcg@10"])
+    assert exact["ndcg@10"] == pytest.approx(done.best_value, abs=1e-5)
+
+
+def test_the_same_again_and_pytorchs_random_numbers_untouched(train, vali):
+    settings = small(model="mlp(hidden=[8], dropout=0.5)")
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    a, b = fit(settings, train, vali), fit(settings, train, vali)
+    assert torch.equal(torch.rand(3), expected)
+    for name, tensor in a.model.tensors().items():
+        assert torch.equal(tensor, b.model.tensors()[name])
+    c = fit(small(model="mlp(hidden=[8], dropout=0.5)", seed=1), train, vali)
+    assert c.history[0]["loss"] != a.history[0]["loss"]
+
+
+def test_the_loss_is_the_mean_over_lists_on_which_it_is_defined(train):
+    empty = train.labels.copy()
+    empty[: train.offsets[10]] = 0
+    from dataclasses import replace
+
+    train = replace(train, labels=empty)
+    settings = small(optimizer="sgd", learning_rate=1e-12, epochs=1)
+    done = fit(settings, train)
+    scores = done.model.predict(train.features, train.offsets)
+    exact = losses.get(settings.loss)(scores, train.labels, offsets=train.offsets)
+    assert done.history[0]["loss"] == pytest.approx(float(exact), abs=1e-5)
+
+
+def test_weights_matter(train):
+    weighted = lists(40, 0, weights=True)
+    a, b = fit(small(), train), fit(small(), weighted)
+    assert a.history[-1]["loss"] != b.history[-1]["loss"]
+
+
+def test_accumulated_batches_make_one_step(train):
+    # With a constant number of defined lists, 2 batches of 4 are one batch of 8.
+    data = train.select(range(24))
+    options = {"loss": "mse", "optimizer": "sgd", "epochs": 1, "transforms": []}
+    a = fit(small(batch_size=8, **options), data)
+    b = fit(small(batch_size=4, accumulate=2, **options), data)
+    for name, tensor in a.model.tensors().items():
+        torch.testing.assert_close(tensor, b.model.tensors()[name])
+
+
+def test_patience_and_best_epoch(train, vali):
+    done = fit(small(epochs=50, patience=2, learning_rate=0.1), train, vali)
+    values = [line["ndcg@10"] for line in done.history]
+    assert done.stopped == "patience"
+    assert done.best_epoch == int(np.argmax(values)) + 1 == len(values) - 2
+
+
+def test_lower_is_better_where_it_is(train, vali):
+    done = fit(small(metric="arp", epochs=5), train, vali)
+    values = [line["arp"] for line in done.history]
+    assert done.best_value == min(values)
+    assert done.best_epoch == int(np.argmin(values)) + 1
+
+
+def test_without_validation_the_last_epoch_is_taken(train):
+    done = fit(small(), train)
+    assert (done.best_epoch, done.best_value, done.stopped) == (3, None, "epochs")
+
+
+def test_schedules_follow_training(train):
+    seen = []
+
+    class Spy(losses.Softmax):
+        def per_list(self, given):
+            seen.append(self.progress)
+            return super().per_list(given)
+
+    losses.losses.register("spy")(Spy)
+    Spy.name = "spy"
+    try:
+        done = fit(small(loss="spy", batch_size=20, epochs=2, schedule="step(every=1)"), train)
+    finally:
+        del losses.losses._makers["spy"]
+    assert seen == [0, 0.25, 0.5, 0.75]
+    assert [line["learning_rate"] for line in done.history] == [0.01, 0.001]
+
+
+def test_a_module_of_ones_own(train, vali):
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(5, 1)
+
+        def forward(self, features, mask):
+            assert mask.shape == features.shape[:2]
+            return self.linear(features).squeeze(-1)
+
+    done = fit(small(epochs=10, learning_rate=0.1), train, vali, network=Own())
+    assert done.best_value > 0.7
+
+    class Wrong(Own):
+        def forward(self, features, mask):
+            return self.linear(features)
+
+    with pytest.raises(ValueError, match="the network gives scores of shape"):
+        fit(small(), train, network=Wrong())
+
+
+def test_divergence_is_said(train):
+    with pytest.raises(ValueError, match="diverged in epoch 1.*learning_rate"):
+        fit(small(loss="mse", optimizer="sgd", learning_rate=1e30), train)
+
+
+def test_bad_data_is_said(train):
+    with pytest.raises(ValueError, match="no items in the training data"):
+        fit(small(), train.select([]))
+    with pytest.raises(ValueError, match="training data have 5 features, the validation data 4"):
+        fit(small(), train, lists(features=4))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no GPU is found"):
+            fit(small(device="cuda"), train)
+
+
+def test_the_run_folder(train, vali, tmp_path):
+    lines = []
+    done = fit(small(), train, vali, folder=tmp_path / "run", on_epoch=lines.append)
+    run = RunFolder.open(tmp_path / "run")
+    assert run.settings == done.settings
+    assert run.history == done.history == lines
+    assert run.facts["data"]["train"]["checksum"] == train.checksum()
+    assert {"rankgrad", "torch", "python"} <= set(run.facts["versions"])
+    assert run.facts["command"]
+    expected = done.model.predict(vali.features)
+    np.testing.assert_array_equal(run.best().predict(vali.features), expected)
+    assert not list((tmp_path / "run").glob(".*"))
+    with pytest.raises(FileExistsError, match="is there already: resume it"):
+        fit(small(), train, vali, folder=tmp_path / "run")
+
+
+def test_resuming_a_finished_run_gives_its_result(train, vali, tmp_path):
+    done = fit(small(), train, vali, folder=tmp_path / "run")
+    again = fit(small(), train, vali, folder=tmp_path / "run", resume=True)
+    assert again.history == done.history
+    assert (again.best_epoch, again.stopped) == (done.best_epoch, done.stopped)
+    np.testing.assert_array_equal(
+        again.model.predict(vali.features), done.model.predict(vali.features)
+    )
+
+
+def test_resuming_with_something_else_is_refused(train, vali, tmp_path):
+    fit(small(), train, vali, folder=tmp_path / "run")
+    with pytest.raises(ValueError, match="other settings; learning_rate: 0.5, not 0.01"):
+        fit(small(learning_rate=0.5), train, vali, folder=tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="the train data are not those"):
+        fit(small(), vali, vali, folder=tmp_path / "run", resume=True)
+    with pytest.raises(FileNotFoundError, match="is not there: nothing to resume"):
+        fit(small(), train, vali, folder=tmp_path / "none", resume=True)
+    with pytest.raises(ValueError, match="resume needs the folder"):
+        fit(small(), train, vali, resume=True)
+
+
+@pytest.mark.parametrize("batch_size", [8, 100], ids=["in an epoch", "after an epoch"])
+def test_ctrl_c_saves_and_the_rest_is_the_same(train, vali, tmp_path, capsys, batch_size):
+    settings = small(model="mlp(hidden=[8], dropout=0.5)", batch_size=batch_size, epochs=4)
+
+    def interrupt(line):
+        if line["epoch"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    whole = fit(settings, train, vali)
+    first = fit(settings, train, vali, folder=tmp_path / "run", on_epoch=interrupt, quiet=False)
+    assert first.stopped == "interrupted"
+    assert "resume" in capsys.readouterr().err
+    state = json.loads((tmp_path / "run" / "last" / "state.json").read_text())
+    assert (state["epoch"], state["step"]) == ((2, 1) if batch_size == 8 else (3, 0))
+    rest = fit(settings, train, vali, folder=tmp_path / "run", resume=True)
+    assert rest.stopped == "epochs"
+    for a, b in zip(whole.history, rest.history, strict=True):
+        assert a | {"seconds": 0} == b | {"seconds": 0}
+    for name, tensor in whole.model.tensors().items():
+        assert torch.equal(tensor, rest.model.tensors()[name])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_tensorboard_where_it_is_installed(train, tmp_path):
+    pytest.importorskip("tensorboard")
+    fit(small(tensorboard=True), train, folder=tmp_path / "run")
+    assert list((tmp_path / "run").glob("events.*"))

@@ -1,0 +1,44 @@
+"""Training in several processes, as a program: torchrun together.py OUT. The test starts it."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from learnable import lists
+
+from rankgrad.training import Settings, fit
+
+SHARED = {"epochs": 2, "batch_size": 7, "learning_rate": 0.01, "device": "cpu"}
+VARIANTS = {
+    "batch norm": {"model": "mlp(hidden=[8], batch_norm=true)", "clip": 0.5},
+    "lists left out": {"model": "mlp(hidden=[8])", "loss": "lambdarank", "accumulate": 2},
+    "attention": {"model": "context_aware(fc=[8], ff=8, blocks=1, dropout=0.0)"},
+    "fewer lists than processes": {
+        "model": "context_aware(fc=[8], ff=8, blocks=1, dropout=0.0)",
+        "batching": "query",
+        "epochs": 1,
+    },
+    "by documents": {"model": "mlp(hidden=[8])", "batching": "documents", "documents": 60},
+}
+
+
+def data():
+    train = lists(23, 0, weights=True)
+    train.labels[: train.offsets[6]] = 0  # nothing to learn from these
+    return train, lists(11, 1)
+
+
+def trained(name, folder=None):
+    done = fit(Settings(**SHARED | VARIANTS[name]), *data(), folder=folder)
+    weights = {k: v.tolist() for k, v in done.model.tensors().items()}
+    return {"history": done.history, "weights": weights}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    out = Path(sys.argv[1])
+    results = {name: trained(name, out / name) for name in VARIANTS}
+    rank = torch.distributed.get_rank()
+    assert torch.distributed.get_world_size() == 2
+    (out / f"{rank}.json").write_text(json.dumps(results))
