@@ -59,7 +59,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     >>> X, qid = random.normal(size=(200, 5)), random.integers(0, 20, 200)
     >>> y = (X[:, 0] > 0.5).astype(int)
     >>> ranker = Ranker("softmax", epochs=30, learning_rate=0.01).fit(X, y, qid=qid)
-    >>> ranker.predict(X).shape, ranker.score(X, y, qid=qid) > 0.95
+    >>> ranker.predict(X).shape, ranker.score(X, y, qid=qid) > 0.8
     ((200,), True)
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,6 +144,8 @@ def train(
     result = fit(chosen, training, validation, folder=output, resume=resume, quiet=json)
     if result.stopped == "interrupted":
         raise stop(f"interrupted and saved; --resume -o {output} goes on")
+    if os.environ.get("RANK", "0") != "0":
+        return  # under torchrun, the first process speaks for all
     if json:
         show_json(_facts(result, output))
     else:

@@ -56,10 +56,10 @@ def settings_for(size: str, **options: Any) -> Settings:
     The small size is made for two cores, the others for a GPU.
     """
     shared: dict[str, Any] = {
-        "model": "mlp(hidden=[64, 32])",
+        "model": "mlp(hidden=[64, 32], dropout=0.2)",
         "metric": "ndcg@10",
         "metrics": METRICS,
-        "epochs": 10 if size == "small" else 50,
+        "epochs": 16 if size == "small" else 50,
         "patience": None if size == "small" else 10,
         "batch_size": 16 if size == "small" else 64,
         "list_size": 64 if size == "small" else 240,
