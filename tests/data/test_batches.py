@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,7 @@ def items(batch):
     if batch.mask is None:
         ends = batch.offsets.tolist()
         numbers = batch.features[:, 0].long().tolist()
-        return [numbers[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [numbers[a:b] for a, b in pairwise(ends)]
     pairs = zip(batch.features[..., 0].long(), batch.mask, strict=True)
     return [row[inside].tolist() for row, inside in pairs]
 

@@ -19,7 +19,7 @@ from rankgrad.training import Settings, fit, processes
 SETTINGS = Settings(
     loss="gumbel_neural_ndcg@5(seed=3)",  # numbers of its own
     model="mlp(hidden=[8], dropout=0.5, batch_norm=true)",
-    epochs=5,
+    epochs=3,
     batch_size=8,
     list_size=6,
     learning_rate=0.01,
@@ -80,7 +80,7 @@ def main():
             kills += ended != 0
         assert result(folder) == expected, f"killed at a moment, trial {trial}"
     for trial in range(6):  # at a write to the disk, where damage is done
-        folder, strike = place / f"write{trial}", dice.randrange(6, 110)
+        folder, strike = place / f"write{trial}", dice.randrange(6, 80)
         kills += os.waitpid(child(folder, strike), 0)[1] != 0
         assert os.waitpid(child(folder), 0)[1] == 0
         assert result(folder) == expected, f"killed at write {strike}"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training import together
 from learnable import lists
+from training import together
 
 from rankgrad.data import store
 from rankgrad.training import RunFolder, Settings, fit

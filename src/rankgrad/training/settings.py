@@ -72,9 +72,9 @@ class Settings(BaseModel):
     model: str = "mlp(hidden=[64], dropout=0.3)"
     metric: str = "ndcg@10"
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
-    transforms: tuple[str, ...] = ("drop_constant", "log1p", "standardise", "clip(limit=5.0)")
+    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardise")
     optimizer: str = "adamw"
-    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
     schedule: str = "constant"
     epochs: Count = 100
