@@ -134,9 +134,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             eval_qid: the ``qid`` of its rows, in a list if ``eval_set`` is in one.
             eval_group: instead, its ``group``.
         """
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2
-        )
+        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def show_notes(notes: Iterable[str]) -> None:
 
 
 def _is_number(text: str) -> bool:
-    return text[:1].isdigit() or text[:1] in ("-", "")
+    """Whether a cell is a number, a range of them, one with its error, or none."""
+    return re.fullmatch(r"-|-?[\d.,]+(( to |\s±)[\d.,]+)?", text) is not None
 
 
 def _plain(value: Any) -> Any:

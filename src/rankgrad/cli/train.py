@@ -149,7 +149,7 @@ def train(
     if json:
         show_json(_facts(result, output))
     else:
-        _show(result, output, data)
+        _show(result, output, data, fold)
 
 
 def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Dataset | None]:
@@ -208,7 +208,7 @@ def _facts(result: Fit, output: Path) -> dict[str, Any]:
     }
 
 
-def _show(result: Fit, output: Path, data: Path) -> None:
+def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
     best = result.history[result.best_epoch - 1] if result.history else {}
     rows = [(name, f"{best[name]:.4f}") for name in result.settings.logged if name in best]
     if rows:
@@ -218,4 +218,5 @@ def _show(result: Fit, output: Path, data: Path) -> None:
         f"{len(result.history)} epochs in {result.seconds:.1f} seconds; the ranker of epoch "
         f"{result.best_epoch} is in {output / 'best'}"
     )
-    out.print(f"Next: rankgrad evaluate {output} {data}")
+    which = "" if fold is None else f" --fold {fold}"
+    out.print(f"Next: rankgrad evaluate {output} {data}{which}")
