@@ -61,8 +61,8 @@ def evaluate(
         scores = files.read(ranker, dataset, order=order)
     result = rankgrad.metrics.evaluate(
         scores,
-        np.array(dataset.labels),  # a store's are read-only, which PyTorch warns of
-        offsets=dataset.offsets,
+        np.array(dataset.labels),  # a store's arrays are read-only, which PyTorch warns of
+        offsets=np.array(dataset.offsets),
         metrics=metric or DEFAULT,
     )
     if json:
