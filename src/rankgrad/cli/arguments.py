@@ -1,0 +1,68 @@
+"""Arguments that several commands take, and the data they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rankgrad.data import Dataset
+
+Data = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA",
+        help="A LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV file, a store, or "
+        "a folder of splits or folds of these.",
+        show_default=False,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="Which split of a folder: train, vali or test.", show_default="test, for a folder"
+    ),
+]
+Fold = Annotated[
+    int | None, typer.Option(help="Which fold of a folder of folds: 1 for Fold1.", min=0)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda: where the ranker runs.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        "-m",
+        help="A metric, such as ndcg@10 or 'ndcg(empty=1)'; give it several times for several. "
+        "See `rankgrad metrics`.",
+        show_default="ndcg@5, ndcg@10, ap, rr",
+    ),
+]
+
+
+def place(path: Path, split: str | None, fold: int | None) -> Path:
+    """The file or store that a path, a split (``test`` by default) and a fold name."""
+    from rankgrad.data import layout, store
+
+    if path.is_file() or store.is_store(path):
+        if split is not None or fold is not None:
+            raise ValueError(f"{path} is not a folder of splits: leave out --split and --fold")
+        return path
+    found = layout.splits(path, fold)
+    name = layout.split_name(split or "test")
+    if name not in found:
+        raise ValueError(f"{path} has no split {name!r}. There are: {', '.join(found)}")
+    return found[name]
+
+
+def load(path: Path, split: str | None, fold: int | None, n_features: int | None = None) -> Dataset:
+    """Read what :func:`place` names."""
+    import rankgrad.data
+
+    file = place(path, split, fold)
+    if file != path:
+        return rankgrad.data.load(path, split=split or "test", fold=fold, n_features=n_features)
+    return rankgrad.data.load(path, n_features=n_features)

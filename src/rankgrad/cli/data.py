@@ -1,0 +1,132 @@
+"""``rankgrad data``: the known data sets, or what a path holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankgrad.cli.arguments import Fold, Json
+from rankgrad.cli.printing import show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.data import Dataset
+    from rankgrad.data.catalog import Entry
+
+_GRADES = 8  # distinct labels that are counted one by one
+
+
+def data(
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DATA]", help="Tell what this holds.", show_default=False),
+    ] = None,
+    fold: Fold = None,
+    json: Json = False,
+) -> None:
+    """Tell what a file, store or folder holds; without one, the data sets that are known.
+
+    \b
+    Examples:
+      rankgrad data
+      rankgrad data train.txt
+      rankgrad data MSLR-WEB30K --fold 1
+    """  # noqa: D301
+    if path is None:
+        return _catalog(json)
+    facts = {name: describe(dataset) for name, dataset in _read(path, fold).items()}
+    if json:
+        show_json(facts)
+    else:
+        show_data(facts, title=str(path))
+
+
+def _read(path: Path, fold: int | None) -> dict[str, Dataset]:
+    """The splits of a folder, or one data set under the name of its file."""
+    from rankgrad.data import load, load_splits, store
+
+    if path.is_file() or store.is_store(path):
+        return {path.name: load(path, fold=fold)}
+    return load_splits(path, fold)
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """A data set in numbers."""
+    import numpy as np
+
+    lengths = np.diff(dataset.offsets)
+    values, counts = np.unique(dataset.labels, return_counts=True)
+    graded = {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
+    return {
+        "lists": len(dataset),
+        "items": dataset.n_items,
+        "features": dataset.n_features,
+        "lengths": [int(lengths.min()), int(lengths.max())] if len(lengths) else None,
+        "labels": graded if len(graded) <= _GRADES else None,
+        "label_range": [float(values[0]), float(values[-1])] if len(values) else None,
+        "weights": dataset.weights is not None,
+        "notes": list(dataset.notes),
+    }
+
+
+def show_data(facts: dict[str, dict[str, Any]], title: str) -> None:
+    """A row for each data set that :func:`describe` described, and notes on how it was read."""
+    rows = []
+    for name, fact in facts.items():
+        counts = (f"{fact[key]:,}" for key in ("lists", "items", "features"))
+        rows.append((name, *counts, _range(fact["lengths"]), _labels(fact)))
+    columns = ("", "lists", "items", "features", "items per list", "labels")
+    show_table(columns, rows, title=title)
+    for name, fact in facts.items():
+        show_notes(f"{name}: {note}" for note in fact["notes"])
+
+
+def _range(ends: list[float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:,g} to {ends[1]:,g}"
+
+
+def _labels(fact: dict[str, Any]) -> str:
+    if fact["labels"] is None:
+        return _range(fact["label_range"])
+    items = max(1, fact["items"])
+    return ", ".join(f"{label}: {count / items:.1%}" for label, count in fact["labels"].items())
+
+
+def _catalog(json: bool) -> None:
+    from rankgrad.data import catalog
+
+    if json:
+        return show_json([_entry(entry) for entry in catalog.ENTRIES])
+    rows = [
+        (
+            entry.name,
+            f"{entry.total.queries:,}",
+            f"{entry.total.documents:,}",
+            entry.features,
+            entry.folds or "-",
+            entry.url,
+        )
+        for entry in catalog.ENTRIES
+    ]
+    show_table(
+        ("data set", "lists", "items", "features", "folds", "where a person gets it"),
+        rows,
+        under=[
+            "A folder of one of these is recognised and checked against its published counts.",
+            "rankgrad demo needs none of them: it simulates its own.",
+        ],
+    )
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "url": entry.url,
+        "licence": entry.licence,
+        "lists": entry.total.queries,
+        "items": entry.total.documents,
+        "features": entry.features,
+        "folds": entry.folds,
+    }

@@ -1,0 +1,74 @@
+"""Errors of the user's making: one line on standard error and exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import warnings
+from typing import Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+#: What the library raises for bad input, or the machine for what it cannot give.
+EXPECTED = (ValueError, OSError, ImportError, MemoryError)
+
+
+class Commands(TyperGroup):
+    """The group of commands, which turns expected errors and warnings into single lines."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                raise stop("interrupted; what was finished before is kept") from None
+            except EXPECTED as error:
+                if ctx.params.get("traceback") or _is_closed_pipe(error):
+                    raise
+                raise stop(in_words(error)) from None
+            except RuntimeError as error:
+                # PyTorch has no type of its own for an exhausted device on all its versions.
+                if ctx.params.get("traceback") or "out of memory" not in str(error):
+                    raise
+                raise stop(f"{in_words(error)}; a smaller --batch-size needs less") from None
+
+
+def stop(text: str) -> typer.Exit:
+    """Print an error in one line; the exit to raise."""
+    typer.echo(f"rankgrad: {text}", err=True)
+    return typer.Exit(2)
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, in one line.
+
+    >>> from rankgrad.cli.errors import in_words
+    >>> in_words(OSError(28, "No space left on device", "runs/a"))
+    'runs/a: No space left on device; make room and try again'
+    """
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error})" if str(error) else "not enough memory"
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return f"{where}{error.strerror}{'; make room and try again' if full else ''}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _is_closed_pipe(error: BaseException) -> bool:
+    """Whether the reader of our output, such as ``head``, has gone: no error."""
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"rankgrad: warning: {message}", file=file or sys.stderr)

@@ -1,0 +1,104 @@
+"""``rankgrad evaluate``: exact metrics of a trained ranker, or of scores from anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load, place
+from rankgrad.cli.predict import score
+from rankgrad.cli.printing import show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.experiments.significance import Interval
+    from rankgrad.metrics import Evaluation
+
+Ranker = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|SCORES",
+        help="A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a "
+        "column 'score', or a TREC run.",
+        show_default=False,
+    ),
+]
+
+
+def evaluate(
+    ranker: Ranker,
+    data: Data,
+    split: Split = None,
+    fold: Fold = None,
+    metric: Metrics = None,
+    device: Device = "auto",
+    per_list: Annotated[
+        bool, typer.Option("--per-list", help="With --json, also the values of each list.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Evaluate a trained ranker, or scores from anywhere, with exact metrics.
+
+    \b
+    Examples:
+      rankgrad evaluate runs/neural MSLR-WEB30K --fold 1
+      rankgrad evaluate runs/neural test.txt -m ndcg@10 -m 'ndcg@10(empty=1)'
+      rankgrad evaluate lightgbm-scores.txt test.txt
+      rankgrad evaluate bm25.run test.parquet --json
+    """  # noqa: D301
+    import numpy as np
+
+    import rankgrad.metrics
+    from rankgrad.data import scores as files
+    from rankgrad.metrics.evaluate import DEFAULT
+
+    if ranker.is_dir():
+        dataset, scores = score(ranker, data, split, fold, device)
+    else:
+        dataset = load(data, split, fold)
+        order = files.file_order(place(data, split, fold), dataset)
+        scores = files.read(ranker, dataset, order=order)
+    result = rankgrad.metrics.evaluate(
+        scores,
+        np.array(dataset.labels),  # a store's arrays are read-only, which PyTorch warns of
+        offsets=np.array(dataset.offsets),
+        metrics=metric or DEFAULT,
+    )
+    if json:
+        show_json(_facts(result, dataset.qids.tolist() if per_list else None))
+    else:
+        _show(result, title=f"{ranker} on {data}")
+    show_notes(dataset.notes)
+
+
+def _intervals(result: Evaluation) -> dict[str, Interval]:
+    from rankgrad.experiments.significance import bootstrap_interval
+
+    return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
+
+
+def _facts(result: Evaluation, qids: list[str] | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "lists": result.lists,
+        "mean": dict(result.mean),
+        "interval95": _intervals(result),
+        "without_relevant": dict(result.without_relevant),
+        "conventions": {
+            str(metric): {"empty": metric.empty, "ties": metric.ties} for metric in result.metrics
+        },
+    }
+    if qids is not None:
+        values = {name: values.tolist() for name, values in result.per_list.items()}
+        facts["per_list"] = {"qid": qids, **values}
+    return facts
+
+
+def _show(result: Evaluation, title: str) -> None:
+    rows = [
+        (name, f"{result.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
+        for name, (low, high) in _intervals(result).items()
+    ]
+    columns = ("metric", "mean", "95% interval")
+    conventions = str(result).splitlines()[len(result.metrics) :]
+    show_table(columns, rows, title=title, under=conventions)

@@ -1,0 +1,124 @@
+"""``rankgrad import``: data of any kind into a store, or into Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankgrad.cli.arguments import Fold, Json, Overwrite
+from rankgrad.cli.data import describe, show_data
+from rankgrad.cli.printing import show_json
+
+if TYPE_CHECKING:
+    from rankgrad.data import Dataset
+
+
+def import_(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="A file, or a folder of splits or folds; several LETOR files become one data set.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The store to write, or a .parquet file.", show_default=False
+        ),
+    ],
+    fold: Fold = None,
+    query: Annotated[str, typer.Option(help="Columnar files: the column of query ids.")] = "qid",
+    label: Annotated[str, typer.Option(help="Columnar files: the column of labels.")] = "label",
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Columnar files: a column to take as a feature; several times for several.",
+            show_default="all other numbers",
+        ),
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Columnar files: the column of item weights.")
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="Columnar files: the column of item ids.")] = None,
+    fill: Annotated[
+        float | None, typer.Option(help="Columnar files: the value for missing features.")
+    ] = None,
+    docids: Annotated[
+        bool, typer.Option("--docids", help="LETOR files: item ids from 'docid = X' in comments.")
+    ] = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Bring data into a store, which opens at once whatever its size.
+
+    A folder of splits becomes a folder of stores; one of folds, a folder of those. Known data sets
+    are checked against their published counts.
+
+    \b
+    Examples:
+      rankgrad import train.txt.gz -o train.store
+      rankgrad import MSLR-WEB30K -o web30k
+      rankgrad import MSLR-WEB30K --fold 1 -o web30k-fold1
+      rankgrad import part1.txt part2.txt -o all.store
+      rankgrad import log.csv --query session --label clicks -o log.store
+      rankgrad import train.txt -o train.parquet
+    """  # noqa: D301
+    from rankgrad.data import columnar, folds, store
+
+    if not output.parent.is_dir():
+        raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
+    columns = {
+        "query": query,
+        "label": label,
+        "features": feature,
+        "weight": weight,
+        "id": id,
+        "fill": fill,
+    }
+    source = sources[0]
+    if len(sources) == 1 and source.is_dir() and not store.is_store(source):
+        parts: dict[Path, int | None] = {output: fold}
+        if fold is None and folds(source):
+            parts = {output / f"Fold{number}": number for number in folds(source)}
+        facts = {
+            place: _import_splits(source, part, place, overwrite) for place, part in parts.items()
+        }
+    else:
+        dataset = _read(sources, docids, fold, columns)
+        if columnar.suffix(output) in columnar.PARQUET:
+            columnar.write(dataset, output, overwrite=overwrite)
+        else:
+            store.write(dataset, output, sources=sources, overwrite=overwrite)
+        facts = {output: {source.name: describe(dataset)}}
+    if json:
+        return show_json(facts)
+    for place, parts_facts in facts.items():
+        show_data(parts_facts, title=f"written: {place}")
+
+
+def _read(sources: list[Path], docids: bool, fold: int | None, columns: dict[str, Any]) -> Dataset:
+    """One data set from one file or several."""
+    from rankgrad.data import columnar, letor, load
+
+    if all(columnar.is_columnar(path) for path in sources):
+        if len(sources) > 1:
+            raise ValueError("several columnar files cannot be imported at once; give one")
+        return columnar.read(sources[0], **columns)
+    if len(sources) > 1 or docids:
+        return letor.read(sources, ids=docids)
+    return load(sources[0], fold=fold)
+
+
+def _import_splits(
+    source: Path, fold: int | None, output: Path, overwrite: bool
+) -> dict[str, dict[str, Any]]:
+    """A folder of splits into one of stores; what is in them."""
+    from rankgrad.data import load_splits, splits, store
+
+    datasets = load_splits(source, fold)
+    store.write_splits(datasets, output, sources=splits(source, fold), overwrite=overwrite)
+    return {name: describe(dataset) for name, dataset in datasets.items()}

@@ -1,0 +1,157 @@
+"""``rankgrad losses``, ``metrics`` and ``models``: what there is, and the options of each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankgrad.cli.arguments import Json
+from rankgrad.cli.printing import console, show_json, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.specs import Registry
+
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Tell all about this one.", show_default=False),
+]
+
+
+def losses(name: Name = None, json: Json = False) -> None:
+    """List the losses, or explain one and its options.
+
+    \b
+    Examples:
+      rankgrad losses
+      rankgrad losses neural_ndcg
+      rankgrad losses --json
+    """  # noqa: D301
+    import rankgrad.losses
+    from rankgrad.losses.relaxed import GRID_METRICS
+    from rankgrad.sorting import FAMILIES
+
+    registry = rankgrad.losses.losses
+    if name is not None or json:
+        return _explain(registry, name, json)
+    grid = {
+        f"{prefix}{family}_{metric}"
+        for prefix in ("", "gumbel_")
+        for family in FAMILIES
+        for metric in GRID_METRICS
+    }
+    _list(
+        registry,
+        [name for name in registry.names() if name not in grid],
+        f"and {len(grid)} of the grid [gumbel_]<relaxation>_<metric>[@k], such as neural_ndcg@10:",
+        f"  relaxations  {', '.join(FAMILIES)}",
+        f"  metrics      {', '.join(GRID_METRICS)}",
+    )
+
+
+def metrics(name: Name = None, json: Json = False) -> None:
+    """List the metrics, or explain one and its options.
+
+    \b
+    Examples:
+      rankgrad metrics
+      rankgrad metrics ndcg
+    """  # noqa: D301
+    import rankgrad.metrics
+
+    registry = rankgrad.metrics.metrics
+    if name is not None or json:
+        return _explain(registry, name, json)
+    _list(
+        registry,
+        registry.names(),
+        "By default lists without relevant items count 0, tied scores earn the mean over their "
+        "orders, the gain is 2^y - 1 and an item is relevant from label 1 on; "
+        "'ndcg@10(empty=1, ties=stable, gain=linear)' is otherwise.",
+    )
+
+
+def models(name: Name = None, json: Json = False) -> None:
+    """List the models, or explain one and its options.
+
+    \b
+    Examples:
+      rankgrad models
+      rankgrad models mlp
+    """  # noqa: D301
+    import rankgrad.models
+
+    registry = rankgrad.models.models
+    if name is not None or json:
+        return _explain(registry, name, json)
+    _list(registry, registry.names())
+
+
+def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
+    rows = [(name, _written(name, registry), _summary(registry.maker(name))) for name in names]
+    more = f"rankgrad {registry.kind.replace('loss', 'losse')}s NAME explains one."
+    show_table((registry.kind, "options", "what it is"), rows, under=[*under, more])
+
+
+def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
+    """One name, or all of them for a machine."""
+    if json:
+        names = registry.names() if name is None else [name]
+        show_json(
+            [
+                {
+                    "name": each,
+                    "summary": _summary(registry.maker(each)),
+                    "cutoff": "k" in inspect.signature(registry.maker(each)).parameters,
+                    "options": {
+                        option.name: option.default for option in _options(registry.maker(each))
+                    },
+                }
+                for each in names
+            ]
+        )
+        return
+    assert name is not None
+    maker = registry.maker(name)
+    out = console()
+    out.print(_written(name, registry))
+    out.print()
+    out.print(_documentation(maker))
+    options = [(option.name, option.default) for option in _options(maker)]
+    if options:
+        show_table(("option", "default"), options)
+
+
+def _written(name: str, registry: Registry[Any]) -> str:
+    """A name with its cutoff and options, as in a spec."""
+    maker = registry.maker(name)
+    cutoff = "[@k]" if "k" in inspect.signature(maker).parameters else ""
+    options = ", ".join(option.name for option in _options(maker))
+    return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
+
+
+def _options(maker: Any) -> list[inspect.Parameter]:
+    return [
+        parameter
+        for parameter in inspect.signature(maker).parameters.values()
+        if parameter.name != "k" and not parameter.name.startswith("_")
+    ]
+
+
+def _documentation(maker: Any) -> str:
+    """A docstring up to its examples, in plain text."""
+    text = inspect.getdoc(maker) or _of_cell(maker)
+    return text.split(">>>")[0].rstrip().replace("``", "")
+
+
+def _summary(maker: Any) -> str:
+    return _documentation(maker).split("\n\n")[0].replace("\n", " ")
+
+
+def _of_cell(maker: Any) -> str:
+    """The documentation of the loss that a cell of the grid makes."""
+    made = maker()
+    text = inspect.getdoc(type(made)) or ""
+    return f"1 - {made.metric} through {made.relaxation}.\n\n{text}"

@@ -1,0 +1,84 @@
+"""``rankgrad predict``: the scores of a trained ranker, to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rankgrad.cli.arguments import Data, Device, Fold, Overwrite, Split, load, place
+from rankgrad.cli.printing import show_notes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rankgrad.data import Dataset
+    from rankgrad.training import FittedRanker
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder of `rankgrad train`, or a saved model.",
+        show_default=False,
+    ),
+]
+
+
+def predict(
+    run: Run,
+    data: Data,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The file to write; - is the standard output."),
+    ] = Path("-"),
+    format: Annotated[
+        Literal["plain", "parquet", "trec"] | None,
+        typer.Option(help="What to write.", show_default="by the file's name: .parquet, .run"),
+    ] = None,
+    split: Split = None,
+    fold: Fold = None,
+    tag: Annotated[str, typer.Option(help="The name of the run in a TREC run file.")] = "rankgrad",
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Score data with a trained ranker, from its best epoch.
+
+    Plain scores stand one a line in the order of the rows of the data.
+
+    \b
+    Examples:
+      rankgrad predict runs/neural test.txt -o scores.txt
+      rankgrad predict runs/neural web30k --fold 1 -o scores.parquet
+      rankgrad predict runs/neural test.txt --tag neural -o neural.run
+    """  # noqa: D301
+    from rankgrad.data import scores as files
+
+    dataset, scores = score(run, data, split, fold, device)
+    kind = format or files.format_of(output)
+    order = files.file_order(place(data, split, fold), dataset) if kind == "plain" else None
+    files.write(output, scores, dataset, format=kind, order=order, tag=tag, overwrite=overwrite)
+    show_notes(dataset.notes)
+
+
+def score(
+    run: Path, data: Path, split: str | None, fold: int | None, device: str
+) -> tuple[Dataset, np.ndarray]:
+    """The data, and the scores of its items by a trained ranker."""
+    from rankgrad.training import Settings
+    from rankgrad.training.processes import accelerator
+
+    model = _ranker(run).to(accelerator(Settings(device=device)))
+    dataset = load(data, split, fold, model.n_features)
+    return dataset, model.predict(dataset.features, dataset.offsets)
+
+
+def _ranker(run: Path) -> FittedRanker:
+    """The ranker of a run folder, of a saved model, or of a saved estimator."""
+    from rankgrad.training import FittedRanker, RunFolder
+
+    if (run / "run.json").is_file():
+        return RunFolder.open(run).best()
+    best = run / "best"
+    return FittedRanker.load(best if best.is_dir() else run)

@@ -1,0 +1,306 @@
+"""Scores in files: one for each item of a data set, from any ranker, to any evaluation.
+
+Three formats: ``plain``, one score a line in the order of the items; ``parquet``, the columns
+``qid``, ``id`` where there are ids, ``label`` and ``score``; ``trec``, a run file whose lines are
+``qid Q0 id rank score tag``, best first. Items without ids are called by their place in their list,
+from 1.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from rankgrad.data import columnar, layout
+from rankgrad.data.dataset import Dataset
+
+Array = np.ndarray[Any, Any]
+Format = Literal["plain", "parquet", "trec"]
+
+FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")
+_TREC = (".run", ".trec")
+_QID = re.compile(rb"\s*[^\s#]+[ \t]+qid:(\S+)")
+_APART = re.compile(r"rows of \d+ queries were not")  # the readers' notes
+
+
+def format_of(path: str | os.PathLike[str]) -> Format:
+    """The format that a file's name asks for.
+
+    >>> from rankgrad.data import scores
+    >>> [scores.format_of(name) for name in ("a.txt", "a.parquet", "a.run")]
+    ['plain', 'parquet', 'trec']
+    """
+    suffix = columnar.suffix(path)
+    if suffix in columnar.PARQUET:
+        return "parquet"
+    return "trec" if suffix in _TREC else "plain"
+
+
+def write(
+    path: str | os.PathLike[str],
+    scores: Array,
+    dataset: Dataset,
+    *,
+    format: Format | None = None,
+    order: Array | None = None,
+    tag: str = "rankgrad",
+    overwrite: bool = False,
+) -> None:
+    """Write the scores of a data set's items; ``-`` is the standard output.
+
+    Args:
+        path: the file; it is there whole or not at all.
+        scores: ``[N]``.
+        dataset: whose items they are of.
+        format: ``"plain"``, ``"parquet"`` or ``"trec"``; by default what the name asks for.
+        order: the items in the order in which plain scores are to stand, from :func:`file_order`.
+        tag: the name of the run in a run file.
+        overwrite: replace a file that is there.
+    """
+    if scores.shape != (dataset.n_items,):
+        raise ValueError(
+            f"there must be a score for each of {dataset.n_items} items, found the shape "
+            f"{list(scores.shape)}"
+        )
+    kind = format or format_of(path)
+    if kind not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
+    if kind == "trec" and (not tag or re.search(r"\s", tag)):
+        raise ValueError(f"the tag of a run must be one word, found {tag!r}")
+    with _whole(path, overwrite) as file:
+        if kind == "parquet":
+            _write_parquet(file, scores, dataset)
+        else:
+            lines = (
+                _plain(scores if order is None else scores[order])
+                if kind == "plain"
+                else _trec(scores, dataset, tag)
+            )
+            file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def read(path: str | os.PathLike[str], dataset: Dataset, *, order: Array | None = None) -> Array:
+    """Read one score for each item of a data set, in the order of its items.
+
+    Args:
+        path: a file of any of the formats; text is told apart by its first line.
+        dataset: whose items they are of.
+        order: the items in the order in which plain scores stand, from :func:`file_order`.
+    """
+    path = Path(path)
+    layout.check_exists(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file of scores")
+    if format_of(path) == "parquet":
+        return _read_parquet(path, dataset)
+    lines = [line.split() for line in _text(path).splitlines()]
+    first = next((line for line in lines if line), None)
+    if first is None:
+        raise ValueError(f"{path} has no scores in it")
+    if len(first) == 6:
+        return _read_trec(path, lines, dataset)
+    if len(first) > 1:
+        raise ValueError(
+            f"{path}, line 1: expected one score, or the six columns of a TREC run (qid Q0 id rank "
+            f"score tag), found {len(first)} columns"
+        )
+    return _read_plain(path, lines, dataset, order)
+
+
+def file_order(path: str | os.PathLike[str], dataset: Dataset) -> Array | None:
+    """The items of a data set in the order of the rows of its file; None where they stand so.
+
+    Readers bring the rows of a query together, so the order differs where they were apart.
+    """
+    path = Path(path)
+    if not any(_APART.search(note) for note in dataset.notes):
+        return None
+    if not path.is_file():
+        return None  # a store has them brought together
+    if columnar.is_columnar(path):
+        raise ValueError(
+            f"the rows of some queries in {path} were not together, so plain scores have no order "
+            "that is sure: write parquet or trec, or sort the rows by query"
+        )
+    code = {str(qid): number for number, qid in enumerate(dataset.qids)}
+    with layout.open_bytes(path) as file:
+        found = filter(None, map(_QID.match, file))
+        codes = np.array([code[match[1].decode("utf-8", "surrogateescape")] for match in found])
+    order = np.empty(len(codes), np.int64)
+    order[np.argsort(codes, kind="stable")] = np.arange(len(codes))
+    return order
+
+
+@contextmanager
+def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
+    """A file that takes its place once it is written without error."""
+    if os.fspath(path) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file to write")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _plain(scores: Array) -> list[str]:
+    """The shortest decimals that give the same numbers back."""
+    texts: list[str] = scores.astype(np.str_).tolist()
+    return texts
+
+
+def _names(dataset: Dataset) -> list[str]:
+    """The items' ids, or their places in their lists."""
+    if dataset.ids is not None:
+        ids: list[str] = dataset.ids.tolist()
+        return ids
+    lengths = np.diff(dataset.offsets)
+    places = np.arange(dataset.n_items) - np.repeat(dataset.offsets[:-1], lengths) + 1
+    return [str(place) for place in places]
+
+
+def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
+    texts, names = _plain(scores), _names(dataset)
+    for qid, start, stop in zip(
+        dataset.qids.tolist(), dataset.offsets[:-1], dataset.offsets[1:], strict=True
+    ):
+        best_first = start + np.argsort(-scores[start:stop], kind="stable")
+        for rank, item in enumerate(best_first.tolist(), start=1):
+            yield f"{qid} Q0 {names[item]} {rank} {texts[item]} {tag}"
+
+
+def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
+    arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
+    columns = {"qid": np.repeat(dataset.qids, np.diff(dataset.offsets)).tolist()}
+    if dataset.ids is not None:
+        columns["id"] = dataset.ids.tolist()
+    parquet.write_table(arrow.table({**columns, "label": dataset.labels, "score": scores}), file)
+
+
+def _read_parquet(path: Path, dataset: Dataset) -> Array:
+    parquet = _pyarrow("pyarrow.parquet")
+    try:
+        table = parquet.read_table(path)
+    except _pyarrow("pyarrow").ArrowException as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if "score" not in table.column_names:
+        raise ValueError(
+            f"{path} has no column 'score'. There are: {', '.join(table.column_names)}"
+        )
+    scores = np.array(table["score"].to_numpy(), np.float32)
+    _check_count(path, len(scores), dataset)
+    if "qid" in table.column_names:
+        qids = np.array([str(qid) for qid in table["qid"].to_pylist()])
+        other = np.flatnonzero(qids != np.repeat(dataset.qids, np.diff(dataset.offsets)))
+        if len(other):
+            raise ValueError(
+                f"{path}: row {other[0] + 1} is of query {str(qids[other[0]])!r}, the data has "
+                "another one there: these are not the scores of this data"
+            )
+    _check_finite(path, scores)
+    return scores
+
+
+def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset, order: Array | None) -> Array:
+    scores = []
+    for number, line in enumerate(lines, start=1):
+        if len(line) > 1:
+            raise ValueError(f"{path}, line {number}: expected one score, found {' '.join(line)!r}")
+        if line:
+            scores.append(_number(path, number, line[0]))
+    _check_count(path, len(scores), dataset)
+    given = np.array(scores, np.float32)
+    _check_finite(path, given)
+    if order is None:
+        return given
+    placed = np.empty_like(given)
+    placed[order] = given
+    return placed
+
+
+def _read_trec(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
+    qids = np.repeat(dataset.qids, np.diff(dataset.offsets)).tolist()
+    item = {key: row for row, key in enumerate(zip(qids, _names(dataset), strict=True))}
+    if len(item) < dataset.n_items:
+        raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
+    scores = np.full(dataset.n_items, np.nan, np.float32)
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        if len(line) != 6:
+            raise ValueError(f"{path}, line {number}: expected six columns, found {len(line)}")
+        row = item.get((line[0], line[2]))
+        if row is None:
+            raise ValueError(
+                f"{path}, line {number}: the data has no item {line[2]!r} in query {line[0]!r}"
+            )
+        scores[row] = _number(path, number, line[4])
+    missing = np.flatnonzero(np.isnan(scores))
+    if len(missing):
+        qid, name = qids[missing[0]], _names(dataset)[missing[0]]
+        raise ValueError(
+            f"{path} has no score for {len(missing)} items of the data; the first is {name!r} of "
+            f"query {qid!r}"
+        )
+    _check_finite(path, scores)
+    return scores
+
+
+def _text(path: Path) -> str:
+    with layout.open_bytes(path) as file:
+        content: bytes = file.read()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file of scores: {error}") from error
+
+
+def _number(path: Path, line: int, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: {text!r} is not a number") from None
+
+
+def _check_count(path: Path, found: int, dataset: Dataset) -> None:
+    if found != dataset.n_items:
+        raise ValueError(
+            f"{path} has {found:,} scores, the data {dataset.n_items:,} items: these are not the "
+            "scores of this data"
+        )
+
+
+def _check_finite(path: Path, scores: Array) -> None:
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if len(wrong):
+        raise ValueError(
+            f"{path}: the score of item {wrong[0] + 1} is {scores[wrong[0]]}; scores must be finite"
+        )
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: install rankgrad[columnar]") from error

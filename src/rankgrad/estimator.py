@@ -1,0 +1,368 @@
+"""Ranker: scikit-learn's conventions on top of :mod:`rankgrad.training`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from rankgrad.data import Dataset
+from rankgrad.metrics import evaluate, metrics
+from rankgrad.training import FittedRanker, Settings, files, fit
+
+Array = np.ndarray[Any, Any]
+
+_MANIFEST, _MODEL = "ranker.json", "best"
+_SAVED = {_MANIFEST, _MODEL}
+_NOT_SETTINGS = {"random_state", "verbose"}
+
+
+class Ranker(BaseEstimator):  # type: ignore[misc]
+    """A neural ranker for arrays, data frames and sparse matrices.
+
+    Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
+    ``qid`` and ``group`` all rows are one list.
+
+    Every parameter is the setting of the same name (:class:`rankgrad.training.Settings`), but for
+    these:
+
+    Args:
+        model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
+            scores; each fit trains a copy of it.
+        random_state: seed of everything random: a whole number, a generator, or None for a new one
+            each time.
+        verbose: show progress.
+
+    Attributes:
+        model_: the trained :class:`~rankgrad.training.FittedRanker`, of the best epoch.
+        evals_result_: ``{"training": {"loss": [...]}, "valid_0": {"ndcg@10": [...], ...}}``, a
+            value per epoch.
+        best_iteration_: the best epoch by the metric, counted from 1; the last where there was no
+            ``eval_set``.
+        best_score_: the metric there, or None.
+        n_features_in_: the number of features.
+        feature_names_in_: their names, where ``X`` was a data frame.
+
+    >>> from rankgrad.estimator import Ranker
+    >>> random = np.random.default_rng(0)
+    >>> X, qid = random.normal(size=(200, 5)), random.integers(0, 20, 200)
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> ranker = Ranker("softmax", epochs=30, learning_rate=0.01).fit(X, y, qid=qid)
+    >>> ranker.predict(X).shape, ranker.score(X, y, qid=qid) > 0.8
+    ((200,), True)
+    """
+
+    def __init__(
+        self,
+        loss: str = "neural_ndcg@10",
+        model: str | nn.Module = Settings.model_fields["model"].default,
+        metric: str = "ndcg@10",
+        *,
+        metrics: Sequence[str] = (),
+        transforms: Sequence[str] = Settings.model_fields["transforms"].default,
+        optimizer: str = "adamw",
+        learning_rate: float = Settings.model_fields["learning_rate"].default,
+        weight_decay: float = Settings.model_fields["weight_decay"].default,
+        schedule: str = "constant",
+        epochs: int = Settings.model_fields["epochs"].default,
+        patience: int | None = Settings.model_fields["patience"].default,
+        batching: str = "queries",
+        batch_size: int = Settings.model_fields["batch_size"].default,
+        documents: int = Settings.model_fields["documents"].default,
+        list_size: int | None = None,
+        clip: float | None = None,
+        accumulate: int = 1,
+        precision: str = "32-true",
+        device: str = "auto",
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.loss = loss
+        self.model = model
+        self.metric = metric
+        self.metrics = metrics
+        self.transforms = transforms
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.epochs = epochs
+        self.patience = patience
+        self.batching = batching
+        self.batch_size = batch_size
+        self.documents = documents
+        self.list_size = list_size
+        self.clip = clip
+        self.accumulate = accumulate
+        self.precision = precision
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        qid: Any = None,
+        *,
+        group: Any = None,
+        sample_weight: Any = None,
+        eval_set: Any = None,
+        eval_qid: Any = None,
+        eval_group: Any = None,
+    ) -> Ranker:
+        """Train on lists.
+
+        Args:
+            X: ``[N, F]`` features: an array, a data frame or a sparse matrix.
+            y: ``[N]`` labels, at least 0; higher is more relevant.
+            qid: ``[N]`` the list of each row, numbers or texts, in any order.
+            group: instead, the sizes of the lists, which then stand one after the other.
+            sample_weight: ``[N]`` weights of items, on their gain or loss term.
+            eval_set: ``(X, y)``, or a list of one such pair, that chooses the best epoch.
+            eval_qid: the ``qid`` of its rows, in a list if ``eval_set`` is in one.
+            eval_group: instead, its ``group``.
+        """
+        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
+        weights = None
+        if sample_weight is not None:
+            weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        train = _dataset(X, y, _Rows.of(len(y), qid, group), weights)
+        vali = self._validation(eval_set, eval_qid, eval_group)
+        network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
+        result = fit(self._settings(), train, vali, network=network, quiet=not self.verbose)
+        self.model_ = result.model
+        self.best_iteration_ = result.best_epoch
+        self.best_score_ = result.best_value
+        self.n_iter_ = len(result.history)
+        self.evals_result_ = _evals_result(result.history, result.settings)
+        return self
+
+    def predict(self, X: Any, qid: Any = None, *, group: Any = None) -> Array:
+        """The scores ``[N]`` of items, in the order of the rows; higher is better.
+
+        Args:
+            X: ``[N, F]`` features.
+            qid: the list of each row: needed by models that look at whole lists, such as
+                ``context_aware``, and no matter to ``mlp``.
+            group: instead, the sizes of the lists.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        rows = _Rows.of(X.shape[0], qid, group)
+        scores = self.model_.predict(_dense(X)[rows.order], rows.offsets)
+        back = np.empty_like(scores)
+        back[rows.order] = scores
+        return back
+
+    def score(
+        self, X: Any, y: Any, qid: Any = None, *, group: Any = None, sample_weight: Any = None
+    ) -> float:
+        """The mean of the metric over the lists; its negative where lower is better.
+
+        Args:
+            X: as in :meth:`fit`.
+            y: as in :meth:`fit`.
+            qid: as in :meth:`fit`.
+            group: as in :meth:`fit`.
+            sample_weight: weights of items, on their gain.
+        """
+        scores = self.predict(X, qid, group=group)
+        labels = np.asarray(y, np.float32)
+        rows = _Rows.of(len(scores), qid, group)
+        weights = None if sample_weight is None else np.asarray(sample_weight)[rows.order]
+        chosen = metrics.get(self.metric)
+        found = evaluate(
+            scores[rows.order],
+            labels[rows.order],
+            offsets=rows.offsets,
+            weights=weights,
+            metrics=[chosen],
+        )[str(chosen)]
+        return -found if chosen.lower_is_better else found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the ranker as a folder; one that is there is replaced, anything else never.
+
+        ``rankgrad predict`` and ``rankgrad evaluate`` take the folder too.
+        """
+        check_is_fitted(self)
+        path = Path(path)
+        if path.exists() and not (
+            path.is_dir() and {inside.name for inside in path.iterdir()} <= _SAVED
+        ):
+            raise FileExistsError(
+                f"{path} is there and is not a saved Ranker: choose another place"
+            )
+        parameters = self.get_params(deep=False)
+        if isinstance(self.model, nn.Module):
+            parameters["model"] = None
+        if not isinstance(self.random_state, int):
+            parameters["random_state"] = None
+        manifest = {
+            "format": "rankgrad ranker",
+            "version": 1,
+            "parameters": parameters,
+            "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
+            "best_iteration": self.best_iteration_,
+            "best_score": self.best_score_,
+            "n_iter": self.n_iter_,
+            "evals_result": self.evals_result_,
+        }
+        with files.folder(path) as place:
+            (place / _MODEL).mkdir()
+            self.model_.write(place / _MODEL)
+            files.write(place / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:
+        """Read what :meth:`save` wrote.
+
+        Args:
+            path: the folder.
+            model: a network of the same class and sizes, where the ranker was given its own.
+        """
+        path = Path(path)
+        if not (path / _MANIFEST).is_file():
+            raise FileNotFoundError(f"there is no saved Ranker at {path}")
+        try:
+            saved = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path / _MANIFEST} is damaged: {error}") from None
+        if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
+            raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
+        parameters = saved["parameters"]
+        if model is not None:
+            parameters["model"] = model
+        ranker = cls(**parameters)
+        ranker.model_ = FittedRanker.load(path / _MODEL, deepcopy(model))
+        ranker.n_features_in_ = ranker.model_.n_features
+        if saved["feature_names"]:
+            ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
+        ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
+        ranker.n_iter_, ranker.evals_result_ = saved["n_iter"], saved["evals_result"]
+        return ranker
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = True
+        tags.input_tags.sparse = True
+        return tags
+
+    def _settings(self) -> Settings:
+        values = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in _NOT_SETTINGS
+        }
+        if isinstance(self.model, nn.Module):
+            del values["model"]
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return Settings(**values, seed=int(seed))
+
+    def _validation(self, eval_set: Any, qid: Any, group: Any) -> Dataset | None:
+        if eval_set is None:
+            if qid is not None or group is not None:
+                raise ValueError("eval_qid and eval_group go with an eval_set")
+            return None
+        if isinstance(eval_set, list):
+            if len(eval_set) != 1:
+                raise ValueError(f"eval_set must be one pair (X, y), found {len(eval_set)}")
+            eval_set, qid, group = eval_set[0], _only("eval_qid", qid), _only("eval_group", group)
+        if not isinstance(eval_set, tuple) or len(eval_set) != 2:
+            raise ValueError("eval_set must be a pair (X, y), or a list of one")
+        X, y = validate_data(self, *eval_set, accept_sparse="csr", y_numeric=True, reset=False)
+        return _dataset(X, y, _Rows.of(len(y), qid, group))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows are which list: the rows of list b are ``order[offsets[b]:offsets[b + 1]]``."""
+
+    order: Array
+    offsets: Array
+
+    @classmethod
+    def of(cls, n: int, qid: Any, group: Any) -> _Rows:
+        if qid is not None and group is not None:
+            raise ValueError("give qid or group, not both")
+        if group is not None:
+            return cls(np.arange(n), _ends(_sizes(n, group)))
+        if qid is None:
+            return cls(np.arange(n), np.array([0, n]))
+        names = np.asarray(qid)
+        if names.shape != (n,):
+            raise ValueError(f"qid must have one value per row, {n}; found {list(names.shape)}")
+        if names.dtype.kind == "f" and np.isnan(names).any():
+            raise ValueError(f"qid of row {int(np.isnan(names).argmax())} is NaN")
+        _, first, codes = np.unique(names, return_index=True, return_inverse=True)
+        # Lists stand in the order in which they first appear, as in every reader.
+        place = np.empty_like(first)
+        place[np.argsort(first)] = np.arange(len(first))
+        codes = place[codes]
+        return cls(np.argsort(codes, kind="stable"), _ends(np.bincount(codes)))
+
+
+def _sizes(n: int, group: Any) -> Array:
+    sizes = np.asarray(group)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
+        raise ValueError("group must be the sizes of the lists, whole numbers of at least 1")
+    if sizes.sum() != n:
+        raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
+    return sizes
+
+
+def _ends(sizes: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _dense(X: Any) -> Array:
+    dense: Array = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float32)
+    return dense
+
+
+def _dataset(X: Any, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
+    if (y < 0).any():
+        row = int((y < 0).argmax())
+        raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
+    return Dataset(
+        features=_dense(X)[rows.order],
+        labels=y[rows.order],
+        offsets=rows.offsets,
+        qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
+        weights=None if weights is None else weights[rows.order],
+    )
+
+
+def _only(name: str, values: Any) -> Any:
+    """The one entry of a list that goes with a list of one pair."""
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 1:
+        raise ValueError(f"{name} must be a list of one, as eval_set is")
+    return values[0]
+
+
+def _evals_result(
+    history: list[dict[str, float]], settings: Settings
+) -> dict[str, dict[str, list[float]]]:
+    """The history by data set and metric, as LightGBM and XGBoost have it."""
+    found = {"training": {"loss": [line["loss"] for line in history]}}
+    logged = [name for name in settings.logged if history and name in history[0]]
+    if logged:
+        found["valid_0"] = {name: [line[name] for line in history] for name in logged}
+    return found

@@ -1,0 +1,1 @@
+"""Experiments: several trainings on the same data, compared with care."""

@@ -1,0 +1,110 @@
+"""Bad input: one line that says what, exit code 2, no traceback, nothing half-written."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rankgrad.cli import app
+
+
+def test_missing_files(refused, folder, trained, tmp_path):
+    assert "did you mean" in refused("train", folder / "trian.txt", "-o", tmp_path / "run")
+    assert "there is no" in refused("evaluate", tmp_path / "none.txt", folder)
+    assert "there is no" in refused("predict", trained, tmp_path / "none.txt")
+    assert "there is no model" in refused("predict", tmp_path, folder)
+    assert "there is no" in refused("import", tmp_path / "none", "-o", tmp_path / "store")
+    assert "there are no settings" in refused(
+        "train", folder, "-o", tmp_path / "run", "--settings", tmp_path / "none.toml"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_names(refused, folder, tmp_path):
+    assert "Did you mean 'ranknet'" in refused("losses", "rankent")
+    assert "unknown loss" in refused("train", folder, "-o", tmp_path / "r", "--loss", "ndgc")
+    assert "unknown split" in refused("evaluate", folder / "test.txt", folder, "--split", "tset")
+    assert "epochs" in refused("train", folder, "-o", tmp_path / "r", "--epochs", 0)
+    assert "patience" in refused("train", folder, "-o", tmp_path / "r", "--patience", "soon")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_malformed_line(refused, tmp_path):
+    (tmp_path / "bad.txt").write_text("1 qid:1 1:2\n0 qid:1 1:x\n")
+    line = refused("train", tmp_path / "bad.txt", "-o", tmp_path / "run")
+    assert "bad.txt, line 2" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_feature_counts_that_differ(refused, folder, trained, tmp_path):
+    wide = tmp_path / "wide.txt"
+    wide.write_text("1 qid:1 99:1\n0 qid:1 98:1\n")
+    assert "16" in refused("predict", trained, wide)
+    narrow = tmp_path / "narrow.csv"
+    narrow.write_text("qid,label,x\n1,1,2\n1,0,3\n")
+    assert "16" in refused("evaluate", trained, narrow)
+    line = refused("train", folder / "train.txt", "--vali", wide, "-o", tmp_path / "run")
+    assert "99 features" in line
+    assert "16" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_empty_splits(refused, folder, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text("1 qid:1 1:1\n0 qid:1 1:2\n")
+    (tmp_path / "vali.txt").write_text("\n")
+    assert "vali.txt: no rows" in refused("train", tmp_path, "-o", tmp_path / "run")
+    (tmp_path / "vali.txt").unlink()
+    (tmp_path / "train.txt").unlink()
+    assert "no train in it" in refused("train", tmp_path, "-o", tmp_path / "run")
+    assert "no split 'vali'" in refused(
+        "evaluate", folder / "test.txt", tmp_path, "--split", "vali"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(refused, folder, trained, tmp_path):
+    assert "no GPU" in refused("train", folder, "-o", tmp_path / "run", "--device", "cuda")
+    assert "no GPU" in refused("predict", trained, folder, "--device", "cuda")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_there_is_kept(refused, folder, trained, tmp_path):
+    assert "is there already" in refused("train", folder, "-o", trained)
+    assert "other settings" in refused("train", folder, "-o", trained, "--resume", "--seed", 5)
+    assert "no settings" in refused("train", folder, "-o", tmp_path / "none", "--resume")
+    (tmp_path / "mine.txt").write_text("mine")
+    assert "overwrite" in refused("predict", trained, folder, "-o", tmp_path / "mine.txt")
+    assert "already" in refused("import", folder, "-o", tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_errors_of_our_own_keep_their_traceback(monkeypatch, folder, tmp_path):
+    def broken(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("rankgrad.data.load_splits", broken)
+    result = CliRunner().invoke(app, ["data", str(folder)])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_traceback_on_demand(tmp_path):
+    result = CliRunner().invoke(app, ["--traceback", "data", str(tmp_path / "none")])
+    assert isinstance(result.exception, FileNotFoundError)
+
+
+def test_warnings_are_one_line(folder, monkeypatch, recwarn):
+    import warnings
+
+    from rankgrad.data import load_splits
+
+    def warned(*arguments: object, **options: object) -> object:
+        warnings.warn("the counts differ", stacklevel=2)
+        return load_splits(folder)
+
+    monkeypatch.setattr("rankgrad.data.load_splits", warned)
+    warnings.simplefilter("default")
+    result = CliRunner().invoke(app, ["data", str(folder)])
+    assert result.stderr.splitlines()[0] == "rankgrad: warning: the counts differ"

@@ -1,0 +1,191 @@
+"""Every command on small files, in this process."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rankgrad.cli import app
+from rankgrad.cli.train import train
+from rankgrad.data import load, scores, store, synthetic
+from rankgrad.experiments import demo
+from rankgrad.training import FittedRanker, RunFolder, Settings
+
+COMMANDS = ("import", "train", "evaluate", "predict", "losses", "metrics", "models", "data", "demo")
+KINDS = {"pointwise", "pairwise", "likelihood", "direct"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout
+    assert f"rankgrad {command}" in result.stdout
+
+
+def test_every_setting_is_an_option():
+    options = inspect.signature(train).parameters
+    assert set(Settings.model_fields) <= set(options)
+
+
+def test_losses(rankgrad, in_json):
+    table = rankgrad("losses").stdout
+    assert "lambdarank[@k]" in table
+    assert "neural" in table
+    everything = {entry["name"]: entry for entry in in_json("losses")}
+    assert everything["neural_ndcg"]["options"]["temperature"] == 1.0
+    assert everything["neural_ndcg"]["cutoff"] is True
+    assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
+    assert "through" in rankgrad("losses", "lapsum_rr").stdout
+
+
+def test_metrics_and_models(rankgrad, in_json):
+    assert "lists without relevant items count 0" in rankgrad("metrics").stdout
+    assert {"ndcg", "ap", "rr"} <= {entry["name"] for entry in in_json("metrics")}
+    assert "threshold" in rankgrad("metrics", "ap").stdout
+    assert "neuralndcg_web30k" in rankgrad("models").stdout
+    assert "hidden" in rankgrad("models", "mlp").stdout
+
+
+def test_data(rankgrad, in_json, folder):
+    assert "MSLR-WEB30K" in rankgrad("data").stdout
+    assert len(in_json("data")) == 7
+    assert in_json("data", folder)["vali"]["lists"] == 6
+    assert in_json("data", folder / "train.txt")["train.txt"]["features"] == 16
+    assert "items per list" in rankgrad("data", folder).stdout
+
+
+def test_import_a_file(rankgrad, folder, tmp_path):
+    rankgrad("import", folder / "train.txt", "-o", tmp_path / "train.store")
+    rankgrad("import", tmp_path / "train.store", "-o", tmp_path / "train.parquet")
+    letor = load(folder / "train.txt")
+    assert store.open(tmp_path / "train.store", verify=True).checksum() == letor.checksum()
+    assert (load(tmp_path / "train.parquet").features == letor.features).all()
+
+
+def test_import_several_files_and_ids(in_json, tmp_path):
+    (tmp_path / "a.txt").write_text("1 qid:1 1:2 #docid = X7\n")
+    (tmp_path / "b.txt").write_text("0 qid:1 1:3 #docid = X8\n")
+    out = tmp_path / "both"
+    facts = in_json("import", tmp_path / "a.txt", tmp_path / "b.txt", "--docids", "-o", out)
+    assert facts[str(out)]["a.txt"]["items"] == 2
+    assert load(out).ids.tolist() == ["X7", "X8"]
+
+
+def test_import_folders(in_json, folder, tmp_path):
+    for number in (1, 2):
+        shutil.copytree(folder, tmp_path / "folds" / f"Fold{number}")
+    facts = in_json("import", tmp_path / "folds", "-o", tmp_path / "stores")
+    assert len(facts) == 2
+    assert (
+        load(tmp_path / "stores", fold=2, split="test").n_items == load(folder / "test.txt").n_items
+    )
+    in_json("import", tmp_path / "folds", "--fold", 1, "-o", tmp_path / "one")
+    assert load(tmp_path / "one", split="vali").n_features == 16
+
+
+def test_import_columns(rankgrad, refused, tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("session,clicks,bm25,age\ns1,1,0.5,3\ns1,0,,4\n")
+    assert "no column 'qid'" in refused("import", path, "-o", tmp_path / "log")
+    rankgrad(
+        "import", path, "--query", "session", "--label", "clicks", "--feature", "bm25",
+        "--fill", 0, "-o", tmp_path / "log",
+    )  # fmt: skip
+    assert load(tmp_path / "log").features.tolist() == [[0.5], [0.0]]
+
+
+def test_train_writes_a_run(trained):
+    run = RunFolder.open(trained)
+    assert run.settings.epochs == 2
+    assert run.settings.model == "mlp(hidden=[8])"
+    assert len(run.history) == 2
+
+
+def test_train_by_settings_and_options(in_json, folder, trained, tmp_path):
+    out = tmp_path / "run"
+    facts = in_json(
+        "train", folder / "train.txt", "--vali", folder / "vali.txt", "-o", out,
+        "--settings", trained / "settings.toml", "--loss", "softmax", "--metrics", "err",
+        "--transform", "standardise", "--patience", "none", "--clip", 2, "--no-tensorboard",
+    )  # fmt: skip
+    settings = RunFolder.open(out).settings
+    assert facts["best_epoch"] in (1, 2)
+    assert settings.model == "mlp(hidden=[8])"
+    assert (settings.loss, settings.clip, settings.patience) == ("softmax", 2.0, None)
+    assert (settings.metrics, settings.transforms) == (("err",), ("standardise",))
+    assert set(facts["history"][0]) >= {"ndcg@10", "err", "loss"}
+
+
+def test_train_without_validation_says_so(folder, tmp_path):
+    result = CliRunner().invoke(
+        app, ["train", str(folder / "train.txt"), "-o", str(tmp_path / "run"), "--epochs", "1"]
+    )
+    assert result.exit_code == 0
+    assert "the last epoch is kept" in result.stderr
+
+
+def test_resume_a_finished_run(in_json, folder, trained):
+    before = (trained / "metrics.jsonl").read_text()
+    assert in_json("train", folder, "-o", trained, "--resume")["epochs"] == 2
+    assert (trained / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["scores.txt", "scores.parquet", "scores.run"])
+def test_predict_then_evaluate(rankgrad, in_json, folder, trained, tmp_path, name):
+    rankgrad("predict", trained, folder, "-o", tmp_path / name)
+    rankgrad("import", folder / "test.txt", "-o", tmp_path / "store")
+    by_file = in_json("evaluate", tmp_path / name, folder, "--split", "test")
+    assert in_json("evaluate", tmp_path / name, tmp_path / "store") == by_file
+    by_run = in_json("evaluate", trained, folder / "test.txt")
+    assert by_file == by_run
+    low, high = by_run["interval95"]["ndcg@10"]
+    assert low <= by_run["mean"]["ndcg@10"] <= high
+
+
+def test_predict_is_the_ranker(rankgrad, folder, trained):
+    data = load(folder / "test.txt")
+    printed = rankgrad("predict", trained, folder / "test.txt").stdout.split()
+    expected = FittedRanker.load(trained / "best").predict(data.features, data.offsets)
+    assert np.array(printed, np.float32).tobytes() == expected.tobytes()
+    run = rankgrad("predict", trained / "best", folder, "--format", "trec", "--tag", "x").stdout
+    assert run.splitlines()[0].endswith(" x")
+
+
+def test_predict_on_fewer_sparse_features(rankgrad, trained, tmp_path):
+    (tmp_path / "sparse.txt").write_text("1 qid:1 1:2\n0 qid:1 3:1\n")
+    assert len(rankgrad("predict", trained, tmp_path / "sparse.txt").stdout.split()) == 2
+
+
+def test_evaluate_says_its_conventions(rankgrad, in_json, folder, tmp_path):
+    data = load(folder / "test.txt")
+    scores.write(tmp_path / "s.txt", np.zeros(data.n_items, np.float32), data)
+    text = rankgrad("evaluate", tmp_path / "s.txt", folder, "-m", "ndcg@3(empty=1)").stdout
+    for part in ("ndcg@3(empty=1)", "95%", "count 1", "tied scores: average", "gain: 2^y - 1"):
+        assert part in text
+    facts = in_json("evaluate", tmp_path / "s.txt", folder, "--per-list", "-m", "rr")
+    assert facts["per_list"]["qid"] == data.qids.tolist()
+    assert np.mean(facts["per_list"]["rr"]) == pytest.approx(facts["mean"]["rr"])
+
+
+def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic, "SIZES", {"small": (12, 6, 6)})
+    found = in_json("demo", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "runs")
+    rows = found["rows"]
+    assert [row["loss"] for row in rows][-1] == "best achievable"
+    assert len(rows) == 6
+    assert all(set(row["mean"]) == {"ndcg@5", "ndcg@10", "ap", "rr"} for row in rows)
+    assert len(list((tmp_path / "runs").iterdir())) == 5
+    assert {row["kind"].split(":")[0] for row in rows[:5]} == KINDS
+    monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
+    text = rankgrad("demo", "--epochs", 1, "--device", "cpu").stdout
+    for part in ("pointwise", "best achievable", "±", "count 0", "Next:"):
+        assert part in text
+
+
+def test_version(rankgrad):
+    assert rankgrad("--version").stdout.startswith("rankgrad 0")

@@ -1,0 +1,97 @@
+"""Scores in files: every format there and back, and what is wrong with a file said by line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankgrad.data import Dataset, load, scores
+
+
+@pytest.fixture
+def given(dataset):
+    values = np.random.default_rng(1).normal(size=dataset.n_items).astype(np.float32)
+    values[3] = values[4]  # a tie
+    return values
+
+
+@pytest.mark.parametrize("name", ["scores.txt", "scores.parquet", "scores.run"])
+def test_there_and_back(dataset, given, tmp_path, name):
+    one_word = np.char.replace(dataset.qids, " ", "-")
+    dataset = Dataset(dataset.features, dataset.labels, dataset.offsets, one_word, ids=dataset.ids)
+    path = tmp_path / "new" / name
+    scores.write(path, given, dataset)
+    assert scores.read(path, dataset).tobytes() == given.tobytes()
+    assert [inside.name for inside in path.parent.iterdir()] == [name]
+
+
+def test_run_file_is_best_first(tmp_path):
+    data = Dataset(np.zeros((3, 1)), [1, 0, 0], [0, 1, 3], ["a", "b"])
+    scores.write(tmp_path / "a.run", np.array([0.5, -1, 2], np.float32), data, tag="mine")
+    assert (tmp_path / "a.run").read_text().splitlines() == [
+        "a Q0 1 1 0.5 mine",
+        "b Q0 2 1 2.0 mine",
+        "b Q0 1 2 -1.0 mine",
+    ]
+
+
+def test_plain_scores_follow_the_rows_of_the_file(tmp_path):
+    rows = ["0 qid:b 1:10", "1 qid:a 1:20", "# nothing", "", "2 qid:b 1:30", "0 qid:a 1:40"]
+    path = tmp_path / "mixed.txt"
+    path.write_text("\n".join(rows) + "\n")
+    data = load(path)
+    order = scores.file_order(path, data)
+    assert data.features[:, 0].tolist() == [10, 30, 20, 40]
+    assert data.features[order, 0].tolist() == [10, 20, 30, 40]
+    scores.write(tmp_path / "s.txt", data.features[:, 0], data, order=order)
+    assert (tmp_path / "s.txt").read_text().split() == ["10.0", "20.0", "30.0", "40.0"]
+    assert scores.read(tmp_path / "s.txt", data, order=order).tolist() == [10, 30, 20, 40]
+
+
+def test_order_of_columnar_files_is_not_guessed(tmp_path):
+    path = tmp_path / "mixed.csv"
+    path.write_text("qid,label,x\nb,0,1\na,1,2\nb,2,3\n")
+    with pytest.raises(ValueError, match="write parquet or trec"):
+        scores.file_order(path, load(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\n2\n", "has 2 scores, the data 3 items"),
+        ("1\nx\n3\n", "line 2: 'x' is not a number"),
+        ("1\n2 3\n3\n", "line 2: expected one score"),
+        ("1\nnan\n3\n", "the score of item 2 is nan"),
+        ("1e99\n1\n1\n", "the score of item 1 is inf"),
+        ("\n\n", "no scores"),
+        ("1 2 3\n", "found 3 columns"),
+        ("a Q0 1 1 0.5 t\n", "no score for 2 items of the data; the first is '1' of query 'b'"),
+        ("c Q0 1 1 0.5 t\n", "no item '1' in query 'c'"),
+        ("a Q0 1 1 0.5 t\nb Q0\n", "line 2: expected six columns"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, text, message):
+    data = Dataset(np.zeros((3, 1)), [1, 0, 0], [0, 1, 3], ["a", "b"])
+    (tmp_path / "s").write_text(text)
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match=message):
+        scores.read(tmp_path / "s", data)
+
+
+def test_scores_of_other_data_are_refused(dataset, given, tmp_path):
+    scores.write(tmp_path / "s.parquet", given, dataset)
+    other = dataset.select([1, 0, 2, 3, 4, 5, 6])
+    with pytest.raises(ValueError, match="not the scores of this data"):
+        scores.read(tmp_path / "s.parquet", other)
+
+
+def test_nothing_is_replaced_or_left_half_written(dataset, given, tmp_path):
+    path = tmp_path / "s.txt"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="overwrite"):
+        scores.write(path, given, dataset)
+    with pytest.raises(IndexError):
+        scores.write(path, given, dataset, order=np.array([10**6]), overwrite=True)
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+    scores.write(path, given, dataset, overwrite=True)
+    assert len(path.read_text().split()) == dataset.n_items

@@ -1,0 +1,197 @@
+"""Ranker: scikit-learn's own checks, lists in any order, and saving."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import sklearn
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+
+from rankgrad.estimator import Ranker
+from rankgrad.training import FittedRanker
+
+SMALL = {"model": "mlp(hidden=[8])", "epochs": 3, "device": "cpu"}
+# Weight 0 is not the same as leaving an item out: it is still one of its list, which other items
+# are ranked against, and the network's steps depend on how many items there are.
+EXPECTED = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "an item of weight 0 still is in its list"
+    for kind in ("dense", "sparse")
+}
+
+
+@pytest.fixture
+def lists():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(240, 4)).astype(np.float32)
+    y = (X[:, 0] + 0.3 * random.normal(size=240) > 0.4) * 1.0 + (X[:, 0] > 1.2)
+    return X, y, np.sort(random.integers(0, 24, 240))
+
+
+def sizes(qid):
+    return np.unique(qid, return_counts=True)[1]
+
+
+def test_scikit_learn_agrees():
+    results = check_estimator(
+        Ranker("softmax", **SMALL | {"epochs": 1}),
+        expected_failed_checks=EXPECTED,
+        on_skip=None,
+        on_fail="raise",
+    )
+    assert len(results) > 40
+
+
+def test_learns(lists):
+    X, y, qid = lists
+    ranker = Ranker(**SMALL | {"epochs": 40, "learning_rate": 0.02})
+    assert ranker.fit(X, y, qid=qid).score(X, y, qid=qid) > 0.85
+    assert ranker.score(X, y, group=sizes(qid)) == ranker.score(X, y, qid=qid)
+
+
+def test_parameters_are_scikit_learns():
+    ranker = Ranker("mse", epochs=7)
+    assert clone(ranker).get_params() == ranker.get_params()
+    assert ranker.set_params(loss="ranknet", clip=1.0).clip == 1.0
+    with pytest.raises(ValueError, match=r"unknown loss 'mze'.*Did you mean 'mse'"):
+        Ranker("mze").fit([[1.0], [2.0]], [0, 1])
+
+
+def test_whole_list_models_see_their_list(lists):
+    X, y, qid = lists
+    order = np.random.default_rng(1).permutation(240)
+    model = "context_aware(fc=[8], blocks=1, ff=8)"
+    ranker = Ranker("softmax", **SMALL | {"model": model}).fit(X[order], y[order], qid[order])
+    scores = ranker.predict(X[order], qid[order])
+    alone = ranker.predict(X[qid == 5])
+    np.testing.assert_allclose(scores[np.argsort(order)][qid == 5], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_interleaved_lists_train_as_sorted_ones(lists):
+    X, y, _ = lists
+    qid = np.repeat(np.arange(24), 10)
+    order = np.arange(240).reshape(24, 10).T.ravel()  # first items of all lists, then second ones
+    plain = Ranker("softmax", **SMALL).fit(X, y, qid=qid)
+    mixed = Ranker("softmax", **SMALL).fit(X[order], y[order], qid=qid[order])
+    assert mixed.predict(X[order]).tobytes() == plain.predict(X)[order].tobytes()
+
+
+def test_frames_and_sparse_matrices(lists):
+    X, y, qid = lists
+    X[X < 0] = 0
+    plain = Ranker("softmax", **SMALL).fit(X, y, qid)
+    frame = pd.DataFrame(X, columns=["bm25", "clicks", "age", "length"])
+    named = Ranker("softmax", **SMALL).fit(frame, pd.Series(y), pd.Series(qid))
+    sparse = Ranker("softmax", **SMALL).fit(scipy.sparse.csr_matrix(X), y, qid)
+    assert named.feature_names_in_.tolist() == list(frame)
+    assert plain.n_features_in_ == 4
+    assert named.predict(frame).tobytes() == plain.predict(X).tobytes()
+    assert sparse.predict(scipy.sparse.coo_array(X)).tobytes() == plain.predict(X).tobytes()
+
+
+def test_validation_chooses_the_epoch(lists):
+    X, y, qid = lists
+    both = {"eval_set": [(X, y)], "eval_group": [sizes(qid)]}
+    ranker = Ranker("softmax", metrics=["ap"], **SMALL).fit(X, y, qid, **both)
+    same = Ranker("softmax", metrics=["ap"], **SMALL).fit(X, y, qid, eval_set=(X, y), eval_qid=qid)
+    assert ranker.evals_result_ == same.evals_result_
+    values = ranker.evals_result_["valid_0"]["ndcg@10"]
+    assert set(ranker.evals_result_["valid_0"]) == {"ndcg@10", "ap"}
+    assert len(ranker.evals_result_["training"]["loss"]) == 3
+    assert ranker.best_score_ == max(values) == values[ranker.best_iteration_ - 1]
+    assert ranker.score(X, y, qid) == pytest.approx(max(values))
+
+
+def test_lower_is_better(lists):
+    X, y, qid = lists
+    ranker = Ranker("softmax", metric="arp", **SMALL).fit(X, y, qid)
+    assert ranker.score(X, y, qid) < 0
+
+
+def test_weights_count(lists):
+    X, y, qid = lists
+    plain = Ranker("softmax", **SMALL).fit(X, y, qid)
+    ones = Ranker("softmax", **SMALL).fit(X, y, qid, sample_weight=np.ones(240))
+    other = Ranker("softmax", **SMALL).fit(X, y, qid, sample_weight=1 + qid % 3)
+    np.testing.assert_allclose(ones.predict(X), plain.predict(X), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(other.predict(X), plain.predict(X))
+
+
+def test_grid_search(lists):
+    X, y, qid = lists
+    with sklearn.config_context(enable_metadata_routing=True):
+        ranker = Ranker("softmax", **SMALL).set_fit_request(qid=True).set_score_request(qid=True)
+        search = GridSearchCV(ranker, {"loss": ["softmax", "approx_ndcg"]}, cv=GroupKFold(3))
+        search.fit(X, y, qid=qid, groups=qid)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.best_estimator_.predict(X).shape == (240,)
+
+
+def test_saved_and_loaded(lists, tmp_path):
+    X, y, qid = lists
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    ranker = Ranker("softmax", **SMALL).fit(frame, y, qid, eval_set=(frame, y), eval_qid=qid)
+    ranker.save(tmp_path / "ranker")
+    ranker.save(tmp_path / "ranker")  # over a ranker of ours
+    loaded = Ranker.load(tmp_path / "ranker")
+    assert loaded.predict(frame).tobytes() == ranker.predict(frame).tobytes()
+    for name in ("evals_result_", "best_iteration_", "best_score_", "n_features_in_", "n_iter_"):
+        assert getattr(loaded, name) == getattr(ranker, name)
+    assert loaded.feature_names_in_.tolist() == list("abcd")
+    assert loaded.get_params()["loss"] == "softmax"
+    assert FittedRanker.load(tmp_path / "ranker" / "best").n_features == 4
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(FileExistsError, match="not a saved Ranker"):
+        ranker.save(tmp_path / "mine")
+    with pytest.raises(FileNotFoundError, match="no saved Ranker"):
+        Ranker.load(tmp_path / "mine")
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, features, mask=None):
+        return self.layer(features).squeeze(-1)
+
+
+def test_own_network(lists, tmp_path):
+    X, y, qid = lists
+    network = Linear()
+    before = network.layer.weight.detach().clone()
+    ranker = Ranker("softmax", network, epochs=3, transforms=[], device="cpu").fit(X, y, qid)
+    assert (network.layer.weight == before).all()
+    ranker.save(tmp_path / "own")
+    loaded = Ranker.load(tmp_path / "own", Linear())
+    np.testing.assert_array_equal(loaded.predict(X, qid), ranker.predict(X, qid))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"qid": [1, 2]}, r"qid must have one value per row, 240; found \[2\]"),
+        ({"group": [100, 100]}, "group adds up to 200 rows, X has 240"),
+        ({"group": [1.5]}, "whole numbers"),
+        ({"qid": np.zeros(240), "group": [240]}, "not both"),
+        ({"qid": np.full(240, np.nan)}, "NaN"),
+        ({"eval_qid": [1]}, "go with an eval_set"),
+        ({"eval_set": [1, 2]}, "one pair"),
+        ({"eval_set": (np.zeros((2, 3)), [0, 1])}, "3 features"),
+    ],
+)
+def test_what_is_wrong_is_said(lists, arguments, message):
+    X, y, _ = lists
+    with pytest.raises(ValueError, match=message):
+        Ranker("softmax", **SMALL).fit(X, y, **arguments)
+
+
+def test_negative_labels_are_refused(lists):
+    X, y, _ = lists
+    with pytest.raises(ValueError, match=r"labels must be at least 0.*y\[0\]"):
+        Ranker("softmax", **SMALL).fit(X, y - 5)
