@@ -1,9 +1,12 @@
-# Each target sets up what it needs: `make test` on a fresh clone is one command.
+# Each target sets up what it needs: on a fresh clone, `make demo` or `make test` is one command.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: test lint format bench clean
+.PHONY: demo test lint format bench clean
+
+demo: $(READY)
+	$(BIN)/rankgrad demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2

@@ -6,7 +6,7 @@ from jaxtyping import install_import_hook
 CHECKED = ["rankgrad.lists", "rankgrad.sorting", "rankgrad.metrics", "rankgrad.losses"]
 
 with install_import_hook(CHECKED, "shapes.check"):
-    import rankgrad
+    from rankgrad import data, losses, metrics, models, sorting
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,9 @@ def _doctest_names(doctest_namespace):
     doctest_namespace.update(
         torch=torch,
         np=np,
-        losses=rankgrad.losses,
-        metrics=rankgrad.metrics,
-        sorting=rankgrad.sorting,
+        losses=losses,
+        metrics=metrics,
+        sorting=sorting,
+        data=data,
+        models=models,
     )

@@ -13,6 +13,11 @@ KNOWS = {
     "sorting": {"lists", "specs", "kernels"},
     "metrics": {"lists", "specs"},
     "losses": {"lists", "specs", "sorting", "metrics"},
+    "data": {"lists", "specs"},
+    "models": {"lists", "specs"},
+    "training": {"lists", "specs", "losses", "metrics", "data", "models"},
+    "experiments": {"lists", "specs", "losses", "metrics", "data", "models", "training"},
+    "estimator": {"metrics", "losses", "data", "models", "training"},
 }
 
 

@@ -1,19 +1,30 @@
-"""Train a ranker directly on the metric you report."""
+"""Train a ranker directly on the metric you report.
 
-from rankgrad import lists, losses, metrics, sorting, specs
-from rankgrad.losses import (
-    ApproxNDCG,
-    LambdaLoss,
-    LambdaRank,
-    ListMLE,
-    ListNet,
-    NeuralNDCG,
-    PiRank,
-    RankNet,
-    RelaxedMetric,
-    SmoothI,
-)
-from rankgrad.metrics import evaluate
+The names below are imported when first asked for: PyTorch alone takes seconds to import, and
+``rankgrad --help`` is not to wait for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankgrad import data, experiments, lists, losses, metrics, models, sorting, specs, training
+    from rankgrad.estimator import Ranker
+    from rankgrad.losses import (
+        ApproxNDCG,
+        LambdaLoss,
+        LambdaRank,
+        ListMLE,
+        ListNet,
+        NeuralNDCG,
+        PiRank,
+        RankNet,
+        RelaxedMetric,
+        SmoothI,
+    )
+    from rankgrad.metrics import evaluate
 
 __version__ = "0.1.0"
 
@@ -26,13 +37,35 @@ __all__ = [
     "NeuralNDCG",
     "PiRank",
     "RankNet",
+    "Ranker",
     "RelaxedMetric",
     "SmoothI",
     "__version__",
+    "data",
     "evaluate",
+    "experiments",
     "lists",
     "losses",
     "metrics",
+    "models",
     "sorting",
     "specs",
+    "training",
 ]
+
+_ELSEWHERE = {"Ranker": "rankgrad.estimator", "evaluate": "rankgrad.metrics"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'rankgrad' has no attribute {name!r}")
+    if name in _ELSEWHERE or name[0].isupper():
+        found = getattr(import_module(_ELSEWHERE.get(name, "rankgrad.losses")), name)
+    else:
+        found = import_module(f"rankgrad.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -319,11 +319,12 @@ class Randomness:
     ) -> Float[Tensor, "samples b n"]:
         """Standard exponential numbers on the real items, above 0; 1 on padding."""
         drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
-        drawn.exponential_(generator=self._generator(mask.device)).clamp_(min=1e-300)
+        drawn.exponential_(generator=self.generator(mask.device)).clamp_(min=1e-300)
         numbers = torch.ones(samples, *mask.shape, dtype=torch.float64, device=mask.device)
         return numbers.masked_scatter_(mask.expand_as(numbers), drawn)
 
-    def _generator(self, device: torch.device) -> torch.Generator | None:
+    def generator(self, device: torch.device) -> torch.Generator | None:
+        """The generator on a device; None for PyTorch's own."""
         if self.seed is None:
             return None
         if str(device) not in self._generators:

@@ -1,9 +1,9 @@
 """The catalog of known data sets: how to tell them, where to get them, what they should hold.
 
 Totals come from the publishers' pages and from papers. Counts of parts do too, or from the files
-themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K and Istella, and the queries
-of MQ2007's, are as commonly quoted, and add up to the totals. What is not known is left out and not
-checked.
+themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K and Istella, and the
+queries of MQ2007's, are as commonly quoted, and add up to the totals. What is not known is left
+out and not checked.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def read(
     id: str | None = None,
     fill: float | None = None,
 ) -> Dataset:
-    """Read a columnar file; each row is an item.
+    r"""Read a columnar file; each row is an item.
 
     query, label: the columns of the query's id and of the graded label.
     features: the columns of features, in this order; all other numeric columns where not given.
@@ -70,7 +70,7 @@ def read(
     >>> from rankgrad.data import columnar
     >>> with tempfile.TemporaryDirectory() as place:
     ...     path = place + "/train.csv"
-    ...     _ = open(path, "w").write("qid,label,bm25,clicks\\na,2,1.5,3\\na,0,0.25,1\\n")
+    ...     _ = open(path, "w").write("qid,label,bm25,clicks\na,2,1.5,3\na,0,0.25,1\n")
     ...     data = columnar.read(path)
     >>> data.feature_names, data.features.tolist()
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
@@ -214,7 +214,8 @@ class _Builder:
             notes.append(f"{path}: {self.filled} missing feature values were set to {self.fill:g}")
         sizes = np.bincount(self.codes, minlength=len(self.code))
         features, labels, weights, ids = arrays
-        assert features is not None and labels is not None
+        assert features is not None
+        assert labels is not None
         try:
             return Dataset(
                 features=features,

@@ -96,6 +96,7 @@ def fold_number(path: str | os.PathLike[str]) -> int | None:
 
 
 def split_name(split: str) -> str:
+    """The usual name of a split: ``valid`` and ``dev`` are ``vali``."""
     name = _SPLIT.get(split.lower())
     if name is None:
         close = difflib.get_close_matches(split.lower(), _SPLIT, n=1)

@@ -8,7 +8,7 @@ gzip, bzip2 or xz, rows of several files. What had to be put right is said in ``
 The files are read in blocks of whole lines, and the blocks are parsed side by side, each as wide as
 its own highest feature id asks for. So one pass is enough, though neither the number of rows nor
 that of features is known before the end; then the parsed blocks are moved, one by one, to where
-their rows belong. Memory is that of the result and of the blocks on their way.
+their rows belong. At its peak, memory is about twice that of the result.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(
     ids: bool = False,
     _block: int = _BLOCK,
 ) -> Dataset:
-    """Read LETOR/LibSVM files, one after the other, as one data set.
+    r"""Read LETOR/LibSVM files, one after the other, as one data set.
 
     Values become the float32 nearest to the float64 that Python's ``float`` makes of them, so
     ``nan`` and ``inf`` are taken as values; a label must be finite. Features that a row does not
@@ -74,7 +74,7 @@ def read(
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "train.txt")
-    >>> _ = path.write_text("2 qid:a 1:0.5 3:7 # best\\n0 qid:a 2:1\\n1 qid:b 1:3e-1\\n")
+    >>> _ = path.write_text("2 qid:a 1:0.5 3:7 # best\n0 qid:a 2:1\n1 qid:b 1:3e-1\n")
     >>> dataset = read(path)
     >>> dataset.features.tolist()[0], dataset.labels.tolist()
     ([0.5, 0.0, 7.0], [2.0, 0.0, 1.0])

@@ -27,7 +27,7 @@ def load(
     fold: int | None = None,
     n_features: int | None = None,
 ) -> Dataset:
-    """Read a data set, whatever the path is.
+    r"""Read a data set, whatever the path is.
 
     path: a LETOR/LibSVM file (also .gz, .bz2, .xz), one with LightGBM's ``.query`` file beside it,
         a Parquet, Arrow, Feather or CSV file, a store, or a folder of splits or folds of these.
@@ -38,7 +38,7 @@ def load(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     path = place + "/train.txt"
-    ...     _ = open(path, "w").write("2 qid:1 1:0.5 3:1\\n0 qid:1 2:4\\n1 qid:2 1:1\\n")
+    ...     _ = open(path, "w").write("2 qid:1 1:0.5 3:1\n0 qid:1 2:4\n1 qid:2 1:1\n")
     ...     data.load(path), data.load(place, split="train", n_features=4).n_features
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """

@@ -401,7 +401,7 @@ class Trainer:
         owners = {"loss": self.loss, "relaxation": getattr(self.loss, "relaxation", None)}
         for name, owner in owners.items():
             for value in vars(owner).values() if owner is not None else ():
-                own = value._generator(device) if isinstance(value, Randomness) else None
+                own = value.generator(device) if isinstance(value, Randomness) else None
                 if own is not None:
                     found[name] = own
         return found
