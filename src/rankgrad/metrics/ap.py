@@ -66,7 +66,7 @@ class AP(BinaryMetric):
         ahead = []
         for rows in tiles(ranks.numel(), ranks.shape[-1]):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
-            ahead.append((before @ relevance[:, :, None]).squeeze(-1))
+            ahead.append((relevance[:, None, :] @ before.mT).squeeze(1))
         count = 1 + torch.cat(ahead, -1) - 0.5 * relevance  # an item is half ahead of itself
         total = (weighted * count / torch.where(lists.mask, ranks, 1.0)).sum(-1)
         return divide(total, lists.weighted(relevance).sum(-1))

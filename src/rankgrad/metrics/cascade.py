@@ -82,7 +82,7 @@ class CascadeMetric(Metric):
         passed = []
         for rows in tiles(ranks.numel(), ranks.shape[-1]):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
-            passed.append((before @ logs[:, :, None]).squeeze(-1))
+            passed.append((logs[:, None, :] @ before.mT).squeeze(1))
         chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)
         worth = self.worth(torch.where(lists.mask, ranks, 1.0))
         return (chance * worth * soft_inside(ranks, lists, self.k, beta)).sum(-1)

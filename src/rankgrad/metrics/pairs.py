@@ -43,12 +43,12 @@ class PairCounts:
     ) -> PairCounts:
         """Count in tiles; the pair of an item i and an item j weighs ``first_i second_j``."""
         agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
-        second = second[:, :, None]
+        second = second[:, None, :]
         for rows in tiles(first.numel(), first.shape[-1]):
             side = (ranked.start[:, None, :] - ranked.start[:, rows, None]).sign().to(first.dtype)
             higher = (ranked.labels[:, rows, None] > ranked.labels[:, None, :]).to(first.dtype)
-            weight = first[:, rows]
-            agree += (weight * ((higher * side) @ second).squeeze(-1)).sum(-1)
-            unequal += (weight * (higher @ second).squeeze(-1)).sum(-1)
-            untied += (weight * (side.abs() @ second).squeeze(-1)).sum(-1) / 2
+            weight = first[:, rows, None]
+            agree += (second @ (higher * side).mT @ weight).flatten()
+            unequal += (second @ higher.mT @ weight).flatten()
+            untied += (second @ side.abs().mT @ weight).flatten() / 2
         return cls(agree, unequal, untied)

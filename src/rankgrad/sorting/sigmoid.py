@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -54,10 +55,8 @@ class _SigmoidSums(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(scores, mask)
         sums = torch.empty_like(scores)
-        weights = mask.to(scores.dtype)[:, :, None]
-        for rows in tiles(scores.numel(), scores.shape[-1]):
-            above = (scores[:, None, :] - scores[:, rows, None]).sigmoid_()
-            sums[:, rows] = (above @ weights).squeeze(-1)
+        for rows, above in _sigmoids(scores, mask):
+            sums[:, rows] = above.sum(-1)
         return sums
 
     @staticmethod
@@ -66,10 +65,15 @@ class _SigmoidSums(torch.autograd.Function):
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)
         pull, push = torch.zeros_like(grad), torch.empty_like(grad)
-        weights = mask.to(scores.dtype)[:, :, None]
-        for rows in tiles(scores.numel(), scores.shape[-1]):
-            above = (scores[:, None, :] - scores[:, rows, None]).sigmoid_()
+        for rows, above in _sigmoids(scores, mask):
             slope = above.addcmul_(above, above, value=-1.0)
-            push[:, rows] = (slope @ weights).squeeze(-1)
-            pull += (grad[:, None, rows] @ slope).squeeze(1)
-        return torch.where(mask, pull - grad * push, 0.0), None
+            push[:, rows] = slope.sum(-1)
+            pull += slope.mul_(grad[:, rows, None]).sum(1)
+        return pull - grad * push, None
+
+
+def _sigmoids(scores: Tensor, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """``sigmoid(s_j - s_i)`` for a few items i at a time and all real j."""
+    real = mask[:, None, :].to(scores.dtype)
+    for rows in tiles(scores.numel(), scores.shape[-1]):
+        yield rows, (scores[:, None, :] - scores[:, rows, None]).sigmoid_().mul_(real)
