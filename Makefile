@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/rankgrad demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(READY)
 	$(BIN)/ruff check .

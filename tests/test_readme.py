@@ -8,9 +8,11 @@ from rankgrad import losses, metrics, sorting
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-def test_the_example_runs(capsys):
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
-    exec(compile(code, "README.md", "exec"), {})
+def test_the_examples_run(capsys):
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == 2
+    for code in examples:
+        exec(compile(code, "README.md", "exec"), {})
     assert "ndcg@10" in capsys.readouterr().out
 
 

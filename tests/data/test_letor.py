@@ -88,7 +88,7 @@ halves = st.tuples(st.integers(2**23, 2**24 - 1), st.integers(-60, 60), st.integ
 
 @st.composite
 def rows(draw: st.DrawFn) -> str:
-    label = draw(st.sampled_from(["0", "1", "4", "0.5", "1e0", "+2", "-1"]))
+    label = draw(st.sampled_from(["0", "1", "4", "0.5", "1e0", "+2", "-0"]))
     ids = sorted(draw(st.sets(st.integers(1, 40), max_size=12)))
     gap = draw(st.sampled_from([" ", "  ", "\t", " \x0b"]))
     pairs = [f"{i}:{draw(numbers | halves)}" for i in ids]
@@ -252,12 +252,11 @@ def test_ids_from_zero(write: Callable[..., Path]) -> None:
 
 
 def test_labels_and_values_worth_a_note(write: Callable[..., Path]) -> None:
-    dataset = letor.read(write("-1 qid:1 1:nan\n0.5 qid:1 1:-inf 2:1e39\n"))
+    dataset = letor.read(write("1 qid:1 1:nan\n0.5 qid:1 1:-inf 2:1e39\n"))
     np.testing.assert_array_equal(dataset.features, [[np.nan, 0], [-np.inf, np.inf]])
     assert dataset.notes == (
         "3 values are not finite: nan, inf, or beyond float32",
         "labels are not all whole numbers",
-        "1 labels are negative",
     )
 
 
@@ -277,6 +276,7 @@ def test_width(write: Callable[..., Path]) -> None:
 BAD = {
     "x qid:1 1:1": "label 'x' is not a number",
     "nan qid:1 1:1": "label 'nan' is not a finite",
+    "-1 qid:1 1:1": "label '-1' is negative",
     "1e39 qid:1 1:1": "label '1e39' is not a finite",
     "1 qid: 1:1": "the qid is empty",
     "1 qid:a\0 1:1": "NUL",

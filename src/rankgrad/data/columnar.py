@@ -66,11 +66,11 @@ def read(
     weight, id: the columns of item weights and item ids. Files that :func:`write` made know theirs.
     fill: the value for features that are null or NaN; such a feature is an error otherwise.
 
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     path = place + "/train.csv"
-    ...     _ = open(path, "w").write("qid,label,bm25,clicks\na,2,1.5,3\na,0,0.25,1\n")
+    ...     path = pathlib.Path(place, "train.csv")
+    ...     _ = path.write_text("qid,label,bm25,clicks\na,2,1.5,3\na,0,0.25,1\n")
     ...     data = columnar.read(path)
     >>> data.feature_names, data.features.tolist()
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])

@@ -209,6 +209,7 @@ class _Parser:
         """What the kernel found, checked, with the numbers and names it left to Python."""
         self._check_ids(block, found)
         not_finite = found.not_finite + _resolve(block, found)
+        _check_labels(block, found)
         if found.problem:
             raise block.place(found.stop).error(_problem(block, found))
         rows = len(found.starts)
@@ -299,6 +300,13 @@ def _resolve(block: _Block, found: _Found) -> int:
             else:
                 raise block.place(at).error(f"label {token!r} is not a finite float32")
     return not_finite
+
+
+def _check_labels(block: _Block, found: _Found) -> None:
+    below = np.flatnonzero(found.labels[: len(found.starts)] < 0)
+    if len(below):
+        at = int(found.starts[below[0]])
+        raise block.place(at).error(f"label {block.token(at)!r} is negative; relevance starts at 0")
 
 
 def _problem(block: _Block, found: _Found) -> str:
@@ -480,7 +488,6 @@ def _notes(
     unsorted = sum(part.unsorted for part in parts)
     duplicates = sum(part.duplicates for part in parts)
     not_finite = sum(part.not_finite for part in parts)
-    negative = int((labels < 0).sum())
     notes = {
         "feature ids start at 0": base == 0,
         f"rows of {moved} queries were not contiguous and were brought together": moved,
@@ -490,7 +497,6 @@ def _notes(
         ),
         f"{not_finite} values are not finite: nan, inf, or beyond float32": not_finite,
         "labels are not all whole numbers": bool((labels != np.rint(labels)).any()),
-        f"{negative} labels are negative": negative,
         "queries have no names in the files and were numbered from 1": grouped,
     }
     return tuple(note for note, holds in notes.items() if holds)

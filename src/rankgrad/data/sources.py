@@ -35,10 +35,10 @@ def load(
     fold: which fold of a folder of folds, ``1`` for ``Fold1``.
     n_features: the number of features; a sparse file that names fewer is filled up with zeros.
 
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     path = place + "/train.txt"
-    ...     _ = open(path, "w").write("2 qid:1 1:0.5 3:1\n0 qid:1 2:4\n1 qid:2 1:1\n")
+    ...     path = pathlib.Path(place, "train.txt")
+    ...     _ = path.write_text("2 qid:1 1:0.5 3:1\n0 qid:1 2:4\n1 qid:2 1:1\n")
     ...     data.load(path), data.load(place, split="train", n_features=4).n_features
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
