@@ -87,6 +87,8 @@ class _Distances(torch.autograd.Function):
         ranked = scores.gather(-1, order[:, : ctx.k])
         apart = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
         result = per_group(apart.sum(-1)) / size_of - apart.sum(1)
+        if not bool((size > 1).any()):
+            return result, None, None
         # Items of the rank's own group.
         position = torch.arange(scores.shape[-1], device=scores.device)
         tilt = ((end - 1 - position) - (position - start)) / size
