@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from rankgrad.data import Dataset, synthetic
 from rankgrad.experiments.significance import Interval, bootstrap_interval
@@ -96,22 +99,36 @@ def run(
     rows, test = [], data["test"]
     for loss, kind in (losses or LOSSES).items():
         settings = Settings(**shared.model_dump() | {"loss": loss})
-        done = fit(
-            settings,
-            data["train"],
-            data["vali"],
-            folder=None if folder is None else folder / loss.replace("@", "-at-"),
-            on_epoch=None if on_epoch is None else _reporter(on_epoch, loss),
-        )
-        if done.stopped == "interrupted":
-            raise KeyboardInterrupt
-        scores = done.model.predict(test.features, test.offsets)
+        with _threads(1 if size == "small" else None):
+            done = fit(
+                settings,
+                data["train"],
+                data["vali"],
+                folder=None if folder is None else folder / loss.replace("@", "-at-"),
+                on_epoch=None if on_epoch is None else _reporter(on_epoch, loss),
+            )
+            if done.stopped == "interrupted":
+                raise KeyboardInterrupt
+            scores = done.model.predict(test.features, test.offsets)
         row = _row(loss, kind, _evaluate(test, scores))
         rows.append(replace(row, best_epoch=done.best_epoch, seconds=done.seconds))
     best = _evaluate(test, synthetic.oracle(test))
     rows.append(_row(BEST, "known, as the data are simulated", best))
     conventions = tuple(str(best).splitlines()[len(METRICS) :])
     return Demo(tuple(rows), data, shared, conventions, time.perf_counter() - began)
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """As many threads for PyTorch. Small batches gain nothing from a second one, and lose much by
+    it where something else runs on the same cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _reporter(on_epoch: OnEpoch, loss: str) -> Callable[[dict[str, float]], None]:
