@@ -250,6 +250,17 @@ def test_a_step_against_the_gradient_lowers_the_loss(spec):
 
 
 @every_sure_loss
+def test_items_that_nothing_tells_apart_share_their_gradient(spec):
+    if "depth" in spec or "branching" in spec or spec == "listmle":
+        pytest.skip("deals tied items to blocks, or shuffles them")
+    scores = torch.tensor([[1.0, 0.0, 1.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    labels = torch.tensor([[2.0, 0.0, 2.0, 0.0, 0.0, 1.0]])
+    _, gradient = value_and_gradient(spec, scores, labels)
+    torch.testing.assert_close(gradient[0, 0], gradient[0, 2], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(gradient[0, 1], gradient[0, 3], rtol=1e-6, atol=1e-9)
+
+
+@every_sure_loss
 def test_a_constant_score_has_something_to_learn(spec):
     labels = torch.tensor([[0.0, 3.0, 1.0, 0.0, 2.0]])
     _, gradient = value_and_gradient(spec, torch.zeros(1, 5, dtype=torch.float64), labels)

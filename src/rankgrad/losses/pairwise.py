@@ -26,6 +26,7 @@ from rankgrad.sorting.schedules import as_temperature
 
 PairWeights = Callable[[slice], Tensor]
 PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
+Share = Callable[[Tensor], Tensor]
 
 
 class PairwiseLoss(Loss):
@@ -57,7 +58,7 @@ class PairwiseLoss(Loss):
             tile = weigh(rows)
             return tile if weights is None else tile * weights[:, rows, None]
 
-        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term)
+        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, _alike(lists))
         return values, has_pairs(lists.labels, lists.mask)
 
     def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
@@ -160,7 +161,9 @@ class _PairSum(torch.autograd.Function):
     """The sum over pairs and its gradient in one pass; only the gradient is kept."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, weigh: PairWeights, term: PairTerm) -> Tensor:
+    def forward(
+        ctx: Any, scores: Tensor, weigh: PairWeights, term: PairTerm, share: Share
+    ) -> Tensor:
         total, slopes = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):
             values, slope = term(scores[:, rows, None] - scores[:, None, :])
@@ -169,11 +172,34 @@ class _PairSum(torch.autograd.Function):
             slope = slope * weights
             slopes[:, rows] += slope.sum(-1)
             slopes -= slope.sum(-2)
-        ctx.save_for_backward(slopes)
+        ctx.save_for_backward(share(slopes))
         return total
 
     @staticmethod
     @differentiable_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (slopes,) = ctx.saved_tensors
-        return grad[:, None] * slopes, None, None
+        return grad[:, None] * slopes, None, None, None
+
+
+def _alike(lists: Lists) -> Share:
+    """Shares a gradient among items that nothing tells apart: equal in score, label and weight.
+
+    Where weights go by ranks, one of them stands above the other only because it came first.
+    """
+    kinds = [lists.labels, lists.weighted(torch.ones_like(lists.labels)), lists.scores]
+    order = (~lists.mask).to(torch.int8).argsort(dim=-1, stable=True)
+    for kind in kinds:
+        order = order.gather(-1, kind.detach().gather(-1, order).argsort(dim=-1, stable=True))
+    edge = torch.ones_like(lists.mask[:, :1])
+    new = torch.stack([kind.gather(-1, order).diff(dim=-1) != 0 for kind in kinds]).any(0)
+    new |= lists.mask.gather(-1, order).diff(dim=-1)
+    group = torch.cat([edge, new], -1).cumsum(-1) - 1
+
+    def share(slopes: Tensor) -> Tensor:
+        ranked = slopes.gather(-1, order)
+        sums = torch.zeros_like(ranked).scatter_add(-1, group, ranked)
+        sizes = torch.zeros_like(ranked).scatter_add(-1, group, torch.ones_like(ranked))
+        return torch.zeros_like(slopes).scatter(-1, order, (sums / sizes).gather(-1, group))
+
+    return share

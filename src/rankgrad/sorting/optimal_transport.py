@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import check_positive, check_whole, descending, divide, invert
+from rankgrad.lists import (
+    check_positive,
+    check_whole,
+    descending,
+    divide,
+    invert,
+    tie_groups,
+)
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
@@ -77,23 +84,38 @@ def _squash(scores: Tensor, mask: Tensor) -> Tensor:
 def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
     """``exp(-(C - f - g) / ε)``, rows = target ranks: 1 where matched, at most 1 elsewhere.
 
-    Squares of x and t drop out of the plan, so C is ``-2 x t``; matched in sorted order, potentials
-    half-way between the bounds that complementary slackness sets are
-    ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``.
+    Squares of x and t drop out of the plan, so C is ``-2 x t``.
     """
-    n = points.shape[-1]
+    targets, of_rank, of_item = _potentials(points, mask)
+    slack = 2 * targets[:, :, None] * points[:, None, :] + of_item[:, None, :] + of_rank[:, :, None]
+    floor = -69.0 if points.dtype == torch.float32 else -690.0
+    logits = (slack / epsilon).clamp(max=1.0)  # at most 0, but for rounding
+    rows = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
+    real = rows[:, :, None] & mask[:, None, :] & (logits > floor)
+    return torch.where(real, logits, float("-inf")).exp()
+
+
+def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The targets t, and the dual potentials of ranks and items without regularisation.
+
+    Matched in sorted order, potentials half-way between the bounds that complementary slackness
+    sets are ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``.
+    Tied items share both: their values are equal, and so are their gradients.
+    """
     length = mask.sum(-1, keepdim=True)
     order = descending(points, mask)
     inside = mask.gather(-1, order)
     ranked = torch.where(inside, points.gather(-1, order), 0.0)
+    start, end = tie_groups(ranked.detach().masked_fill(~inside, float("-inf")))
+
+    def shared(values: Tensor) -> Tensor:
+        sums = torch.zeros_like(values).scatter_add(-1, start, values)
+        return sums.gather(-1, start) / (end - start)
+
+    ranked = shared(ranked)
     spacing = 1.0 / (length - 1).clamp(min=1)
-    position = torch.arange(n, device=points.device)
-    targets = (length - 1 - position) * spacing
+    targets = (length - 1 - torch.arange(mask.shape[-1], device=mask.device)) * spacing
     steps = (ranked[:, :-1] + ranked[:, 1:]) * spacing
     of_rank = torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
-    of_item = (-2 * ranked * targets - of_rank).gather(-1, invert(order))
-    slack = 2 * targets[:, :, None] * points[:, None, :] + of_item[:, None, :] + of_rank[:, :, None]
-    floor = -69.0 if points.dtype == torch.float32 else -690.0
-    logits = (slack / epsilon).clamp(max=1.0)  # at most 0, but for rounding
-    real = inside[:, :, None] & mask[:, None, :] & (logits > floor)
-    return torch.where(real, logits, float("-inf")).exp()
+    of_item = shared(-2 * ranked * targets - of_rank).gather(-1, invert(order))
+    return targets, of_rank, of_item
