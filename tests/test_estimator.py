@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -131,6 +133,51 @@ def test_grid_search(lists):
     assert search.best_estimator_.predict(X).shape == (240,)
 
 
+def test_scoring_several_lists_as_one_is_refused(lists, tmp_path):
+    X, y, qid = lists
+    ranker = Ranker("softmax", **SMALL).fit(X, y, qid)
+    ranker.save(tmp_path / "ranker")
+    for fitted in (ranker, Ranker.load(tmp_path / "ranker")):
+        assert fitted.n_lists_ == 24
+        with pytest.raises(ValueError, match=r"24 lists.*pass qid=.*set_score_request\(qid=True\)"):
+            fitted.score(X, y)
+    assert 0 < ranker.score(X, y, group=[240]) <= 1
+    search = GridSearchCV(ranker, {"epochs": [1]}, cv=GroupKFold(2), error_score="raise")
+    with pytest.raises(ValueError, match="set_score_request"):
+        search.fit(X, y, qid=qid, groups=qid)
+
+
+def test_numpy_numbers_are_saved(lists, tmp_path):
+    X, y, qid = lists
+    ranker = Ranker(
+        "softmax",
+        "mlp(hidden=[8])",
+        metrics=np.array(["ap"]),
+        epochs=np.arange(1, 3)[1],
+        learning_rate=np.float32(0.25),
+        verbose=np.False_,
+        random_state=np.int64(7),
+        device="cpu",
+    ).fit(X, y, qid)
+    ranker.save(tmp_path / "ranker")
+    loaded = Ranker.load(tmp_path / "ranker")
+    assert (loaded.epochs, loaded.learning_rate, loaded.random_state) == (2, 0.25, 7)
+    assert loaded.metrics == ["ap"]
+    assert loaded.predict(X).tobytes() == ranker.predict(X).tobytes()
+    assert clone(loaded).fit(X, y, qid).predict(X).tobytes() == ranker.predict(X).tobytes()
+
+
+def test_rankers_saved_before_lists_were_counted_load(lists, tmp_path):
+    X, y, qid = lists
+    ranker = Ranker("softmax", **SMALL).fit(X, y, qid)
+    ranker.save(tmp_path / "ranker")
+    manifest = tmp_path / "ranker" / "ranker.json"
+    saved = json.loads(manifest.read_text())
+    del saved["n_lists"]
+    manifest.write_text(json.dumps(saved))
+    assert Ranker.load(tmp_path / "ranker").score(X, y, qid) == ranker.score(X, y, qid)
+
+
 def test_saved_and_loaded(lists, tmp_path):
     X, y, qid = lists
     frame = pd.DataFrame(X, columns=list("abcd"))
@@ -181,7 +228,11 @@ def test_own_network(lists, tmp_path):
         ({"qid": np.zeros(240), "group": [240]}, "not both"),
         ({"qid": np.full(240, np.nan)}, "NaN"),
         ({"eval_qid": [1]}, "go with an eval_set"),
-        ({"eval_set": [1, 2]}, "one pair"),
+        ({"qid": [1] * 239 + [None]}, "qid of row 239 is None"),
+        ({"qid": np.array(["a", pd.NA] * 120, object)}, "qid of row 1 is <NA>"),
+        ({"qid": np.array(["a", np.nan] * 120, object)}, "qid of row 1 is nan"),
+        ({"qid": np.array([1, "a"] * 120, object)}, "qid must be all numbers or all texts"),
+        ({"eval_set": [1, 2]}, "one pair.*found 2: give the one that is to choose the best epoch"),
         ({"eval_set": (np.zeros((2, 3)), [0, 1])}, "3 features"),
     ],
 )
@@ -189,6 +240,25 @@ def test_what_is_wrong_is_said(lists, arguments, message):
     X, y, _ = lists
     with pytest.raises(ValueError, match=message):
         Ranker("softmax", **SMALL).fit(X, y, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"y": [0, 1]}, "y must have one label per row, 240; found 2"),
+        ({"y": []}, "y must have one label per row, 240; found 0"),
+        ({"y": None}, "y contains NaN"),
+        ({"y": [0.0] * 239 + [np.nan]}, "y contains NaN"),
+        ({"sample_weight": [1, 2]}, "sample_weight"),
+        ({"sample_weight": np.full(240, -1.0)}, "sample_weight"),
+        ({"qid": [None] * 240}, "qid of row 0 is None"),
+    ],
+)
+def test_what_is_wrong_with_a_score_is_said(lists, arguments, message):
+    X, y, qid = lists
+    ranker = Ranker("softmax", **SMALL).fit(X, y, qid)
+    with pytest.raises(ValueError, match=message):
+        ranker.score(X, **{"y": y, "qid": qid} | arguments)
 
 
 def test_negative_labels_are_refused(lists):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import numbers
 import os
 from collections.abc import Sequence
 from copy import deepcopy
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -26,6 +27,7 @@ Array = np.ndarray[Any, Any]
 _MANIFEST, _MODEL = "ranker.json", "best"
 _SAVED = {_MANIFEST, _MODEL}
 _NOT_SETTINGS = {"random_state", "verbose"}
+_MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
 
 
 class Ranker(BaseEstimator):  # type: ignore[misc]
@@ -51,6 +53,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         best_iteration_: the best epoch by the metric, counted from 1; the last where there was no
             ``eval_set``.
         best_score_: the metric there, or None.
+        n_lists_: the number of lists of the training data.
         n_features_in_: the number of features.
         feature_names_in_: their names, where ``X`` was a data frame.
 
@@ -61,6 +64,17 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     >>> ranker = Ranker("softmax", epochs=30, learning_rate=0.01).fit(X, y, qid=qid)
     >>> ranker.predict(X).shape, ranker.score(X, y, qid=qid) > 0.8
     ((200,), True)
+
+    scikit-learn's searches hand ``qid`` on to ``fit`` and ``score`` where metadata routing says so:
+
+    >>> import sklearn
+    >>> from sklearn.model_selection import GridSearchCV, GroupKFold
+    >>> with sklearn.config_context(enable_metadata_routing=True):  # or set_config, for good
+    ...     ranker = Ranker("softmax").set_fit_request(qid=True).set_score_request(qid=True)
+    ...     search = GridSearchCV(ranker, {"epochs": [1, 3]}, cv=GroupKFold(2))
+    ...     search = search.fit(X, y, qid=qid, groups=qid)
+    >>> list(search.best_params_)
+    ['epochs']
     """
 
     def __init__(
@@ -143,6 +157,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
         result = fit(self._settings(), train, vali, network=network, quiet=not self.verbose)
         self.model_ = result.model
+        self.n_lists_ = len(train)
         self.best_iteration_ = result.best_epoch
         self.best_score_ = result.best_value
         self.n_iter_ = len(result.history)
@@ -174,14 +189,25 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         Args:
             X: as in :meth:`fit`.
             y: as in :meth:`fit`.
-            qid: as in :meth:`fit`.
-            group: as in :meth:`fit`.
+            qid: as in :meth:`fit`; this or ``group`` is needed where there were several lists.
+            group: as in :meth:`fit`; ``[len(y)]`` for a single list.
             sample_weight: weights of items, on their gain.
         """
+        check_is_fitted(self)
+        if qid is None and group is None and self.n_lists_ > 1:
+            raise ValueError(
+                f"the ranker was fitted on {self.n_lists_} lists, and score was given neither qid "
+                "nor group: pass qid= (or group=[len(y)] if the rows are one list). In "
+                "GridSearchCV, use set_score_request(qid=True) with "
+                "sklearn.set_config(enable_metadata_routing=True)"
+            )
         scores = self.predict(X, qid, group=group)
-        labels = np.asarray(y, np.float32)
+        labels = _labels(y, len(scores))
         rows = _Rows.of(len(scores), qid, group)
-        weights = None if sample_weight is None else np.asarray(sample_weight)[rows.order]
+        weights = None
+        if sample_weight is not None:
+            weights = check_sample_weight(sample_weight, scores, ensure_non_negative=True)
+            weights = weights[rows.order]
         chosen = metrics.get(self.metric)
         found = evaluate(
             scores[rows.order],
@@ -208,13 +234,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         parameters = self.get_params(deep=False)
         if isinstance(self.model, nn.Module):
             parameters["model"] = None
-        if not isinstance(self.random_state, int):
+        if not isinstance(self.random_state, numbers.Integral):
             parameters["random_state"] = None
         manifest = {
             "format": "rankgrad ranker",
             "version": 1,
             "parameters": parameters,
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
+            "n_lists": self.n_lists_,
             "best_iteration": self.best_iteration_,
             "best_score": self.best_score_,
             "n_iter": self.n_iter_,
@@ -223,7 +250,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         with files.folder(path) as place:
             (place / _MODEL).mkdir()
             self.model_.write(place / _MODEL)
-            files.write(place / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+            text = json.dumps(manifest, indent=1, default=_python)
+            files.write(place / _MANIFEST, text + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:
@@ -250,6 +278,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:
             ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
+        ranker.n_lists_ = saved.get("n_lists", 1)  # not in what earlier versions wrote
         ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
         ranker.n_iter_, ranker.evals_result_ = saved["n_iter"], saved["evals_result"]
         return ranker
@@ -270,7 +299,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if isinstance(self.model, nn.Module):
             del values["model"]
         seed = self.random_state
-        if not isinstance(seed, int | np.integer):
+        if not isinstance(seed, numbers.Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         return Settings(**values, seed=int(seed))
 
@@ -281,7 +310,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             return None
         if isinstance(eval_set, list):
             if len(eval_set) != 1:
-                raise ValueError(f"eval_set must be one pair (X, y), found {len(eval_set)}")
+                raise ValueError(
+                    f"eval_set must be one pair (X, y), found {len(eval_set)}: give the one that "
+                    "is to choose the best epoch, with its eval_qid or eval_group, and call score "
+                    "on the others after fit"
+                )
             eval_set, qid, group = eval_set[0], _only("eval_qid", qid), _only("eval_group", group)
         if not isinstance(eval_set, tuple) or len(eval_set) != 2:
             raise ValueError("eval_set must be a pair (X, y), or a list of one")
@@ -309,7 +342,14 @@ class _Rows:
             raise ValueError(f"qid must have one value per row, {n}; found {list(names.shape)}")
         if names.dtype.kind == "f" and np.isnan(names).any():
             raise ValueError(f"qid of row {int(np.isnan(names).argmax())} is NaN")
-        _, first, codes = np.unique(names, return_index=True, return_inverse=True)
+        if names.dtype.kind == "O":
+            for row, name in enumerate(names):
+                if not isinstance(name, str) and str(name) in _MISSING:
+                    raise ValueError(f"qid of row {row} is {name}: every row must have one")
+        try:
+            _, first, codes = np.unique(names, return_index=True, return_inverse=True)
+        except TypeError as error:
+            raise ValueError(f"qid must be all numbers or all texts: {error}") from None
         # Lists stand in the order in which they first appear, as in every reader.
         place = np.empty_like(first)
         place[np.argsort(first)] = np.arange(len(first))
@@ -328,6 +368,21 @@ def _sizes(n: int, group: Any) -> Array:
 
 def _ends(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _labels(y: Any, n: int) -> Array:
+    found = check_array(y, ensure_2d=False, dtype=np.float32, ensure_min_samples=0, input_name="y")
+    labels: Array = column_or_1d(found, warn=True)
+    if len(labels) != n:
+        raise ValueError(f"y must have one label per row, {n}; found {len(labels)}")
+    return labels
+
+
+def _python(value: Any) -> Any:
+    """NumPy's numbers and arrays, which grids of parameters are made of, as JSON can have them."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
 
 
 def _dense(X: Any) -> Array:

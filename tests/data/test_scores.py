@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+
 import numpy as np
 import pytest
 
@@ -75,6 +79,21 @@ def test_what_is_wrong_is_said(tmp_path, text, message):
     (tmp_path / "s").write_text(text)
     with np.errstate(over="ignore"), pytest.raises(ValueError, match=message):
         scores.read(tmp_path / "s", data)
+
+
+@pytest.mark.parametrize(("kind", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
+@pytest.mark.parametrize("damage", ["cut", "changed", "other"])
+def test_damaged_compressed_files_are_named(dataset, given, tmp_path, kind, pack, damage):
+    scores.write(tmp_path / "s", given, dataset)
+    packed = pack.compress((tmp_path / "s").read_bytes())
+    path = tmp_path / f"s.txt.{kind}"
+    path.write_bytes(packed)
+    assert scores.read(path, dataset).tobytes() == given.tobytes()
+    half = len(packed) // 2
+    changed = packed[:half] + bytes(255 - byte for byte in packed[half:])
+    path.write_bytes({"cut": packed[:half], "changed": changed, "other": b"1\n2\n3\n"}[damage])
+    with pytest.raises(ValueError, match=rf"s\.txt\.{kind}: damaged compressed file: "):
+        scores.read(path, dataset)
 
 
 def test_scores_of_other_data_are_refused(dataset, given, tmp_path):

@@ -9,10 +9,12 @@ from 1.
 from __future__ import annotations
 
 import importlib
+import lzma
 import os
 import re
 import sys
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -268,8 +270,15 @@ def _read_trec(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
 
 
 def _text(path: Path) -> str:
-    with layout.open_bytes(path) as file:
-        content: bytes = file.read()
+    try:
+        with layout.open_bytes(path) as file:
+            content: bytes = file.read()
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"{path}: damaged compressed file: {error}") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ValueError(f"{path}: damaged compressed file: {error}") from None  # gzip and bz2
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
