@@ -95,3 +95,18 @@ def test_a_missing_value_in_columns_names_the_option(tmp_path: Path) -> None:
     path.write_text("qid,label,x\n1,1,1\n1,0,\n")
     assert "rankgrad import --fill 0" in refused("import", path, "-o", tmp_path / "out")
     run("import", path, "--fill", 0, "-o", tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_missing_folds_of_a_known_set_are_warned_of(folds: Path, tmp_path: Path) -> None:
+    source = folds.rename(tmp_path / "MQ2008")
+    for number in (1, 2, 3):
+        for split in ("train", "vali", "test"):
+            (source / f"Fold{number}" / f"{split}.txt").write_text("1 qid:1 46:1\n")
+    result = CliRunner().invoke(app, ["import", str(source), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0
+    assert "MQ2008 has 5 folds, here 4, 5 are missing" in result.stderr
+    assert "MQ2008 has 471 queries in train of fold 2, here there are 1" in result.stderr
+    other = source.rename(tmp_path / "mine")
+    result = CliRunner().invoke(app, ["import", str(other), "-o", str(tmp_path / "out2")])
+    assert result.exit_code == 0 and not result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,11 +145,14 @@ def _import_folder(
     source: Path, fold: int | None, output: Path, overwrite: bool
 ) -> dict[Path, dict[str, dict[str, Any]]]:
     """A folder of splits, or of folds of them, all of which is there in the end or nothing."""
-    from rankgrad.data import folds, store
+    from rankgrad.data import catalog, folds, store
 
     numbers = list(folds(source)) if fold is None else []
     if not numbers:
         return {output: _import_splits(source, fold, output, overwrite)}
+    entry = catalog.recognise(source)
+    for difference in catalog.check_folds(entry, numbers) if entry else []:
+        warnings.warn(f"{source}: {difference}", stacklevel=2)
     facts = {}
     with store.published(output, overwrite) as unfinished:
         for number in numbers:

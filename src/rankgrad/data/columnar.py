@@ -265,7 +265,7 @@ class _Builder:
         if missing.any():
             if role != "feature" or self.fill is None:
                 hint = (
-                    "; `rankgrad import --fill 0`, or fill=0 here, sets such to 0"
+                    "; give fill= to replace it, or `rankgrad import --fill 0`"
                     if role == "feature"
                     else ""
                 )
