@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankgrad.data import Dataset, store
+from rankgrad.data import Dataset, load, store
 
 Same = Callable[[Dataset, Dataset], None]
 FILES = ["features", "labels", "offsets", "qids", "weights", "ids"]
@@ -64,9 +64,8 @@ def test_round_trip_of_no_lists(same: Same, dataset: Dataset, tmp_path: Path) ->
 
 def test_opening_maps_and_does_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_reading(*_: object) -> None:
-        raise AssertionError("the values were read")
+        raise AssertionError("more than the numbers beside the features was read")
 
-    monkeypatch.setattr(Dataset, "_check_values", no_reading)
     monkeypatch.setattr(Dataset, "_check_qids", no_reading)
     monkeypatch.setattr(store, "_digest", no_reading)
     opened = store.open(folder)
@@ -126,6 +125,51 @@ def test_a_changed_byte_is_found_by_verify(folder: Path, name: str) -> None:
     path.write_bytes(data)
     with pytest.raises(ValueError, match=f"{name}.npy does not have the checksum"):
         store.open(folder, verify=True)
+
+
+@pytest.mark.parametrize("value", [-1, 2**62, -(2**63)])
+def test_wild_offsets_are_named_at_every_opening(folder: Path, value: int) -> None:
+    np.load(folder / "offsets.npy", mmap_mode="r+")[3] = value
+    with pytest.raises(ValueError, match=r"store .*set is damaged: offsets.npy: offsets must not"):
+        store.open(folder)
+
+
+@pytest.mark.parametrize("name", ["labels", "weights"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1])
+def test_wild_values_are_named_at_every_opening(folder: Path, name: str, value: float) -> None:
+    np.load(folder / f"{name}.npy", mmap_mode="r+")[4] = value
+    with pytest.raises(ValueError, match=rf"damaged: {name}.npy: {name} must be .*; item 4 "):
+        store.open(folder)
+
+
+@pytest.mark.parametrize("key", ["lists", "items", "features", "feature_names", "notes", "files"])
+def test_a_manifest_without_a_key_is_damaged(folder: Path, key: str) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest[key]
+    manifest["checksum"] = store._manifest_checksum(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=f"damaged: manifest.json has no '{key}'"):
+        store.open(folder)
+
+
+def test_a_manifest_that_does_not_tell_all_of_a_file_is_damaged(folder: Path) -> None:
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    del files["labels"]["bytes"]
+    rewrite(folder, files=files)
+    with pytest.raises(ValueError, match=r"damaged: manifest.json does not tell all of labels.npy"):
+        store.open(folder)
+
+
+def test_where_feature_ids_start_is_kept(folder: Path, dataset: Dataset) -> None:
+    for zero_based in (True, False, None):
+        store.write(replace(dataset, zero_based=zero_based), folder, overwrite=True)
+        assert store.open(folder).zero_based is zero_based
+    manifest = {**store.read_manifest(folder)}
+    del manifest["zero_based"]  # as stores of before have it
+    manifest["checksum"] = store._manifest_checksum(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert store.open(folder).zero_based is None
 
 
 def test_a_file_of_another_shape_or_type_is_named(folder: Path, dataset: Dataset) -> None:
@@ -263,6 +307,30 @@ def test_a_crash_while_replacing_leaves_what_was_there(
         store.write(replace(dataset, labels=dataset.labels + 1), folder, overwrite=True)
     same(store.open(folder, verify=True), dataset)
     assert [path.name for path in folder.parent.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("how", ["open", "load", "write", "splits"])
+def test_a_store_lost_between_the_renamings_comes_back(
+    same: Same, dataset: Dataset, tmp_path: Path, how: str
+) -> None:
+    """As after a loss of power: the old store is moved away, the new one not in its place."""
+    name = tmp_path / "set"
+    write = store.write if how != "splits" else lambda d, p: store.write_splits({"test": d}, p)
+    write(dataset, name)
+    write(dataset, tmp_path / ".set.0123abcd.unfinished")
+    os.rename(name, tmp_path / ".set.0123abcd.replaced")
+    if how == "write":
+        with pytest.raises(FileExistsError, match="there is a store at"):
+            store.write(dataset, name)
+        os.utime(tmp_path / ".set.0123abcd.unfinished", (0, 0))
+        (tmp_path / ".set.01234567.replaced").mkdir()
+        other = replace(dataset, labels=dataset.labels + 1)
+        same(store.open(store.write(other, name, overwrite=True)), other)
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    elif how == "splits":
+        same(load(name, split="test"), dataset)
+    else:
+        same(store.open(name) if how == "open" else load(name), dataset)
 
 
 def test_a_crash_while_renaming_leaves_nothing(
