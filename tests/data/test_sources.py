@@ -69,6 +69,7 @@ def test_splits_count_features_from_zero_if_one_does(tmp_path: Path) -> None:
     letor(tmp_path / "test.txt", "1 qid:1 1:7\n")
     assert load_splits(tmp_path)["test"].features.tolist() == [[0, 7]]
     assert load(tmp_path, split="test").features.tolist() == [[0, 7]]
+    assert all(data.zero_based for data in load_splits(tmp_path).values())
     letor(tmp_path / "train.txt", "1 qid:1 1:6 # seen at 0:15\n")
     assert load(tmp_path, split="test").features.tolist() == [[7]]
 
@@ -190,6 +191,58 @@ def test_the_width_asked_for(tmp_path: Path, dataset: Dataset) -> None:
     for path, width in ((named, 6), (nameless, 3)):
         with pytest.raises(ValueError, match=f"has 4 features, {width} were asked for"):
             load(path, n_features=width)
+
+
+def test_where_feature_ids_start(tmp_path: Path) -> None:
+    path = letor(tmp_path / "x.txt", "1 qid:1 1:7\n")
+    data = load(path)
+    assert data.zero_based is False and data.features.tolist() == [[7]]
+    data = load(path, zero_based=True, n_features=3)
+    assert data.zero_based is True and data.features.tolist() == [[0, 7, 0]]
+    assert data.select([0]).zero_based is True and data.widen(5).zero_based is True
+    letor(path, "1 qid:1 0:7\n")
+    with pytest.raises(ValueError, match=r"x.txt, line 1: feature id 0"):
+        load(path, zero_based=False)
+    kept = store.write(load(path), tmp_path / "kept")
+    assert load(kept, zero_based=True).zero_based
+    with pytest.raises(ValueError, match=r"kept was read with feature ids from 0, but from 1"):
+        load(kept, zero_based=False)
+
+
+def test_the_names_asked_for(tmp_path: Path, dataset: Dataset) -> None:
+    names = ["bm25", "clicks", "pagerank", "length"]
+    path = store.write(dataset, tmp_path / "named")
+    assert load(path, feature_names=names).feature_names == tuple(names)
+    for wanted, message in [
+        (["bm25", "pagerank", "clicks", "length"], "feature 2 is clicks, not pagerank"),
+        (names[:3], "feature 4 is length, not there at all"),
+        ([*names, "age"], "feature 5 is missing, not age"),
+    ]:
+        with pytest.raises(ValueError, match=f"named has other features .*: {message}"):
+            load(path, feature_names=wanted)
+    nameless = store.write(replace(dataset, feature_names=None), tmp_path / "nameless")
+    assert load(nameless, feature_names=names).feature_names is None
+    assert load(letor(tmp_path / "x.txt"), feature_names=names).feature_names is None
+
+
+def test_columns_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    path = letor(tmp_path / "x.csv", "qid,label,y,extra,x\n1,1,3,9,2\n")
+    data = load(path, feature_names=("x", "y"))
+    assert data.feature_names == ("x", "y") and data.features.tolist() == [[2, 3]]
+    with pytest.raises(ValueError, match=r"x.csv has no column 'z'"):
+        load(path, feature_names=("x", "z"))
+
+
+def test_values_must_be_finite_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = letor(tmp_path / "train.txt", "1 qid:1 1:6\n0 qid:1 1:2 2:nan\n")
+    assert np.isnan(load(path).features[1, 1])
+    message = r"train.txt, line 2: the value of feature 2 is nan; values must be finite"
+    with pytest.raises(ValueError, match=message):
+        load(path, finite=True)
+    with pytest.raises(ValueError, match=message):
+        load_splits(tmp_path, finite=True)
+    assert load(letor(path, "1 qid:1 1:nan 1:3\n"), finite=True).features.tolist() == [[3]]
 
 
 def test_columnar_splits_share_the_columns_of_the_first(tmp_path: Path) -> None:

@@ -64,9 +64,8 @@ def test_round_trip_of_no_lists(same: Same, dataset: Dataset, tmp_path: Path) ->
 
 def test_opening_maps_and_does_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_reading(*_: object) -> None:
-        raise AssertionError("the values were read")
+        raise AssertionError("more than the numbers beside the features was read")
 
-    monkeypatch.setattr(Dataset, "_check_values", no_reading)
     monkeypatch.setattr(Dataset, "_check_qids", no_reading)
     monkeypatch.setattr(store, "_digest", no_reading)
     opened = store.open(folder)
@@ -126,6 +125,51 @@ def test_a_changed_byte_is_found_by_verify(folder: Path, name: str) -> None:
     path.write_bytes(data)
     with pytest.raises(ValueError, match=f"{name}.npy does not have the checksum"):
         store.open(folder, verify=True)
+
+
+@pytest.mark.parametrize("value", [-1, 2**62, -(2**63)])
+def test_wild_offsets_are_named_at_every_opening(folder: Path, value: int) -> None:
+    np.load(folder / "offsets.npy", mmap_mode="r+")[3] = value
+    with pytest.raises(ValueError, match=r"store .*set is damaged: offsets.npy: offsets must not"):
+        store.open(folder)
+
+
+@pytest.mark.parametrize("name", ["labels", "weights"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1])
+def test_wild_values_are_named_at_every_opening(folder: Path, name: str, value: float) -> None:
+    np.load(folder / f"{name}.npy", mmap_mode="r+")[4] = value
+    with pytest.raises(ValueError, match=rf"damaged: {name}.npy: {name} must be .*; item 4 "):
+        store.open(folder)
+
+
+@pytest.mark.parametrize("key", ["lists", "items", "features", "feature_names", "notes", "files"])
+def test_a_manifest_without_a_key_is_damaged(folder: Path, key: str) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest[key]
+    manifest["checksum"] = store._manifest_checksum(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=f"damaged: manifest.json has no '{key}'"):
+        store.open(folder)
+
+
+def test_a_manifest_that_does_not_tell_all_of_a_file_is_damaged(folder: Path) -> None:
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    del files["labels"]["bytes"]
+    rewrite(folder, files=files)
+    with pytest.raises(ValueError, match=r"damaged: manifest.json does not tell all of labels.npy"):
+        store.open(folder)
+
+
+def test_where_feature_ids_start_is_kept(folder: Path, dataset: Dataset) -> None:
+    for zero_based in (True, False, None):
+        store.write(replace(dataset, zero_based=zero_based), folder, overwrite=True)
+        assert store.open(folder).zero_based is zero_based
+    manifest = {**store.read_manifest(folder)}
+    del manifest["zero_based"]  # as stores of before have it
+    manifest["checksum"] = store._manifest_checksum(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert store.open(folder).zero_based is None
 
 
 def test_a_file_of_another_shape_or_type_is_named(folder: Path, dataset: Dataset) -> None:

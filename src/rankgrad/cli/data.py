@@ -23,6 +23,10 @@ def data(
         typer.Argument(metavar="[DATA]", help="Tell what this holds.", show_default=False),
     ] = None,
     fold: Fold = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Stores: read everything and compare it with its checksums."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Tell what a file, store or folder holds; without one, the data sets that are known.
@@ -32,9 +36,12 @@ def data(
       rankgrad data
       rankgrad data train.txt
       rankgrad data MSLR-WEB30K --fold 1
+      rankgrad data web30k/Fold1 --verify
     """  # noqa: D301
     if path is None:
         return _catalog(json)
+    if verify:
+        _verify(path)
     facts = {name: describe(dataset) for name, dataset in _read(path, fold).items()}
     if json:
         show_json(facts)
@@ -49,6 +56,17 @@ def _read(path: Path, fold: int | None) -> dict[str, Dataset]:
     if path.is_file() or store.is_store(path):
         return {path.name: load(path, fold=fold)}
     return load_splits(path, fold)
+
+
+def _verify(path: Path) -> None:
+    """Compare the store at a path, or all stores in that folder, with their checksums."""
+    from rankgrad.data import store
+
+    stores = [path] if store.is_store(path) else sorted(filter(store.is_store, path.rglob("*")))
+    if not stores:
+        raise ValueError(f"{path} holds no store: --verify compares stores with their checksums")
+    for each in stores:
+        store.open(each, verify=True)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

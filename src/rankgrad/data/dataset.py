@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-_BLOCK = 1 << 24  # bytes hashed at a time
+_BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _SHOWN = 8  # distinct labels that repr spells out
 
 
@@ -43,6 +43,7 @@ class Dataset:
     ids: np.ndarray | None = None  # [N] of str, item ids
     feature_names: tuple[str, ...] | None = None  # F of them
     notes: tuple[str, ...] = ()  # what was done on reading that a person should know
+    zero_based: bool | None = None  # LETOR files: whether feature ids start at 0
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
@@ -59,11 +60,8 @@ class Dataset:
         self._set("notes", tuple(self.notes))
         self._check_shapes()
         if check:
-            self._check_offsets()
             self._check_qids()
-            self._check_values("labels", self.labels)
-            if self.weights is not None:
-                self._check_values("weights", self.weights)
+            self.check_numbers()
 
     def __len__(self) -> int:
         """The number of lists."""
@@ -107,6 +105,7 @@ class Dataset:
             ids=None if self.ids is None else self.ids[rows],
             feature_names=self.feature_names,
             notes=self.notes,
+            zero_based=self.zero_based,
             check=False,
         )
 
@@ -131,8 +130,18 @@ class Dataset:
         features[:, : self.n_features] = self.features
         return Dataset(
             features, self.labels, self.offsets, self.qids, self.weights, self.ids,
-            notes=self.notes, check=False,
+            notes=self.notes, zero_based=self.zero_based, check=False,
         )  # fmt: skip
+
+    def check_numbers(self) -> None:
+        """Offsets must not fall; labels and weights must be finite and at least 0.
+
+        What ``check=True`` checks, less the qids: little work beside reading the features.
+        """
+        self._check_offsets()
+        self._check_values("labels", self.labels)
+        if self.weights is not None:
+            self._check_values("weights", self.weights)
 
     def checksum(self) -> str:
         """A hash of the contents: equal for equal data, however it was stored or read."""
@@ -184,7 +193,7 @@ class Dataset:
             )
 
     def _check_offsets(self) -> None:
-        falls = np.flatnonzero(np.diff(self.offsets) < 0)
+        falls = np.flatnonzero(self.offsets[1:] < self.offsets[:-1])  # differences may overflow
         if len(falls):
             at = int(falls[0]) + 1
             raise ValueError(
@@ -202,9 +211,12 @@ class Dataset:
             )
 
     def _check_values(self, name: str, values: np.ndarray) -> None:
-        bad = ~(values >= 0) | np.isinf(values)
-        if bad.any():
-            item = int(bad.argmax())
+        for start in range(0, len(values), _BLOCK):
+            block = values[start : start + _BLOCK]
+            bad = ~(block >= 0) | np.isinf(block)
+            if not bad.any():
+                continue
+            item = start + int(bad.argmax())
             at = int(np.searchsorted(self.offsets, item, side="right")) - 1
             raise ValueError(
                 f"{name} must be finite and at least 0; item {item} (list {at}, qid "

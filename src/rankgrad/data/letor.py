@@ -51,6 +51,7 @@ def read(
     zero_based: bool | None = None,
     threads: int | None = None,
     ids: bool = False,
+    finite: bool = False,
     _block: int = _BLOCK,
 ) -> Dataset:
     r"""Read LETOR/LibSVM files, one after the other, as one data set.
@@ -68,6 +69,7 @@ def read(
         zero_based: whether feature ids start at 0. By default they do if there is an id 0.
         threads: how many blocks to parse at a time; by default one on each core.
         ids: take item ids from ``docid = X`` in the comments, as in MQ2008.
+        finite: take a feature value that is not finite for an error.
 
     Raises:
         ValueError: a malformed line, with file, line number and text.
@@ -89,7 +91,7 @@ def read(
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     spare: list[bytearray] = []
-    parser = _Parser(sizes is None, n_features, zero_based, ids, spare)
+    parser = _Parser(sizes is None, n_features, zero_based, ids, finite, spare)
     blocks = (block for path in files for block in _blocks(path, _block, spare))
     parts = list(_in_order(parser.parse, blocks, threads))
 
@@ -113,7 +115,7 @@ def read(
         back[target] = np.arange(rows)
         labels = labels[back]
         item_ids = None if item_ids is None else item_ids[back]
-    return Dataset(features, labels, offsets, qids, ids=item_ids, notes=notes)
+    return Dataset(features, labels, offsets, qids, ids=item_ids, notes=notes, zero_based=base == 0)
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ class _Parser:
     n_features: int | None
     zero_based: bool | None
     with_ids: bool
+    finite: bool
     spare: list[bytearray]  # where the text of a block goes once it is parsed, to be used again
     width: int = field(default=0, init=False)
 
@@ -213,8 +216,11 @@ class _Parser:
         if found.problem:
             raise block.place(found.stop).error(_problem(block, found))
         rows = len(found.starts)
+        features = found.features.reshape(len(found.labels), found.width)[:rows]
+        if self.finite and not_finite:
+            _check_finite(block, found, features)
         return _Part(
-            features=found.features.reshape(len(found.labels), found.width)[:rows],
+            features=features,
             labels=found.labels[:rows],
             runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
             ids=[_docid(block, start) for start in found.starts.tolist()] if self.with_ids else [],
@@ -300,6 +306,16 @@ def _resolve(block: _Block, found: _Found) -> int:
             else:
                 raise block.place(at).error(f"label {token!r} is not a finite float32")
     return not_finite
+
+
+def _check_finite(block: _Block, found: _Found, features: Array) -> None:
+    """Where a line has a value that is not finite and stands: the last one of its feature."""
+    rows, ids = np.nonzero(~np.isfinite(features))
+    if len(rows):
+        value = features[rows[0], ids[0]]
+        raise block.place(int(found.starts[rows[0]])).error(
+            f"the value of feature {ids[0]} is {value}; values must be finite float32 numbers"
+        )
 
 
 def _check_labels(block: _Block, found: _Found) -> None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
 from rankgrad.data import catalog, columnar, layout, store
 from rankgrad.data.dataset import Dataset
-
-_FROM_ZERO = "feature ids start at 0"  # the LETOR reader's note
 
 
 def load(
@@ -26,6 +25,9 @@ def load(
     split: str | None = None,
     fold: int | None = None,
     n_features: int | None = None,
+    zero_based: bool | None = None,
+    feature_names: Sequence[str] | None = None,
+    finite: bool = False,
 ) -> Dataset:
     r"""Read a data set, whatever the path is.
 
@@ -34,6 +36,11 @@ def load(
     split: which split of a folder, ``train``, ``vali`` or ``test``.
     fold: which fold of a folder of folds, ``1`` for ``Fold1``.
     n_features: the number of features; a sparse file that names fewer is filled up with zeros.
+    zero_based: whether the feature ids of LETOR files start at 0, as ``Dataset.zero_based`` of the
+        training data says; by default they do if there is an id 0.
+    feature_names: the names the features must have, such as those of the training data. Of a
+        columnar file these columns are read, in this order; a source without names is taken as is.
+    finite: take a value in a LETOR file that is not finite for an error, as in columnar files.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -48,17 +55,21 @@ def load(
         if split is not None or fold is not None:
             kind = "a file" if path.is_file() else "one store"
             raise ValueError(f"{path} is {kind}: split= and fold= go with folders of splits")
-        return _read(path, n_features)
+        return _read(path, n_features, zero_based, feature_names, finite)
     if split is None:
         raise ValueError(f"{layout.describe(path, fold)}; say which split")
     found = layout.splits(path, fold)
     name = layout.split_name(split)
     if name not in found:
         raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
-    return _read(found[name], n_features, _zero_based(found.values()))
+    if zero_based is None:
+        zero_based = _zero_based(found.values())
+    return _read(found[name], n_features, zero_based, feature_names, finite)
 
 
-def load_splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Dataset]:
+def load_splits(
+    path: str | os.PathLike[str], fold: int | None = None, *, finite: bool = False
+) -> dict[str, Dataset]:
     """All splits of a folder, with the same features.
 
     Sparse files may name fewer features in one split than in another: all get the widest one's
@@ -70,14 +81,12 @@ def load_splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[s
     found = layout.splits(path, fold)
     for name, source in found.items():
         first = next(iter(datasets.values()), None)
-        if first is not None and columnar.is_columnar(source) and first.feature_names:
-            datasets[name] = columnar.read(source, features=first.feature_names)
-        else:
-            datasets[name] = _read(source, None)
-    if any(_FROM_ZERO in data.notes for data in datasets.values()):
+        names = first.feature_names if first is not None and columnar.is_columnar(source) else None
+        datasets[name] = _read(source, feature_names=names, finite=finite)
+    if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
-            if _is_letor(found[name]) and _FROM_ZERO not in data.notes:
-                datasets[name] = _read(found[name], None, zero_based=True)
+            if _is_letor(found[name]) and not data.zero_based:
+                datasets[name] = _read(found[name], zero_based=True, finite=finite)
     datasets = _same_width(path, datasets)
     entry = catalog.recognise(path)
     if entry is not None:
@@ -86,16 +95,46 @@ def load_splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[s
     return datasets
 
 
-def _read(path: Path, n_features: int | None, zero_based: bool | None = None) -> Dataset:
+def _read(
+    path: Path,
+    n_features: int | None = None,
+    zero_based: bool | None = None,
+    feature_names: Sequence[str] | None = None,
+    finite: bool = False,
+) -> Dataset:
     """Read one file or store."""
     if _is_letor(path):
-        return _read_letor(path, n_features, zero_based)
-    dataset = store.open(path) if path.is_dir() else columnar.read(path)
+        return _read_letor(path, n_features, zero_based, finite)
+    if path.is_dir():
+        dataset = store.open(path)
+        _check_features(path, dataset, zero_based, feature_names)
+    else:
+        dataset = columnar.read(path, features=feature_names)
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
         raise ValueError(f"{path} has {dataset.n_features} features, {n_features} were asked for")
     return dataset.widen(n_features)
+
+
+def _check_features(
+    path: Path, dataset: Dataset, zero_based: bool | None, names: Sequence[str] | None
+) -> None:
+    """The columns of a store must be those asked for, as far as both sides say what they are."""
+    if None not in (zero_based, dataset.zero_based) and zero_based != dataset.zero_based:
+        raise ValueError(
+            f"{path} was read with feature ids from {int(not dataset.zero_based)}, but from "
+            f"{int(not zero_based)} is asked for, so its columns would be one off: import it again "
+            "in one folder with the training data"
+        )
+    if names is None or dataset.feature_names is None:
+        return
+    for at, (found, wanted) in enumerate(zip_longest(dataset.feature_names, names), start=1):
+        if found != wanted:
+            raise ValueError(
+                f"{path} has other features than were asked for: feature {at} is "
+                f"{found or 'missing'}, not {wanted or 'there at all'}"
+            )
 
 
 def _is_letor(path: Path) -> bool:
@@ -111,14 +150,18 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
     return True if found else None
 
 
-def _read_letor(path: Path, n_features: int | None, zero_based: bool | None) -> Dataset:
+def _read_letor(
+    path: Path, n_features: int | None, zero_based: bool | None, finite: bool
+) -> Dataset:
     """Read a LETOR file, with the groups and weights that LightGBM keeps in files beside it."""
     from rankgrad.data import letor
 
     groups = _side_file(path, (".query", ".group"))
     weights = _side_file(path, (".weight",))
     sizes = None if groups is None else _side_numbers(groups, np.int64)
-    dataset = letor.read([path], groups=sizes, n_features=n_features, zero_based=zero_based)
+    dataset = letor.read(
+        [path], groups=sizes, n_features=n_features, zero_based=zero_based, finite=finite
+    )
     if weights is None:
         return dataset
     try:

@@ -1,8 +1,9 @@
 """Stores: a data set as a folder of ``.npy`` memory maps and a JSON manifest.
 
-A store opens at once whatever its size: opening maps the files and compares their sizes with the
-manifest, and reads no rows. It is written beside its place and renamed into it, so a store is there
-whole or not at all. What is wrong with a damaged one is said by file.
+A store opens at once whatever its size: opening maps the files, compares their sizes with the
+manifest and checks offsets, labels and weights, but reads no features. It is written beside its
+place and renamed into it, so a store is there whole or not at all. What is wrong with a damaged one
+is said by file.
 
 The manifest holds the format's version, the shape, type, size and checksum of each file, the names
 of the features, notes, and where the data came from. qids are a file of their own and not in the
@@ -32,6 +33,15 @@ VERSION = 1
 MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
 _OPTIONAL = ("weights", "ids")
+_KEYS = {  # of a manifest, and their types
+    "lists": int,
+    "items": int,
+    "features": int,
+    "feature_names": list | None,
+    "notes": list,
+    "files": dict,
+}
+_FILE_KEYS = {"shape", "dtype", "bytes", "blake2b"}
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
@@ -94,14 +104,19 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
                 raise _damaged(folder, f"{name}.npy does not have the checksum it was written with")
     names = manifest["feature_names"]
     try:
-        return Dataset(
+        dataset = Dataset(
             **arrays,
             feature_names=None if names is None else tuple(names),
             notes=tuple(manifest["notes"]),
+            zero_based=manifest.get("zero_based"),
             check=verify,
         )
+        if not verify:
+            dataset.check_numbers()
     except ValueError as error:
-        raise _damaged(folder, str(error)) from error
+        name = str(error).split(" ", 1)[0]  # errors of a data set begin with the array's name
+        raise _damaged(folder, f"{name}.npy: {error}" if name in arrays else str(error)) from error
+    return dataset
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -129,10 +144,21 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     claimed = manifest.pop("checksum", None)
     if claimed != _manifest_checksum(manifest):
         raise _damaged(folder, f"{MANIFEST} was changed after it was written")
-    missing = [name for name in _REQUIRED if name not in manifest["files"]]
-    if missing:
-        raise _damaged(folder, f"{MANIFEST} does not list {missing[0]}.npy")
+    _check_manifest(folder, manifest)
     return manifest
+
+
+def _check_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """All that is read from a manifest later must be in it."""
+    for key, kind in _KEYS.items():
+        if not isinstance(manifest.get(key, ...), kind):
+            raise _damaged(folder, f"{MANIFEST} has no {key!r}, or one of the wrong type")
+    for name in _REQUIRED:
+        if name not in manifest["files"]:
+            raise _damaged(folder, f"{MANIFEST} does not list {name}.npy")
+    for name, entry in manifest["files"].items():
+        if not isinstance(entry, dict) or not entry.keys() >= _FILE_KEYS:
+            raise _damaged(folder, f"{MANIFEST} does not tell all of {name}.npy")
 
 
 def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[str]]) -> None:
@@ -161,6 +187,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         "features": dataset.n_features,
         "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
         "notes": list(dataset.notes),
+        "zero_based": dataset.zero_based,
         "files": files,
         "provenance": {
             "sources": [os.fspath(source) for source in sources],
