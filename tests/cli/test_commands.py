@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import re
 import shutil
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
@@ -34,11 +34,10 @@ def test_every_setting_is_an_option():
 
 
 def test_help_states_the_defaults_of_the_settings():
-    result = CliRunner().invoke(app, ["train", "--help"], env={"TERMINAL_WIDTH": "400"})
-    stated = dict(re.findall(r"--([a-z-]+)\b.*\[default: \((.*)\)\]", result.stdout))
-    names = {"transforms": "transform"}
+    parameters = get_command(app).commands["train"].params
+    stated = {parameter.name: parameter.show_default for parameter in parameters}
     for name, field in Settings.model_fields.items():
-        found = stated[names.get(name, name.replace("_", "-"))]
+        found = stated[name]
         given = {"none": None, "no": False}.get(found, found)
         if isinstance(field.default, tuple):
             assert tuple(found.split(", ")) == field.default
