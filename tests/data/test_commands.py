@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
@@ -36,3 +37,76 @@ def test_verify(dataset: Dataset, tmp_path: Path) -> None:
         assert "features.npy does not have the checksum" in refused("data", place, "--verify")
     (tmp_path / "x.txt").write_text("1 qid:1 1:1\n")
     assert "holds no store" in refused("data", tmp_path / "x.txt", "--verify")
+
+
+@pytest.fixture
+def folds(tmp_path: Path) -> Path:
+    for number in (1, 2, 3):
+        for split in ("train", "test"):
+            path = tmp_path / "folds" / f"Fold{number}" / f"{split}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"1 qid:{number} 1:1\n")
+    return tmp_path / "folds"
+
+
+def test_folds_are_imported_all_or_nothing(folds: Path, tmp_path: Path) -> None:
+    good = (folds / "Fold3" / "test.txt").read_text()
+    (folds / "Fold3" / "test.txt").write_text("1 qid:1 nonsense\n")
+    assert "line 1" in refused("import", folds, "-o", tmp_path / "stores")
+    assert [path.name for path in tmp_path.iterdir()] == ["folds"]
+    (folds / "Fold3" / "test.txt").write_text(good)
+    run("import", folds, "-o", tmp_path / "stores")
+    assert sorted(path.name for path in (tmp_path / "stores").iterdir()) == [
+        "Fold1", "Fold2", "Fold3",
+    ]  # fmt: skip
+    assert "already" in refused("import", folds, "-o", tmp_path / "stores")
+    run("import", folds, "-o", tmp_path / "stores", "--overwrite")
+    run("data", tmp_path / "stores" / "Fold2", "--verify")
+
+
+def test_options_that_a_source_would_ignore_are_refused(folds: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for option in (["--feature", "x"], ["--query", "q"], ["--fill", "0"], ["--docids"]):
+        said = refused("import", folds, *option, "-o", out)
+        assert f"{option[0]} goes with single files" in said
+    file = folds / "Fold1" / "train.txt"
+    assert "--weight goes with columnar" in refused("import", file, "--weight", "w", "-o", out)
+    assert "folder of stores" in refused("import", folds, "-o", tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text("qid,label,x\n1,1,1\n")
+    assert "there is --id" in refused("import", tmp_path / "x.csv", "--docids", "-o", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1e99"])
+def test_import_takes_finite_values_only(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text(f"1 qid:1 1:1\n0 qid:1 1:2 3:{value}\n")
+    said = [
+        refused("import", *sources, "-o", tmp_path / "out")
+        for sources in ([path], [path, path], [tmp_path])
+    ]
+    assert all("train.txt, line 2: the value of feature 3 is" in line for line in said)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_value_in_columns_names_the_option(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    path = tmp_path / "train.csv"
+    path.write_text("qid,label,x\n1,1,1\n1,0,\n")
+    assert "rankgrad import --fill 0" in refused("import", path, "-o", tmp_path / "out")
+    run("import", path, "--fill", 0, "-o", tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_missing_folds_of_a_known_set_are_warned_of(folds: Path, tmp_path: Path) -> None:
+    source = folds.rename(tmp_path / "MQ2008")
+    for number in (1, 2, 3):
+        for split in ("train", "vali", "test"):
+            (source / f"Fold{number}" / f"{split}.txt").write_text("1 qid:1 46:1\n")
+    result = CliRunner().invoke(app, ["import", str(source), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0
+    assert "MQ2008 has 5 folds, here 4, 5 are missing" in result.stderr
+    assert "MQ2008 has 471 queries in train of fold 2, here there are 1" in result.stderr
+    other = source.rename(tmp_path / "mine")
+    result = CliRunner().invoke(app, ["import", str(other), "-o", str(tmp_path / "out2")])
+    assert result.exit_code == 0 and not result.stderr

@@ -162,9 +162,15 @@ def test_lightgbm_side_files(tmp_path: Path) -> None:
     letor(tmp_path / "rank.train.weight", "1\n0.5\n")
     with pytest.raises(ValueError, match=r"rank.train.weight: .* 3 rows, weights 2"):
         load(path)
-    letor(tmp_path / "rank.train.query", "1\ntwo\n")
-    with pytest.raises(ValueError, match=r"rank.train.query must hold one whole number a line"):
-        load(path)
+    for text in ("1\ntwo\n", "1\n0\n2\n", "1\n-2\n", "1\n1 1\n", "1\n9999999999999999999\n"):
+        letor(tmp_path / "rank.train.query", text)
+        with pytest.raises(ValueError, match=r"rank.train.query, line 2: expected a whole number"):
+            load(path)
+    letor(tmp_path / "rank.train.query", "1\n2\n")
+    for text in ("1\nx\n2\n", "1\nnan\n2\n", "1\n-1\n2\n", "1\ninf\n2\n"):
+        letor(tmp_path / "rank.train.weight", text)
+        with pytest.raises(ValueError, match=r"rank.train.weight, line 2: expected a finite"):
+            load(path)
     letor(tmp_path / "rank.train.query", "1\n1\n")
     with pytest.raises(ValueError, match=r"rank.train"):
         load(path)

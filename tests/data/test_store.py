@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankgrad.data import Dataset, store
+from rankgrad.data import Dataset, load, store
 
 Same = Callable[[Dataset, Dataset], None]
 FILES = ["features", "labels", "offsets", "qids", "weights", "ids"]
@@ -307,6 +307,30 @@ def test_a_crash_while_replacing_leaves_what_was_there(
         store.write(replace(dataset, labels=dataset.labels + 1), folder, overwrite=True)
     same(store.open(folder, verify=True), dataset)
     assert [path.name for path in folder.parent.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("how", ["open", "load", "write", "splits"])
+def test_a_store_lost_between_the_renamings_comes_back(
+    same: Same, dataset: Dataset, tmp_path: Path, how: str
+) -> None:
+    """As after a loss of power: the old store is moved away, the new one not in its place."""
+    name = tmp_path / "set"
+    write = store.write if how != "splits" else lambda d, p: store.write_splits({"test": d}, p)
+    write(dataset, name)
+    write(dataset, tmp_path / ".set.0123abcd.unfinished")
+    os.rename(name, tmp_path / ".set.0123abcd.replaced")
+    if how == "write":
+        with pytest.raises(FileExistsError, match="there is a store at"):
+            store.write(dataset, name)
+        os.utime(tmp_path / ".set.0123abcd.unfinished", (0, 0))
+        (tmp_path / ".set.01234567.replaced").mkdir()
+        other = replace(dataset, labels=dataset.labels + 1)
+        same(store.open(store.write(other, name, overwrite=True)), other)
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    elif how == "splits":
+        same(load(name, split="test"), dataset)
+    else:
+        same(store.open(name) if how == "open" else load(name), dataset)
 
 
 def test_a_crash_while_renaming_leaves_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +68,7 @@ def import_(
       rankgrad import log.csv --query session --label clicks -o log.store
       rankgrad import train.txt -o train.parquet
     """  # noqa: D301
-    from rankgrad.data import columnar, folds, store
+    from rankgrad.data import columnar, store
 
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
@@ -81,12 +82,8 @@ def import_(
     }
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not store.is_store(source):
-        parts: dict[Path, int | None] = {output: fold}
-        if fold is None and folds(source):
-            parts = {output / f"Fold{number}": number for number in folds(source)}
-        facts = {
-            place: _import_splits(source, part, place, overwrite) for place, part in parts.items()
-        }
+        _check_folder_options(output, docids, columns)
+        facts = _import_folder(source, fold, output, overwrite)
     else:
         dataset = _read(sources, docids, fold, columns)
         if columnar.suffix(output) in columnar.PARQUET:
@@ -107,10 +104,61 @@ def _read(sources: list[Path], docids: bool, fold: int | None, columns: dict[str
     if all(columnar.is_columnar(path) for path in sources):
         if len(sources) > 1:
             raise ValueError("several columnar files cannot be imported at once; give one")
+        if docids:
+            raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
         return columnar.read(sources[0], **columns)
+    given = _given(columns)
+    if given:
+        raise ValueError(f"--{given[0]} goes with columnar files, which {sources[0]} is not")
     if len(sources) > 1 or docids:
-        return letor.read(sources, ids=docids)
-    return load(sources[0], fold=fold)
+        return letor.read(sources, ids=docids, finite=True)
+    return load(sources[0], fold=fold, finite=True)
+
+
+def _given(columns: dict[str, Any]) -> list[str]:
+    """The options about columns that are not as they are by default."""
+    usual = {"query": "qid", "label": "label"}
+    return [
+        name.replace("features", "feature")
+        for name, value in columns.items()
+        if value != usual.get(name)
+    ]
+
+
+def _check_folder_options(output: Path, docids: bool, columns: dict[str, Any]) -> None:
+    from rankgrad.data import columnar
+
+    given = [*_given(columns), *(["docids"] if docids else [])]
+    if given:
+        raise ValueError(
+            f"--{given[0]} goes with single files, not with a folder: import its files one by one, "
+            f"such as the training file with -o {output / 'train'}"
+        )
+    if columnar.is_columnar(output):
+        raise ValueError(
+            f"a folder becomes a folder of stores, which {output} is no name for: give a name "
+            "without a suffix, or import its files one by one"
+        )
+
+
+def _import_folder(
+    source: Path, fold: int | None, output: Path, overwrite: bool
+) -> dict[Path, dict[str, dict[str, Any]]]:
+    """A folder of splits, or of folds of them, all of which is there in the end or nothing."""
+    from rankgrad.data import catalog, folds, store
+
+    numbers = list(folds(source)) if fold is None else []
+    if not numbers:
+        return {output: _import_splits(source, fold, output, overwrite)}
+    entry = catalog.recognise(source)
+    for difference in catalog.check_folds(entry, numbers) if entry else []:
+        warnings.warn(f"{source}: {difference}", stacklevel=2)
+    facts = {}
+    with store.published(output, overwrite) as unfinished:
+        for number in numbers:
+            name = f"Fold{number}"
+            facts[output / name] = _import_splits(source, number, unfinished / name, False)
+    return facts
 
 
 def _import_splits(
@@ -119,6 +167,6 @@ def _import_splits(
     """A folder of splits into one of stores; what is in them."""
     from rankgrad.data import load_splits, splits, store
 
-    datasets = load_splits(source, fold)
+    datasets = load_splits(source, fold, finite=True)
     store.write_splits(datasets, output, sources=splits(source, fold), overwrite=overwrite)
     return {name: describe(dataset) for name, dataset in datasets.items()}

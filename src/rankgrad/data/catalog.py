@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,7 +70,8 @@ def recognise(path: str | os.PathLike[str]) -> Entry | None:
     """The known data set that a folder (or one of its folds) holds, or None.
 
     The layout and the number of features must be right; beyond that the folder's name decides, and
-    where that says nothing, the number of rows, which need only be near.
+    where that says nothing, the number of rows, which need only be near. Under its own name a set
+    is known with some of its folds missing too; see :func:`check_folds`.
     """
     path = Path(path)
     if layout.fold_number(path) is not None and layout.folds(path.parent):
@@ -86,7 +87,7 @@ def recognise(path: str | os.PathLike[str]) -> Entry | None:
     candidates = [
         entry
         for entry in ENTRIES
-        if entry.folds == len(folds)
+        if (entry.folds == len(folds) or 0 < len(folds) < entry.folds)
         and entry.splits == tuple(splits)
         and (peek.features == entry.features or (entry.sparse and peek.features < entry.features))
         and (splits["train"].name.startswith(entry.prefix) or path.name == entry.prefix)
@@ -95,7 +96,22 @@ def recognise(path: str | os.PathLike[str]) -> Entry | None:
     for entry in candidates:
         if any(word in place for word in entry.words):
             return entry
-    return _nearest(candidates, peek)
+    return _nearest([entry for entry in candidates if entry.folds == len(folds)], peek)
+
+
+def check_folds(entry: Entry, folds: Iterable[int]) -> list[str]:
+    """Which folds of a known data set are not there, in a sentence; empty if all are.
+
+    >>> from rankgrad.data import catalog
+    >>> catalog.check_folds(catalog.ENTRIES[0], [1, 2, 5])
+    ['MQ2007 has 5 folds, here 3, 4 are missing']
+    """
+    missing = sorted(set(range(1, entry.folds + 1)) - set(folds))
+    if not missing:
+        return []
+    listed = ", ".join(map(str, missing))
+    are = "is" if len(missing) == 1 else "are"
+    return [f"{entry.name} has {entry.folds} folds, here {listed} {are} missing"]
 
 
 def check(entry: Entry, datasets: Mapping[str, Dataset], *, fold: int | None = None) -> list[str]:

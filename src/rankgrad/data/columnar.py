@@ -264,7 +264,11 @@ class _Builder:
         missing = np.isnan(values)
         if missing.any():
             if role != "feature" or self.fill is None:
-                hint = "; give fill= to replace it" if role == "feature" else ""
+                hint = (
+                    "; give fill= to replace it, or `rankgrad import --fill 0`"
+                    if role == "feature"
+                    else ""
+                )
                 raise self._error(role, name, f"is null or NaN{hint}", missing)
             values[missing] = self.fill
             self.filled += int(missing.sum())

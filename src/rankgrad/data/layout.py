@@ -107,6 +107,7 @@ def split_name(split: str) -> str:
 
 def check_exists(path: Path) -> None:
     """A missing path is an error that names the nearest thing there is."""
+    store.is_store(path)  # which brings back one that was lost while it was being replaced
     if path.exists() or (path.parent.is_dir() and _find_splits(path)):
         return
     parent, name = path.parent, path.name

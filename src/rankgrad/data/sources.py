@@ -18,6 +18,8 @@ import numpy as np
 from rankgrad.data import catalog, columnar, layout, store
 from rankgrad.data.dataset import Dataset
 
+_LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
+
 
 def load(
     path: str | os.PathLike[str],
@@ -184,13 +186,22 @@ def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
 
 
 def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
-    """One number a line."""
-    words = path.read_text(encoding="utf-8", errors="replace").split()
-    try:
-        return np.array(words, dtype=np.str_).astype(dtype)
-    except ValueError as error:
-        kind = "whole number" if issubclass(dtype, np.integer) else "number"
-        raise ValueError(f"{path} must hold one {kind} a line: {error}") from error
+    """One number a line: sizes of lists, from 1, or weights, from 0. Blank lines are left out."""
+    whole = issubclass(dtype, np.integer)
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    numbers = []
+    for at, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            number = int(line) if whole else float(line)
+        except ValueError:
+            number = -1
+        if not (1 if whole else 0) <= number < _LARGEST:
+            kind = "a whole number of at least 1" if whole else "a finite number of at least 0"
+            raise ValueError(f"{path}, line {at}: expected {kind}, found {line.strip()[:60]!r}")
+        numbers.append(number)
+    return np.array(numbers, dtype=dtype)
 
 
 def _same_width(path: Path, datasets: dict[str, Dataset]) -> dict[str, Dataset]:

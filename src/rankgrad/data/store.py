@@ -15,7 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,12 +43,15 @@ _KEYS = {  # of a manifest, and their types
     "notes": list,
     "files": dict,
 }
+_UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # how hidden folders of a writer end
+_ABANDONED = 86_400  # seconds after which an unfinished folder is taken for left behind
 _FILE_KEYS = {"shape", "dtype", "bytes", "blake2b"}
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a store, whole or damaged."""
+    """Whether a folder is a store, whole or damaged; one lost in replacing is brought back."""
     folder = Path(folder)
+    _recover(folder)
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
@@ -70,7 +75,7 @@ def write(
     ...     store.open(folder, verify=True).checksum() == data.checksum()
     True
     """
-    with _published(Path(folder), overwrite) as unfinished:
+    with published(Path(folder), overwrite) as unfinished:
         _fill(unfinished, dataset, sources)
     return Path(folder)
 
@@ -83,7 +88,7 @@ def write_splits(
     overwrite: bool = False,
 ) -> Path:
     """Write one folder with a store per split, ``folder/train`` and so on, all or nothing."""
-    with _published(Path(folder), overwrite) as unfinished:
+    with published(Path(folder), overwrite) as unfinished:
         for name, dataset in datasets.items():
             (unfinished / name).mkdir()
             _fill(unfinished / name, dataset, [sources[name]] if sources else [])
@@ -123,6 +128,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """A store's manifest, checked: what the store holds, without mapping it."""
     folder = Path(folder)
     path = folder / MANIFEST
+    _recover(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
     if not path.is_file():
@@ -205,11 +211,13 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
 
 
 @contextmanager
-def _published(folder: Path, overwrite: bool) -> Iterator[Path]:
+def published(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
+    _recover(folder)
+    _clean(folder)
     _check_free(folder, overwrite)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.unfinished"
+    unfinished = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}"
     unfinished.mkdir()
     try:
         yield unfinished
@@ -224,15 +232,44 @@ def _published(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _replace(new: Path, folder: Path) -> None:
-    """Rename a folder over another, which goes only once that has worked."""
-    old = new.with_suffix(".replaced")
+    """Exchange a folder for another.
+
+    Where the process is killed between the renamings, :func:`_recover` finds the old one.
+    """
+    old = new.with_suffix(_REPLACED)
     os.rename(folder, old)
     try:
         os.rename(new, folder)
     except BaseException:
         os.rename(old, folder)
         raise
-    shutil.rmtree(old)
+    os.rename(old, new)  # so that what is called replaced is always whole
+
+
+def _recover(folder: Path) -> None:
+    """Bring back a folder that was moved away to be replaced by another that never came."""
+    if not folder.exists():
+        for old in _beside(folder, _REPLACED):
+            os.rename(old, folder)
+            return
+
+
+def _clean(folder: Path) -> None:
+    """Remove what writers that were killed left beside a folder; a young one may be at work."""
+    for left in _beside(folder, _UNFINISHED):
+        if time.time() - left.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
+    if folder.exists():
+        for old in _beside(folder, _REPLACED):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(folder: Path, suffix: str) -> list[Path]:
+    """The hidden folders that writers of this folder made beside it."""
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}{re.escape(suffix)}")
+    if not folder.parent.is_dir():
+        return []
+    return [path for path in folder.parent.iterdir() if pattern.fullmatch(path.name)]
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
