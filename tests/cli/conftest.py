@@ -44,6 +44,12 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def quick() -> list[str]:
+    """Options for training in no time."""
+    return TRAIN
+
+
+@pytest.fixture
 def rankgrad() -> Callable[..., Result]:
     """Runs a command that must work."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -45,7 +48,7 @@ def test_feature_counts_that_differ(refused, folder, trained, tmp_path):
     narrow.write_text("qid,label,x\n1,1,2\n1,0,3\n")
     assert "16" in refused("evaluate", trained, narrow)
     line = refused("train", folder / "train.txt", "--vali", wide, "-o", tmp_path / "run")
-    assert "99 features" in line
+    assert "wide.txt" in line
     assert "16" in line
     assert not (tmp_path / "run").exists()
 
@@ -75,10 +78,47 @@ def test_what_is_there_is_kept(refused, folder, trained, tmp_path):
     assert "is there already" in refused("train", folder, "-o", trained)
     assert "other settings" in refused("train", folder, "-o", trained, "--resume", "--seed", 5)
     assert "no settings" in refused("train", folder, "-o", tmp_path / "none", "--resume")
+    settings = ("--settings", trained / "settings.toml")
+    assert "leave out --settings" in refused("train", folder, "-o", trained, "--resume", *settings)
     (tmp_path / "mine.txt").write_text("mine")
     assert "overwrite" in refused("predict", trained, folder, "-o", tmp_path / "mine.txt")
     assert "already" in refused("import", folder, "-o", tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_what_needs_no_data_is_said_before_it_is_read(refused, folder, trained, tmp_path):
+    alone = folder / "train.txt"  # without validation data there would be a note as well
+    assert "is there already" in refused("train", alone, "-o", trained)
+    assert "other settings" in refused("train", alone, "-o", trained, "--resume", "--seed", 5)
+    if not torch.cuda.is_available():
+        assert "no GPU" in refused("train", alone, "-o", tmp_path / "r", "--device", "cuda")
+
+
+def test_a_run_that_never_began_does_not_stand_in_the_way(
+    quick, refused, in_json, folder, tmp_path
+):
+    files = (folder / "train.txt", "--vali", folder / "vali.txt", "-o", tmp_path / "run")
+    diverging = ("--loss", "mse", "--optimizer", "sgd", "--lr", 1e30, "--batch-size", 1)
+    assert "diverged in epoch 1" in refused("train", *files, *diverging, *quick)
+    assert list(tmp_path.iterdir()) == []
+    in_json("train", *files, *quick)
+
+
+def test_damaged_runs(refused, folder, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    run, again = tmp_path / "run", ("train", folder, "-o", tmp_path / "run", "--resume")
+    manifest = json.loads((run / "best" / "model.json").read_text())
+    del manifest["settings"]
+    (run / "best" / "model.json").write_text(json.dumps(manifest))
+    line = refused("predict", run, folder)
+    assert "model.json is damaged ('settings'" in line
+    assert "put back a copy" in line
+    for content in ("[]", '{"epoch": 1', '{"epoch": "x"}'):
+        (run / "last" / "state.json").write_text(content)
+        assert "state.json is damaged" in refused(*again)
+    for content in ("[]", '{"data"', "{}"):
+        (run / "run.json").write_text(content)
+        assert "run.json is damaged" in refused(*again)
 
 
 def test_errors_of_our_own_keep_their_traceback(monkeypatch, folder, tmp_path):

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
@@ -32,6 +33,18 @@ def test_every_setting_is_an_option():
     assert set(Settings.model_fields) <= set(options)
 
 
+def test_help_states_the_defaults_of_the_settings():
+    parameters = get_command(app).commands["train"].params
+    stated = {parameter.name: parameter.show_default for parameter in parameters}
+    for name, field in Settings.model_fields.items():
+        found = stated[name]
+        given = {"none": None, "no": False}.get(found, found)
+        if isinstance(field.default, tuple):
+            assert tuple(found.split(", ")) == field.default
+        else:
+            assert getattr(Settings(**{name: given}), name) == field.default, name
+
+
 def test_losses(rankgrad, in_json):
     table = rankgrad("losses").stdout
     assert "lambdarank[@k]" in table
@@ -41,6 +54,9 @@ def test_losses(rankgrad, in_json):
     assert everything["neural_ndcg"]["cutoff"] is True
     assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
     assert "through" in rankgrad("losses", "lapsum_rr").stdout
+    spec = "neural_ndcg@10(temperature=0.5)"
+    assert rankgrad("losses", spec).stdout == rankgrad("losses", "neural_ndcg").stdout
+    assert in_json("losses", spec)[0]["name"] == "neural_ndcg"
 
 
 def test_metrics_and_models(rankgrad, in_json):
@@ -129,6 +145,15 @@ def test_train_without_validation_says_so(folder, tmp_path):
     assert "the last epoch is kept" in result.stderr
 
 
+def test_what_to_do_next_is_never_on_training_data(quick, rankgrad, folder, tmp_path):
+    out = tmp_path / "my run"
+    first = rankgrad("train", folder, "-o", out, *quick).stdout
+    assert f"Next: rankgrad evaluate '{out}' {folder}\n" in first
+    files = (folder / "train.txt", "--vali", folder / "vali.txt")
+    second = rankgrad("train", *files, "-o", tmp_path / "b", *quick).stdout
+    assert f"Next: rankgrad evaluate {tmp_path / 'b'} TEST_DATA\n" in second
+
+
 def test_resume_a_finished_run(in_json, folder, trained):
     before = (trained / "metrics.jsonl").read_text()
     assert in_json("train", folder, "-o", trained, "--resume")["epochs"] == 2
@@ -161,12 +186,33 @@ def test_predict_on_fewer_sparse_features(rankgrad, trained, tmp_path):
     assert len(rankgrad("predict", trained, tmp_path / "sparse.txt").stdout.split()) == 2
 
 
+def test_evaluate_takes_the_weights_that_validation_takes(
+    quick, rankgrad, in_json, folder, tmp_path
+):
+    data = load(folder / "vali.txt")
+    weights = np.random.default_rng(0).uniform(0.1, 5, data.n_items)
+    shutil.copy(folder / "vali.txt", tmp_path / "vali.txt")
+    (tmp_path / "vali.txt.weight").write_text("\n".join(map(str, weights)))
+    run = tmp_path / "run"
+    facts = in_json(
+        "train", folder / "train.txt", "--vali", tmp_path / "vali.txt", "-o", run, *quick
+    )
+    found = in_json("evaluate", run, tmp_path / "vali.txt")
+    assert found["mean"]["ndcg@10"] == pytest.approx(facts["best_value"], abs=1e-5)
+    assert found["mean"] != in_json("evaluate", run, folder / "vali.txt")["mean"]
+    assert found["item_weights"] is True
+    assert "by their weights" in rankgrad("evaluate", run, tmp_path / "vali.txt").stdout
+
+
 def test_evaluate_says_its_conventions(rankgrad, in_json, folder, tmp_path):
     data = load(folder / "test.txt")
     scores.write(tmp_path / "s.txt", np.zeros(data.n_items, np.float32), data)
     text = rankgrad("evaluate", tmp_path / "s.txt", folder, "-m", "ndcg@3(empty=1)").stdout
     for part in ("ndcg@3(empty=1)", "95%", "count 1", "tied scores: average", "gain: 2^y - 1"):
         assert part in text
+    facts = in_json("evaluate", tmp_path / "s.txt", folder, "-m", "ndcg@3(gain=linear)")
+    conventions = {"empty": 0.0, "ties": "average", "gain": "linear"}
+    assert facts["conventions"] == {"ndcg@3(gain=linear)": conventions}
     facts = in_json("evaluate", tmp_path / "s.txt", folder, "--per-list", "-m", "rr")
     assert facts["per_list"]["qid"] == data.qids.tolist()
     assert np.mean(facts["per_list"]["rr"]) == pytest.approx(facts["mean"]["rr"])

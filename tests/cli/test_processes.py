@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,7 +37,11 @@ def test_interrupted_training_goes_on(folder: Path, tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err
-    assert "--resume" in err
+    assert err.count("--resume") == 1
+    command = shlex.split(err.splitlines()[-1].split("to go on: ")[1])
+    epochs = ["--epochs", "100000", "--patience", "none"]
+    assert command == ["rankgrad", *map(str, arguments), *epochs, "--resume"]
+    assert RunFolder.open(run).facts["command"] == shlex.join(command[:-1])
     assert "Traceback" not in err
     assert len(RunFolder.open(run).history) >= 1
 

@@ -1,5 +1,6 @@
 import json
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,8 +88,6 @@ def test_the_same_again_and_pytorchs_random_numbers_untouched(train, vali):
 def test_the_loss_is_the_mean_over_lists_on_which_it_is_defined(train):
     empty = train.labels.copy()
     empty[: train.offsets[10]] = 0
-    from dataclasses import replace
-
     train = replace(train, labels=empty)
     settings = small(optimizer="sgd", learning_rate=1e-12, epochs=1)
     done = fit(settings, train)
@@ -181,9 +180,68 @@ def test_bad_data_is_said(train):
         fit(small(), train.select([]))
     with pytest.raises(ValueError, match="training data have 5 features, the validation data 4"):
         fit(small(), train, lists(features=4))
+    named = replace(train, feature_names=tuple("abcde"))
+    with pytest.raises(ValueError, match=r"feature 0 .* is 'a' in the training .* 'e' in the vali"):
+        fit(small(), named, replace(train, feature_names=tuple("edcba")))
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU is found"):
             fit(small(device="cuda"), train)
+
+
+@pytest.mark.parametrize("transforms", [(), ("standardise",)])
+def test_a_feature_that_is_not_finite_is_named(train, vali, tmp_path, transforms):
+    features = vali.features.copy()
+    features[vali.offsets[2], 3] = np.nan
+    bad = replace(vali, features=features, feature_names=tuple("abcde"))
+    says = (
+        f"not finite: feature 'd' at index 3 .* of item {vali.offsets[2]} .list 2, qid '2'. is nan"
+    )
+    settings = small(transforms=transforms)
+    with pytest.raises(ValueError, match=f"the validation data .* {says}"):
+        fit(settings, train, bad, folder=tmp_path / "run")
+    with pytest.raises(ValueError, match=f"the training data .* {says}"):
+        fit(settings, bad, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_fails_before_it_saves_leaves_no_folder(train, vali, tmp_path):
+    def fail(line):
+        raise RuntimeError("later")
+
+    with pytest.raises(ValueError, match="diverged in epoch 1"):
+        fit(
+            small(loss="mse", optimizer="sgd", learning_rate=1e30),
+            train,
+            folder=tmp_path / "run",
+        )
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError, match="later"):
+        fit(small(), train, vali, folder=tmp_path / "run", on_epoch=fail)
+    assert fit(small(), train, vali, folder=tmp_path / "run", resume=True).stopped == "epochs"
+
+
+def test_the_model_knows_its_features(train, tmp_path):
+    data = replace(train, feature_names=tuple("abcde"), zero_based=True)
+    fit(small(epochs=1), data, folder=tmp_path / "run")
+    model = RunFolder.open(tmp_path / "run").best()
+    assert (model.feature_names, model.zero_based) == (tuple("abcde"), True)
+    manifest = json.loads((tmp_path / "run" / "best" / "model.json").read_text())
+    del manifest["feature_names"], manifest["zero_based"]  # as written before
+    (tmp_path / "run" / "best" / "model.json").write_text(json.dumps(manifest))
+    model = RunFolder.open(tmp_path / "run").best()
+    assert (model.feature_names, model.zero_based) == (None, None)
+
+
+def test_reading_the_best_model_changes_nothing(train, tmp_path):
+    fit(small(epochs=1), train, folder=tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
+    expected = run.best().predict(train.features)
+    (run.path / ".best.unfinished").mkdir()  # a trainer is writing the next one,
+    run.best()
+    assert (run.path / ".best.unfinished").is_dir()
+    (run.path / "best").rename(run.path / ".best.replaced")  # and about to put it in place
+    np.testing.assert_array_equal(run.best().predict(train.features), expected)
+    assert {path.name for path in run.path.glob(".*")} == {".best.unfinished", ".best.replaced"}
 
 
 def test_the_run_folder(train, vali, tmp_path):

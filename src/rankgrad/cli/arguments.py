@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
+    from rankgrad.training import FittedRanker
 
 Data = Annotated[
     Path,
@@ -58,11 +59,26 @@ def place(path: Path, split: str | None, fold: int | None) -> Path:
     return found[name]
 
 
-def load(path: Path, split: str | None, fold: int | None, n_features: int | None = None) -> Dataset:
-    """Read what :func:`place` names."""
+def load(
+    path: Path,
+    split: str | None = None,
+    fold: int | None = None,
+    like: Dataset | FittedRanker | None = None,
+) -> Dataset:
+    """Read what :func:`place` names, with the features of a data set or a ranker."""
     import rankgrad.data
 
+    options = {} if like is None else features_of(like)
     file = place(path, split, fold)
     if file != path:
-        return rankgrad.data.load(path, split=split or "test", fold=fold, n_features=n_features)
-    return rankgrad.data.load(path, n_features=n_features)
+        return rankgrad.data.load(path, split=split or "test", fold=fold, **options)
+    return rankgrad.data.load(path, **options)
+
+
+def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
+    """What :func:`rankgrad.data.load` is to be told to read data with the same features."""
+    return {
+        "n_features": like.n_features,
+        "zero_based": like.zero_based,
+        "feature_names": like.feature_names,
+    }

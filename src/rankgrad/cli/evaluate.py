@@ -53,6 +53,7 @@ def evaluate(
     from rankgrad.data import scores as files
     from rankgrad.metrics.evaluate import DEFAULT
 
+    metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
     if ranker.is_dir():
         dataset, scores = score(ranker, data, split, fold, device)
     else:
@@ -63,12 +64,14 @@ def evaluate(
         scores,
         np.array(dataset.labels),  # a store's arrays are read-only, which PyTorch warns of
         offsets=np.array(dataset.offsets),
-        metrics=metric or DEFAULT,
+        weights=None if dataset.weights is None else np.array(dataset.weights),
+        metrics=metrics,
     )
+    weighted = dataset.weights is not None
     if json:
-        show_json(_facts(result, dataset.qids.tolist() if per_list else None))
+        show_json(_facts(result, weighted, dataset.qids.tolist() if per_list else None))
     else:
-        _show(result, title=f"{ranker} on {data}")
+        _show(result, weighted, title=f"{ranker} on {data}")
     show_notes(dataset.notes)
 
 
@@ -78,15 +81,21 @@ def _intervals(result: Evaluation) -> dict[str, Interval]:
     return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
 
 
-def _facts(result: Evaluation, qids: list[str] | None) -> dict[str, Any]:
+def _facts(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "lists": result.lists,
         "mean": dict(result.mean),
         "interval95": _intervals(result),
         "without_relevant": dict(result.without_relevant),
         "conventions": {
-            str(metric): {"empty": metric.empty, "ties": metric.ties} for metric in result.metrics
+            str(metric): {
+                name: getattr(metric, name)
+                for name in ("empty", "ties", "gain")
+                if hasattr(metric, name)
+            }
+            for metric in result.metrics
         },
+        "item_weights": weighted,
     }
     if qids is not None:
         values = {name: values.tolist() for name, values in result.per_list.items()}
@@ -94,11 +103,13 @@ def _facts(result: Evaluation, qids: list[str] | None) -> dict[str, Any]:
     return facts
 
 
-def _show(result: Evaluation, title: str) -> None:
+def _show(result: Evaluation, weighted: bool, title: str) -> None:
     rows = [
         (name, f"{result.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
         for name, (low, high) in _intervals(result).items()
     ]
     columns = ("metric", "mean", "95% interval")
     conventions = str(result).splitlines()[len(result.metrics) :]
+    if weighted:
+        conventions.append("items count by their weights in the data")
     show_table(columns, rows, title=title, under=conventions)

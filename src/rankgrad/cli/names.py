@@ -27,6 +27,7 @@ def losses(name: Name = None, json: Json = False) -> None:
     Examples:
       rankgrad losses
       rankgrad losses neural_ndcg
+      rankgrad losses 'neural_ndcg@10(temperature=0.5)'
       rankgrad losses --json
     """  # noqa: D301
     import rankgrad.losses
@@ -96,7 +97,11 @@ def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
 
 
 def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
-    """One name, or all of them for a machine."""
+    """One name, also where it stands in a spec, or all of them for a machine."""
+    from rankgrad.specs import Spec
+
+    if name is not None and name not in registry.names():
+        name = Spec.parse(name).name
     if json:
         names = registry.names() if name is None else [name]
         show_json(

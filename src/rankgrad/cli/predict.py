@@ -70,7 +70,7 @@ def score(
     from rankgrad.training.processes import accelerator
 
     model = _ranker(run).to(accelerator(Settings(device=device)))
-    dataset = load(data, split, fold, model.n_features)
+    dataset = load(data, split, fold, model)
     return dataset, model.predict(dataset.features, dataset.offsets)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Data, Fold, Json
+from rankgrad.cli.arguments import Data, Fold, Json, features_of
 from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
@@ -20,7 +21,10 @@ _LEARNING, _STEPS, _MACHINE = "What is learned", "How it is learned", "Machine a
 
 
 def _option(help: str, default: str, panel: str, *names: str) -> Any:
-    """An option whose default is that of the setting of its name."""
+    """An option whose default is that of the setting of its name.
+
+    It is said again here because help must not wait for the settings to be imported.
+    """
     return typer.Option(*names, help=help, show_default=default, rich_help_panel=panel)
 
 
@@ -47,7 +51,7 @@ def train(
         _option("See `rankgrad losses`.", "approx_ndcg", _LEARNING, "--loss", "-l"),
     ] = None,
     model: Annotated[
-        str | None, _option("See `rankgrad models`.", "a small mlp", _LEARNING)
+        str | None, _option("See `rankgrad models`.", "mlp(hidden=[64], dropout=0.3)", _LEARNING)
     ] = None,
     metric: Annotated[
         str | None,
@@ -61,13 +65,17 @@ def train(
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        _option("Another metric to log; several times for several.", "four", _LEARNING),
+        _option(
+            "Another metric to log; several times for several.",
+            "ndcg@5, ndcg@10, ap, rr",
+            _LEARNING,
+        ),
     ] = None,
     transforms: Annotated[
         list[str] | None,
         _option(
             "A transform of the features; several times for several, in order.",
-            "signed logarithm, then standardised",
+            "drop_constant, quantile(output=uniform), standardise",
             _LEARNING,
             "--transform",
         ),
@@ -80,7 +88,7 @@ def train(
         str | None, _option("adam, adamw, adagrad or sgd.", "adamw", _STEPS)
     ] = None,
     learning_rate: Annotated[
-        float | None, _option("At its highest.", "0.001", _STEPS, "--learning-rate", "--lr")
+        float | None, _option("At its highest.", "0.003", _STEPS, "--learning-rate", "--lr")
     ] = None,
     weight_decay: Annotated[
         float | None, _option("Of the weights, not of biases.", "0.01", _STEPS)
@@ -115,7 +123,11 @@ def train(
     ] = None,
     memory: Annotated[
         str | None,
-        _option("Bytes of features that may lie on the device.", "half of the free", _MACHINE),
+        _option(
+            "Bytes of features that may lie on the device; none is half of what is free.",
+            "none",
+            _MACHINE,
+        ),
     ] = None,
     tensorboard: Annotated[
         bool | None, _option("Also log for TensorBoard.", "no", _MACHINE)
@@ -136,14 +148,18 @@ def train(
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301
     from rankgrad.training import Settings, fit
+    from rankgrad.training.trainer import check_run
 
+    if resume and settings is not None:
+        raise ValueError("--resume takes the settings of the run: leave out --settings")
     options = {name: value for name, value in locals().items() if name in Settings.model_fields}
     chosen = _settings(options, output / "settings.toml" if resume else settings)
+    check_run(chosen, output, resume)
     training, validation = read(data, vali, fold)
     show_notes(training.notes)
     result = fit(chosen, training, validation, folder=output, resume=resume, quiet=json)
     if result.stopped == "interrupted":
-        raise stop(f"interrupted and saved; --resume -o {output} goes on")
+        raise stop(f"interrupted and saved; to go on: {_resuming()}")
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun, the first process speaks for all
     if json:
@@ -158,7 +174,7 @@ def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Data
 
     if data.is_file() or store.is_store(data):
         training = load(data, fold=fold)
-        validation = None if vali is None else load(vali)
+        validation = None if vali is None else load(vali, **features_of(training))
     else:
         found = load_splits(data, fold)
         if "train" not in found:
@@ -167,14 +183,9 @@ def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Data
         if vali is not None:
             if validation is not None:
                 raise ValueError(f"{data} has validation data in it: leave out --vali")
-            validation = load(vali)
+            validation = load(vali, **features_of(training))
     if validation is None:
         show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
-    elif validation.n_features != training.n_features:
-        raise ValueError(
-            f"{vali} has {validation.n_features} features, {data} has {training.n_features}: they "
-            "must be the same"
-        )
     return training, validation
 
 
@@ -193,6 +204,19 @@ def _settings(options: dict[str, Any], file: Path | None) -> Settings:
     return Settings(
         **values | {name: value for name, value in options.items() if value is not None}
     )
+
+
+def _resuming() -> str:
+    """The command that is running, with --resume, which takes the place of --settings."""
+    from rankgrad.training.run import command
+
+    words, kept = iter(command()), []
+    for word in words:
+        if word == "--settings":
+            next(words, None)
+        elif not word.startswith("--settings=") and word != "--resume":
+            kept.append(word)
+    return shlex.join([*kept, "--resume"])
 
 
 def _facts(result: Fit, output: Path) -> dict[str, Any]:
@@ -218,5 +242,13 @@ def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
         f"{len(result.history)} epochs in {result.seconds:.1f} seconds; the ranker of epoch "
         f"{result.best_epoch} is in {output / 'best'}"
     )
-    which = "" if fold is None else f" --fold {fold}"
-    out.print(f"Next: rankgrad evaluate {output} {data}{which}")
+    out.print(f"Next: rankgrad evaluate {shlex.quote(str(output))} {_test_data(data, fold)}")
+
+
+def _test_data(data: Path, fold: int | None) -> str:
+    """How to name the data to evaluate on, which are never those that were trained on."""
+    from rankgrad.data import layout, store
+
+    if data.is_file() or store.is_store(data) or "test" not in layout.splits(data, fold):
+        return "TEST_DATA"
+    return shlex.quote(str(data)) + ("" if fold is None else f" --fold {fold}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +59,28 @@ def recover(path: Path) -> None:
         os.rename(old, path)
     for leftover in (unfinished, old):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def standing(path: Path) -> Path:
+    """Where to read what :func:`folder` writes at ``path`` while it may be at it: no change made.
+
+    For a moment the folder has its old contents under another name only.
+    """
+    old = path.with_name(f".{path.name}{_OLD}")
+    return old if old.exists() and not path.exists() else path
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(damaged(path, str(error))) from None
+
+
+def damaged(path: Path, what: str) -> str:
+    """What to say of a file that is not as it was written."""
+    return f"{path} is damaged ({what}): put back a copy of it, or train anew in another folder"
 
 
 def sync(path: Path) -> None:

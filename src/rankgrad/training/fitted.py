@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST}
+_KEYS: dict[str, tuple[type, ...]] = {  # what loading needs
+    "settings": (dict,),
+    "n_inputs": (int,),
+    "custom": (str, NoneType),
+    "feature_names": (list, NoneType),
+    "zero_based": (bool, NoneType),
+}
+_LATER = {"feature_names": None, "zero_based": None}  # not in what the first versions wrote
 _VALUES = 1 << 22  # values of features scored at a time
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
 
@@ -35,6 +44,8 @@ class FittedRanker:
         transform: fitted; takes raw features.
         network: takes what the transform gives.
         custom: whether the network is the user's own, which the settings cannot build again.
+        feature_names: of the training data, in the order the features are taken in, if it has any.
+        zero_based: whether the training data was a sparse file that counts features from 0.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
@@ -44,10 +55,17 @@ class FittedRanker:
     """
 
     def __init__(
-        self, settings: Settings, transform: Pipeline, network: nn.Module, *, custom: bool = False
+        self,
+        settings: Settings,
+        transform: Pipeline,
+        network: nn.Module,
+        *,
+        custom: bool = False,
+        feature_names: tuple[str, ...] | None = None,
+        zero_based: bool | None = None,
     ) -> None:
         self.settings, self.transform, self.network = settings, transform, network
-        self.custom = custom
+        self.custom, self.feature_names, self.zero_based = custom, feature_names, zero_based
 
     @classmethod
     def new(
@@ -56,12 +74,23 @@ class FittedRanker:
         features: np.ndarray,
         offsets: np.ndarray | None = None,
         network: nn.Module | None = None,
+        *,
+        feature_names: tuple[str, ...] | None = None,
+        zero_based: bool | None = None,
     ) -> FittedRanker:
         """Transforms fitted on these features, and a network that is not trained yet."""
         transform = Pipeline(settings.transforms).fit(features, offsets)
-        if network is not None:
-            return cls(settings, transform, network, custom=True)
-        return cls(settings, transform, models.get(settings.model).build(transform.n_outputs))
+        custom = network is not None
+        if network is None:
+            network = models.get(settings.model).build(transform.n_outputs)
+        return cls(
+            settings,
+            transform,
+            network,
+            custom=custom,
+            feature_names=feature_names,
+            zero_based=zero_based,
+        )
 
     @property
     def n_features(self) -> int:
@@ -181,7 +210,15 @@ class FittedRanker:
         transform = Pipeline(settings.transforms)
         if network is None:
             network = models.get(settings.model).build(manifest["n_inputs"])
-        ranker = cls(settings, transform, network, custom=manifest["custom"] is not None)
+        names = manifest["feature_names"]
+        ranker = cls(
+            settings,
+            transform,
+            network,
+            custom=manifest["custom"] is not None,
+            feature_names=None if names is None else tuple(names),
+            zero_based=manifest["zero_based"],
+        )
         try:
             ranker.load_tensors(tensors)
         except RuntimeError as error:
@@ -195,6 +232,8 @@ class FittedRanker:
             "version": VERSION,
             "n_features": self.n_features,
             "n_inputs": self.transform.n_outputs,
+            "feature_names": self.feature_names,
+            "zero_based": self.zero_based,
             "custom": type(self.network).__qualname__ if self.custom else None,
             "settings": self.settings.model_dump(mode="json"),
         }
@@ -204,14 +243,15 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"there is no model in {folder}: it has no {MANIFEST}")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    manifest = files.read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not of a rankgrad model")
     if manifest.get("version") != VERSION:
         raise ValueError(
             f"{path} has format version {manifest.get('version')}, this rankgrad reads {VERSION}"
         )
+    manifest = _LATER | manifest
+    for key, kinds in _KEYS.items():
+        if not isinstance(manifest.get(key, ...), kinds):
+            raise ValueError(files.damaged(path, f"{key!r} is missing or wrong"))
     return manifest

@@ -50,10 +50,7 @@ def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> 
     from lightning_fabric import Fabric
 
     kind = accelerator(settings)
-    if kind == "cuda" and settings.devices > torch.cuda.device_count():
-        raise ValueError(
-            f"devices is {settings.devices}, but there are {torch.cuda.device_count()} GPUs"
-        )
+    check_devices(settings)
     before = dict(os.environ)
     fabric = Fabric(
         accelerator=kind,
@@ -70,6 +67,13 @@ def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> 
     if isinstance(result, Exception):
         raise result
     return result
+
+
+def check_devices(settings: Settings) -> None:
+    """An error if there are not the devices that the settings ask for."""
+    there = torch.cuda.device_count()
+    if accelerator(settings) == "cuda" and settings.devices > there and not launched():
+        raise ValueError(f"devices is {settings.devices}, but there are {there} GPUs")
 
 
 def _guarded(fabric: Any, function: Callable[..., Any]) -> Any:
@@ -102,17 +106,23 @@ class Sent:
 
     arrays: dict[str, Any]
     feature_names: tuple[str, ...] | None
+    zero_based: bool | None
 
     @classmethod
     def of(cls, dataset: Dataset) -> Sent:
         """What to send."""
         arrays = {name: _pack(getattr(dataset, name)) for name in _ARRAYS}
-        return cls(arrays, dataset.feature_names)
+        return cls(arrays, dataset.feature_names, dataset.zero_based)
 
     def receive(self) -> Dataset:
         """The data set again."""
         arrays = {name: _unpack(array) for name, array in self.arrays.items()}
-        return Dataset(**arrays, feature_names=self.feature_names, check=False)
+        return Dataset(
+            **arrays,
+            feature_names=self.feature_names,
+            zero_based=self.zero_based,
+            check=False,
+        )
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Progress:
         self._bar.update(self._task, completed=line["epoch"], loss=f"loss {line['loss']:.4f}")
 
     def interrupted(self) -> None:
-        """Say how to go on."""
+        """Say how far it came."""
         folder = self._trainer.job.folder
         if not self._told:
             return
@@ -95,8 +95,7 @@ class Progress:
             )
         else:
             print(
-                f"Stopped after epoch {epoch} and saved. To go on, run the same command again with "
-                f"--resume, or fit(..., folder={str(folder)!r}, resume=True).",
+                f"Stopped after epoch {epoch}; {folder} holds all that is needed to resume.",
                 file=sys.stderr,
             )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from rankgrad.data.dataset import Dataset
@@ -76,14 +78,19 @@ class RunFolder:
     ) -> RunFolder:
         """A new run folder. One that is there already is never used again, unless by resuming."""
         path = Path(path)
-        if path.exists():
-            hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
-            raise FileExistsError(f"{path} is there already: {hint}")
+        cls.check_new(path)
         with files.folder(path) as place:
             files.write(place / SETTINGS, settings.to_toml())
             files.write(place / RUN, json.dumps(_facts(data, command), indent=1) + "\n")
             files.write(place / METRICS, "")
         return cls(path, settings)
+
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """An error if there is something at the path already."""
+        if path.exists():
+            hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
+            raise FileExistsError(f"{path} is there already: {hint}")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -101,7 +108,9 @@ class RunFolder:
     @property
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, data, command."""
-        facts: dict[str, Any] = json.loads((self.path / RUN).read_text(encoding="utf-8"))
+        facts = files.read_json(self.path / RUN)
+        if not isinstance(facts, dict) or not isinstance(facts.get("data"), dict):
+            raise ValueError(files.damaged(self.path / RUN, "it does not say the data"))
         return facts
 
     @property
@@ -110,19 +119,31 @@ class RunFolder:
         text = (self.path / METRICS).read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
+    @property
+    def started(self) -> bool:
+        """Whether there is something to go on from."""
+        return files.standing(self.path / LAST).exists()
+
     def best(self) -> FittedRanker:
         """The model of the best epoch so far."""
-        files.recover(self.path / BEST)
-        return FittedRanker.load(self.path / BEST)
+        place = self.path / BEST
+        try:
+            return FittedRanker.load(files.standing(place))
+        except FileNotFoundError:  # a better one may have taken its place while it was read
+            return FittedRanker.load(files.standing(place))
 
-    def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
-        """An error that says what differs, if these are not the settings and data of this run."""
+    def check_settings(self, settings: Settings) -> None:
+        """An error that says what differs, if these are not the settings of this run."""
         differences = settings.differences(self.settings)
         if differences:
             raise ValueError(
                 f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
                 "with the same, or start a new run"
             )
+
+    def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
+        """An error that says what differs, if these are not the settings and data of this run."""
+        self.check_settings(settings)
         then = self.facts["data"]
         for name in {**then, **data}:
             now = _data_facts(data[name]) if name in data else None
@@ -164,7 +185,7 @@ class RunFolder:
         if not last.exists():
             files.write(self.path / METRICS, "")
             return None
-        position = Position(**json.loads((last / STATE).read_text(encoding="utf-8")))
+        position = _read_position(last / STATE)
         lines = [json.dumps(line) + "\n" for line in position.history]
         files.write(self.path / METRICS, "".join(lines))
         best = self.path / BEST / "model.safetensors"
@@ -176,11 +197,30 @@ class RunFolder:
         )
 
 
-def _facts(data: Mapping[str, Dataset], command: str | None) -> dict[str, Any]:
+def command() -> list[str]:
+    """The command that is running, without the path of the program."""
+    program = Path(sys.argv[0])
+    own = program.name == "__main__.py" and program.parent.name == "rankgrad"
+    return ["rankgrad" if own else program.name, *sys.argv[1:]]
+
+
+def _read_position(path: Path) -> Position:
+    values = files.read_json(path)
+    try:
+        TypeAdapter(Position).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            files.damaged(path, ".".join(map(str, first["loc"])) or first["msg"])
+        ) from None
+    return Position(**values)  # not what was validated, which makes decimals of whole numbers
+
+
+def _facts(data: Mapping[str, Dataset], started_by: str | None) -> dict[str, Any]:
     return {
         "format": "rankgrad run",
         "version": 1,
-        "command": " ".join(sys.argv) if command is None else command,
+        "command": shlex.join(command()) if started_by is None else started_by,
         "versions": {"python": platform.python_version(), **_versions()},
         "data": {name: _data_facts(dataset) for name, dataset in data.items()},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ from rankgrad.training.settings import Settings
 from rankgrad.training.validation import score, validate
 
 OnEpoch = Callable[[dict[str, float]], None]
+
+_VALUES = 1 << 22  # values of features checked at a time
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,46 @@ def check_data(train: Dataset, vali: Dataset | None) -> None:
             f"the training data have {train.n_features} features, the validation data "
             f"{vali.n_features}: they must be the same ones"
         )
+    if vali is not None and train.feature_names and vali.feature_names:
+        for at, (one, other) in enumerate(
+            zip(train.feature_names, vali.feature_names, strict=True)
+        ):
+            if one != other:
+                raise ValueError(
+                    f"feature {at} (counting from 0) is {one!r} in the training data and {other!r} "
+                    "in the validation data: they must be the same ones in the same order"
+                )
+    for name, data in (("training", train), ("validation", vali)):
+        if data is not None:
+            _check_finite(name, data)
+
+
+def _check_finite(name: str, data: Dataset) -> None:
+    height = max(1, _VALUES // max(1, data.n_features))
+    for start in range(0, data.n_items, height):
+        finite = np.isfinite(data.features[start : start + height])
+        if finite.all():
+            continue
+        row, column = np.argwhere(~finite)[0].tolist()
+        item = start + row
+        at = int(np.searchsorted(data.offsets, item, side="right")) - 1
+        named = f" {data.feature_names[column]!r}" if data.feature_names else ""
+        raise ValueError(
+            f"the {name} data have a feature that is not finite: feature{named} at index {column} "
+            f"(counting from 0) of item {item} (list {at}, qid {str(data.qids[at])!r}) is "
+            f"{data.features[item, column]}. Replace missing values before"
+        )
+
+
+def check_run(settings: Settings, folder: Path, resume: bool) -> None:
+    """Say what a run cannot start with, or go on with, before its data are read."""
+    processes.check_devices(settings)
+    if processes.launched():
+        return  # another of the processes may have made the folder already
+    if resume:
+        RunFolder.open(folder).check_settings(settings)
+    else:
+        RunFolder.check_new(folder)
 
 
 def work(fabric: Any, job: Job) -> Fit:
@@ -150,7 +193,13 @@ def work(fabric: Any, job: Job) -> Fit:
     checkpoint = fabric.broadcast(checkpoint)
     devices = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        return Trainer(fabric, job, run, checkpoint).run()
+        try:
+            return Trainer(fabric, job, run, checkpoint).run()
+        except BaseException:
+            # A run that has nothing to go on from would only stand in the way of the next try.
+            if run is not None and not job.resume and not run.started:
+                shutil.rmtree(run.path, ignore_errors=True)
+            raise
 
 
 def _fit_in_processes(job: Job) -> Fit:
@@ -189,7 +238,12 @@ class Trainer:
         settings = job.settings
         torch.manual_seed(_seed(settings.seed))  # the same network in every process
         self.ranker = FittedRanker.new(
-            settings, job.train.features, job.train.offsets, job.network
+            settings,
+            job.train.features,
+            job.train.offsets,
+            job.network,
+            feature_names=job.train.feature_names,
+            zero_based=job.train.zero_based,
         ).to(fabric.device)
         self.loss: Loss = losses.get(settings.loss)
         self.metrics = [metrics.get(spec) for spec in settings.logged]
