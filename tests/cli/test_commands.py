@@ -115,6 +115,17 @@ def test_import_columns(rankgrad, refused, tmp_path):
     assert load(tmp_path / "log").features.tolist() == [[0.5], [0.0]]
 
 
+def test_predict_needs_no_labels(rankgrad, refused, quick, tmp_path):
+    rows = [f"q{i // 4},{i % 3},{i * 7 % 5},{i % 4}" for i in range(24)]
+    train, new = tmp_path / "train.csv", tmp_path / "new.csv"
+    train.write_text("\n".join(["qid,label,a,b", *rows]))
+    new.write_text("qid,b,a\nq1,1,2\nq1,3,4\n")
+    rankgrad("train", train, "-o", tmp_path / "run", *quick)
+    rankgrad("predict", tmp_path / "run", new, "-o", tmp_path / "scores.txt")
+    assert len((tmp_path / "scores.txt").read_text().split()) == 2
+    assert "no column 'label'" in refused("evaluate", tmp_path / "run", new)
+
+
 def test_train_writes_a_run(trained):
     run = RunFolder.open(trained)
     assert run.settings.epochs == 2

@@ -45,7 +45,8 @@ def predict(
 ) -> None:
     """Score data with a trained ranker, from its best epoch.
 
-    Plain scores stand one a line in the order of the rows of the data.
+    Plain scores stand one a line in the order of the rows of the data. Columnar files need no
+    labels.
 
     \b
     Examples:
@@ -55,7 +56,7 @@ def predict(
     """  # noqa: D301
     from rankgrad.data import scores as files
 
-    dataset, scores = score(run, data, split, fold, device)
+    dataset, scores = score(run, data, split, fold, device, labelled=False)
     kind = format or files.format_of(output)
     order = files.file_order(place(data, split, fold), dataset) if kind == "plain" else None
     files.write(output, scores, dataset, format=kind, order=order, tag=tag, overwrite=overwrite)
@@ -63,14 +64,19 @@ def predict(
 
 
 def score(
-    run: Path, data: Path, split: str | None, fold: int | None, device: str
+    run: Path,
+    data: Path,
+    split: str | None,
+    fold: int | None,
+    device: str,
+    labelled: bool = True,
 ) -> tuple[Dataset, np.ndarray]:
     """The data, and the scores of its items by a trained ranker."""
     from rankgrad.training import Settings
     from rankgrad.training.processes import accelerator
 
     model = _ranker(run).to(accelerator(Settings(device=device)))
-    dataset = load(data, split, fold, model)
+    dataset = load(data, split, fold, model, labelled)
     return dataset, model.predict(dataset.features, dataset.offsets)
 
 

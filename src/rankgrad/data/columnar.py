@@ -58,6 +58,7 @@ def read(
     weight: str | None = None,
     id: str | None = None,
     fill: float | None = None,
+    labelled: bool = True,
 ) -> Dataset:
     r"""Read a columnar file; each row is an item.
 
@@ -65,6 +66,7 @@ def read(
     features: the columns of features, in this order; all other numeric columns where not given.
     weight, id: the columns of item weights and item ids. Files that :func:`write` made know theirs.
     fill: the value for features that are null or NaN; such a feature is an error otherwise.
+    labelled: without it the label may be missing, as in data that are to be scored; it is then 0.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
@@ -76,7 +78,7 @@ def read(
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
     """
     path = Path(path)
-    roles = _Roles(path, query, label, features, weight, id)
+    roles = _Roles(path, query, label, features, weight, id, labelled)
     with _opened(path, roles) as (total, batches):
         builder = _Builder(roles, total, fill)
         for batch in batches:
@@ -116,10 +118,11 @@ class _Roles:
 
     path: Path
     query: str
-    label: str
+    label: str | None
     features: Sequence[str] | None
     weight: str | None
     id: str | None
+    labelled: bool
     names: list[str] = field(default_factory=list)  # of the features
 
     def settle(self, schema: Any) -> None:
@@ -127,6 +130,8 @@ class _Roles:
         kept = json.loads((schema.metadata or {}).get(_ROLES, b"{}"))
         self.weight = self.weight or kept.get("weight")
         self.id = self.id or kept.get("id")
+        if not self.labelled and self.label not in schema.names:
+            self.label = None
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
                 self._find(getattr(self, role), role, schema)
@@ -149,8 +154,8 @@ class _Roles:
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
-        extra = [name for name in (self.weight, self.id) if name is not None]
-        return list(dict.fromkeys([self.query, self.label, *extra, *self.names]))
+        extra = [name for name in (self.label, self.weight, self.id) if name is not None]
+        return list(dict.fromkeys([self.query, *extra, *self.names]))
 
     def _find(self, name: str, role: str, schema: Any) -> None:
         count = schema.names.count(name)
@@ -184,7 +189,9 @@ class _Builder:
         if stop > len(self.labels):
             self._resize(max(stop, len(self.labels) * 3 // 2))
         self.codes[start:stop] = self._encode(batch.column(self.roles.query))
-        self.labels[start:stop] = self._values(batch, self.roles.label, "label")
+        self.labels[start:stop] = 0.0
+        if self.roles.label is not None:
+            self.labels[start:stop] = self._values(batch, self.roles.label, "label")
         if self.weights is not None:
             self.weights[start:stop] = self._values(batch, str(self.roles.weight), "weight")
         if self.ids is not None:
@@ -210,6 +217,8 @@ class _Builder:
             notes.append(
                 f"{path}: the rows of {apart} queries were not together and were brought so"
             )
+        if self.roles.label is None:
+            notes.append(f"{path}: there are no labels")
         if self.filled:
             notes.append(f"{path}: {self.filled} missing feature values were set to {self.fill:g}")
         sizes = np.bincount(self.codes, minlength=len(self.code))

@@ -30,6 +30,7 @@ def load(
     zero_based: bool | None = None,
     feature_names: Sequence[str] | None = None,
     finite: bool = False,
+    labelled: bool = True,
 ) -> Dataset:
     r"""Read a data set, whatever the path is.
 
@@ -43,6 +44,7 @@ def load(
     feature_names: the names the features must have, such as those of the training data. Of a
         columnar file these columns are read, in this order; a source without names is taken as is.
     finite: take a value in a LETOR file that is not finite for an error, as in columnar files.
+    labelled: without it a columnar file may have no label, as data that are to be scored.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -57,7 +59,7 @@ def load(
         if split is not None or fold is not None:
             kind = "a file" if path.is_file() else "one store"
             raise ValueError(f"{path} is {kind}: split= and fold= go with folders of splits")
-        return _read(path, n_features, zero_based, feature_names, finite)
+        return _read(path, n_features, zero_based, feature_names, finite, labelled)
     if split is None:
         raise ValueError(f"{layout.describe(path, fold)}; say which split")
     found = layout.splits(path, fold)
@@ -66,7 +68,7 @@ def load(
         raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
     if zero_based is None:
         zero_based = _zero_based(found.values())
-    return _read(found[name], n_features, zero_based, feature_names, finite)
+    return _read(found[name], n_features, zero_based, feature_names, finite, labelled)
 
 
 def load_splits(
@@ -103,6 +105,7 @@ def _read(
     zero_based: bool | None = None,
     feature_names: Sequence[str] | None = None,
     finite: bool = False,
+    labelled: bool = True,
 ) -> Dataset:
     """Read one file or store."""
     if _is_letor(path):
@@ -111,7 +114,7 @@ def _read(
         dataset = store.open(path)
         _check_features(path, dataset, zero_based, feature_names)
     else:
-        dataset = columnar.read(path, features=feature_names)
+        dataset = columnar.read(path, features=feature_names, labelled=labelled)
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
