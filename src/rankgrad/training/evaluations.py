@@ -1,0 +1,159 @@
+"""What a ranker scored on a data set, list by list, kept beside it in its run folder.
+
+::
+
+    evaluations/NAME/             NAME is the part of the data, such as test
+        evaluation.json           metrics, means, conventions, labels of the run, data checksum
+        values.npy    [B, M]      the metrics of each list; NaN where one leaves the list out
+        qids.npy      [B]
+        offsets.npy   [B + 1]
+        labels.npy    [N]
+        scores.npy    [N]
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad.data.dataset import Dataset
+from rankgrad.metrics import evaluate
+from rankgrad.training import files
+
+EVALUATIONS, FACTS = "evaluations", "evaluation.json"
+_FORMAT, _VERSION = "rankgrad evaluation", 1
+_ARRAYS = ("values", "qids", "offsets", "labels", "scores")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The values of some metrics on every list of a data set, with the scores they come from.
+
+    ``labels_of_run`` says what the run is in an experiment: its loss, model, fold and seed.
+    ``checksum`` is the data's, so that runs on other data are told apart.
+    """
+
+    metrics: tuple[str, ...]
+    mean: Mapping[str, float]
+    values: NDArray[np.float64]
+    qids: NDArray[Any]
+    offsets: NDArray[np.int64]
+    labels: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    conventions: tuple[str, ...]
+    checksum: str
+    labels_of_run: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        scores: Any,
+        data: Dataset,
+        metrics: Iterable[str],
+        labels_of_run: Mapping[str, Any] | None = None,
+    ) -> Evaluated:
+        """Evaluate scores of the items of a data set.
+
+        >>> lists = Dataset(np.eye(2), [1, 0], [0, 2], ["a"])
+        >>> Evaluated.of([0.1, 0.2], lists, ["rr"]).mean
+        {'rr': 0.5}
+        """
+        given = np.asarray(scores, np.float32)
+        found = evaluate(
+            given,
+            np.array(data.labels),
+            offsets=np.array(data.offsets),
+            weights=None if data.weights is None else np.array(data.weights),
+            metrics=list(metrics),
+        )
+        names = tuple(str(metric) for metric in found.metrics)
+        columns = [found.per_list[name].double().numpy() for name in names]
+        return cls(
+            metrics=names,
+            mean=dict(found.mean),
+            values=np.stack(columns, 1),
+            qids=np.array(data.qids),
+            offsets=np.array(data.offsets, np.int64),
+            labels=np.array(data.labels, np.float32),
+            scores=given,
+            conventions=tuple(str(found).splitlines()[len(names) :]),
+            checksum=data.checksum(),
+            labels_of_run=dict(labels_of_run or {}),
+        )
+
+    def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
+        """Write it into a run folder; what was there under the name is replaced."""
+        facts = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "metrics": self.metrics,
+            "mean": {k: None if np.isnan(v) else v for k, v in self.mean.items()},
+            "conventions": self.conventions,
+            "checksum": self.checksum,
+            "labels": dict(self.labels_of_run),
+        }
+        with files.folder(Path(run) / EVALUATIONS / name) as place:
+            for array in _ARRAYS:
+                data = io.BytesIO()
+                np.save(data, getattr(self, array), allow_pickle=False)
+                files.write(place / f"{array}.npy", data.getvalue())
+            files.write(place / FACTS, json.dumps(facts, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
+        """Read what :meth:`save` wrote."""
+        place = files.standing(Path(run) / EVALUATIONS / name)
+        if not place.is_dir():
+            raise FileNotFoundError(f"{run} has no evaluation {name!r}")
+        facts = files.read_json(place / FACTS)
+        if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+            raise ValueError(files.damaged(place / FACTS, "it is no evaluation"))
+        if facts.get("version") != _VERSION:
+            raise ValueError(
+                f"{place} was written by another version of rankgrad (format "
+                f"{facts.get('version')}, this one reads {_VERSION}): evaluate the run again"
+            )
+        arrays = {array: _read(place / f"{array}.npy") for array in _ARRAYS}
+        lists, metrics = arrays["values"].shape
+        if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
+            raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
+        if metrics != len(facts["metrics"]) or len(arrays["scores"]) != len(arrays["labels"]):
+            raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
+        return cls(
+            metrics=tuple(facts["metrics"]),
+            mean={k: float("nan") if v is None else v for k, v in facts["mean"].items()},
+            conventions=tuple(facts["conventions"]),
+            checksum=facts["checksum"],
+            labels_of_run=facts["labels"],
+            **arrays,
+        )
+
+    def of_metric(self, metric: str) -> NDArray[np.float64]:
+        """The values of one metric, list by list."""
+        if metric not in self.metrics:
+            raise KeyError(f"{metric!r} was not evaluated; there are: {', '.join(self.metrics)}")
+        return self.values[:, self.metrics.index(metric)]
+
+
+def names(run: str | os.PathLike[str]) -> list[str]:
+    """The evaluations that a run folder has."""
+    folder = Path(run) / EVALUATIONS
+    if not folder.is_dir():
+        return []
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _read(path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(files.damaged(path, str(error))) from None
+    return array
