@@ -3,11 +3,9 @@
 The pair loops and the launchers here are what the other modules of this room build on.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return"
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -107,7 +105,7 @@ def norm_kind(metric: str, k: int) -> int:
 
 
 @triton.jit
-def load_real(mask, at, inside, MASKED: tl.constexpr) -> Any:  # type: ignore[no-untyped-def]
+def load_real(mask, at, inside, MASKED: tl.constexpr):
     """Which of these slots hold real items."""
     if MASKED:
         return tl.load(mask + at, mask=inside, other=0) != 0
@@ -116,9 +114,7 @@ def load_real(mask, at, inside, MASKED: tl.constexpr) -> Any:  # type: ignore[no
 
 
 @triton.jit
-def load_gains(  # type: ignore[no-untyped-def]
-    labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr
-) -> Any:
+def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr):
     """The weighted gains of real items; -1 on padding, less than any."""
     label = tl.load(labels + at, mask=real, other=0.0)
     if KIND == 0:
@@ -133,13 +129,13 @@ def load_gains(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def discount(position):  # type: ignore[no-untyped-def]
+def discount(position):
     """``1 / log2(1 + r)`` at the 0-based position r - 1."""
     return 1.0 / tl.log2(position + 2.0)
 
 
 @triton.jit
-def _parts(parts, at, ideal, gain, real):  # type: ignore[no-untyped-def]
+def _parts(parts, at, ideal, gain, real):
     """Write what a block adds to its list: ideal DCG, gains, items, items that count."""
     worth = tl.where(real, gain, 0.0)
     tl.store(parts + at * 4, ideal)
@@ -148,8 +144,8 @@ def _parts(parts, at, ideal, gain, real):  # type: ignore[no-untyped-def]
     tl.store(parts + at * 4 + 3, tl.sum((worth > 0).to(tl.float32), 0))
 
 
-@triton.jit
-def _count(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["k"])
+def _count(
     labels, mask, weights, offsets, threshold, k, gains, parts,
     KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -189,8 +185,8 @@ def _count(  # type: ignore[no-untyped-def]
     _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
-@triton.jit
-def _lay_out(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["longest"])
+def _lay_out(
     labels, mask, weights, offsets, threshold, gains, ranked, parts, longest,
     KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -209,8 +205,8 @@ def _lay_out(  # type: ignore[no-untyped-def]
     _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
-@triton.jit
-def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["longest", "k"])
+def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:
     """The part of a span of sorted gains in the ideal DCG."""
     at_list = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
@@ -222,7 +218,7 @@ def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:  # type: 
 
 
 @triton.jit
-def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
     """The ideal DCG, sum of gains, number of items, and of those that count, of one list."""
     ideal = tl.zeros([WIDTH], tl.float32)
     total = tl.zeros([WIDTH], tl.float32)
@@ -239,7 +235,7 @@ def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def scale_of(ideal, total, items, k, NORM: tl.constexpr):  # type: ignore[no-untyped-def]
+def scale_of(ideal, total, items, k, NORM: tl.constexpr):
     """One over the norm, 0 where that is 0."""
     if NORM == 0:
         norm = ideal
@@ -254,8 +250,8 @@ def scale_of(ideal, total, items, k, NORM: tl.constexpr):  # type: ignore[no-unt
     return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
 
 
-@triton.jit
-def _finish(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["blocks", "k"])
+def _finish(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
     """Add up the blocks of a list."""
