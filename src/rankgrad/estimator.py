@@ -18,9 +18,10 @@ from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from rankgrad import files
 from rankgrad.data import Dataset
 from rankgrad.metrics import evaluate, metrics
-from rankgrad.training import FittedRanker, Settings, files, fit
+from rankgrad.training import FittedRanker, Settings, fit
 
 Array = np.ndarray[Any, Any]
 

@@ -236,12 +236,15 @@ def test_reading_the_best_model_changes_nothing(train, tmp_path):
     fit(small(epochs=1), train, folder=tmp_path / "run")
     run = RunFolder.open(tmp_path / "run")
     expected = run.best().predict(train.features)
-    (run.path / ".best.unfinished").mkdir()  # a trainer is writing the next one,
+    (run.path / ".best.0123abcd.unfinished").mkdir()  # a trainer is writing the next one,
     run.best()
-    assert (run.path / ".best.unfinished").is_dir()
-    (run.path / "best").rename(run.path / ".best.replaced")  # and about to put it in place
+    assert (run.path / ".best.0123abcd.unfinished").is_dir()
+    (run.path / "best").rename(run.path / ".best.0123abcd.replaced")  # and about to put it in place
     np.testing.assert_array_equal(run.best().predict(train.features), expected)
-    assert {path.name for path in run.path.glob(".*")} == {".best.unfinished", ".best.replaced"}
+    assert {path.name for path in run.path.glob(".*")} == {
+        ".best.0123abcd.unfinished",
+        ".best.0123abcd.replaced",
+    }
 
 
 def test_the_run_folder(train, vali, tmp_path):

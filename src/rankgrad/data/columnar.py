@@ -10,7 +10,6 @@ import difflib
 import importlib
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.layout import COMPRESSED, open_bytes
 
@@ -98,17 +98,9 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
         raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
     parquet = _pyarrow("pyarrow.parquet")
     schema = _schema(dataset)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
-    try:
-        with unfinished.open("xb") as file:
-            with parquet.ParquetWriter(file, schema) as writer:
-                for start in range(0, max(1, dataset.n_items), _ROWS):
-                    writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with files.whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, max(1, dataset.n_items), _ROWS):
+            writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
     return path
 
 

@@ -13,7 +13,6 @@ import lzma
 import os
 import re
 import sys
-import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data import columnar, layout
 from rankgrad.data.dataset import Dataset
 
@@ -155,15 +155,8 @@ def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
-    try:
-        with unfinished.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with files.whole(path) as file:
+        yield file
 
 
 def _plain(scores: Array) -> list[str]:
