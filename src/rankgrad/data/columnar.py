@@ -201,7 +201,7 @@ class _Builder:
         self._resize(self.rows)
         ids = None if self.ids is None else np.concatenate(self.ids)
         arrays = [self.features, self.labels, self.weights, ids]
-        notes = []
+        notes, order = [], None
         apart = _apart(self.codes, len(self.code))
         if apart:
             order = np.argsort(self.codes, kind="stable")
@@ -227,6 +227,7 @@ class _Builder:
                 ids=ids,
                 feature_names=tuple(self.roles.names),
                 notes=tuple(notes),
+                source_rows=order,
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

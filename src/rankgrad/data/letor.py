@@ -110,12 +110,16 @@ def read(
         qids = np.arange(1, len(sizes) + 1).astype(str)
     notes = _notes(parts, labels, base, moved, sizes is not None)
     features = _assemble(parts, rows, base, width, target, threads)
+    back = None
     if target is not None:
         back = np.empty_like(target)
         back[target] = np.arange(rows)
         labels = labels[back]
         item_ids = None if item_ids is None else item_ids[back]
-    return Dataset(features, labels, offsets, qids, ids=item_ids, notes=notes, zero_based=base == 0)
+    return Dataset(
+        features, labels, offsets, qids,
+        ids=item_ids, notes=notes, zero_based=base == 0, source_rows=back,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,11 @@ def _read_letor(
     )
     if weights is None:
         return dataset
+    found = _side_numbers(weights, np.float32)
+    if dataset.source_rows is not None and len(found) == dataset.n_items:
+        found = found[dataset.source_rows]
     try:
-        return replace(dataset, weights=_side_numbers(weights, np.float32))
+        return replace(dataset, weights=found)
     except ValueError as error:
         raise ValueError(f"{weights}: {error}") from error
 

@@ -31,7 +31,7 @@ FORMAT = "rankgrad store"
 VERSION = 1
 MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
-_OPTIONAL = ("weights", "ids")
+_OPTIONAL = ("weights", "ids", "source_rows")
 _KEYS = {  # of a manifest, and their types
     "lists": int,
     "items": int,
