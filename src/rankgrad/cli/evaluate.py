@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load, place
+from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load
 from rankgrad.cli.predict import score
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
@@ -58,8 +58,7 @@ def evaluate(
         dataset, scores = score(ranker, data, split, fold, device)
     else:
         dataset = load(data, split, fold)
-        order = files.file_order(place(data, split, fold), dataset)
-        scores = files.read(ranker, dataset, order=order)
+        scores = files.read(ranker, dataset)
     result = rankgrad.metrics.evaluate(
         scores,
         np.array(dataset.labels),  # a store's arrays are read-only, which PyTorch warns of
