@@ -23,6 +23,7 @@ from rankgrad.experiments.plans import (
 )
 from rankgrad.experiments.significance import Correction, Interval
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
+from rankgrad.experiments.trees import TreeCandidate
 from rankgrad.lists import check_choice
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.training import files
@@ -37,6 +38,7 @@ __all__ = [
     "Progress",
     "Row",
     "Significance",
+    "TreeCandidate",
     "folds_of",
     "load",
     "run",
