@@ -372,6 +372,43 @@ class Comparison:
             seen.add(fold)
         return tuple(lines)
 
+    def differences_table(
+        self, metric: str, *, baseline: str | None = None, how: Significance | None = None
+    ) -> Table:
+        """How far each candidate is from the best one, or the baseline, and how sure that is."""
+        how = how or Significance()
+        found = self.differences(metric, baseline=baseline, how=how)
+        rows = tuple(
+            (
+                Cell(d.candidate),
+                Cell(f"{d.difference:+.4f}", d.difference),
+                Cell(f"{d.interval.low:+.4f} to {d.interval.high:+.4f}"),
+                Cell(_p_value(d.p_value), d.p_value),
+                Cell(_p_value(d.corrected), d.corrected),
+                Cell("yes" if d.significant else "no"),
+            )
+            for d in found
+        )
+        reference = found[0].reference if found else "none"
+        return Table(
+            title=f"{metric}, difference from {reference}",
+            columns=("candidate", "difference", "95% interval", "p", "corrected p", "significant"),
+            rows=rows,
+            notes=(f"over {len(self.values(reference, metric))} test lists; {how}",)
+            if found
+            else (),
+        )
+
+    def tuned_table(self) -> Table:
+        """The values that tuning chose, fold by fold."""
+        rows = [
+            (Cell(name), Cell("-" if fold is None else str(fold)), Cell(_written(values)))
+            for (name, fold), values in self.chosen.items()
+        ]
+        order = {name: at for at, name in enumerate(self.names)}
+        rows.sort(key=lambda row: order[row[0].text])
+        return Table(("candidate", "fold", "chosen on validation data"), tuple(rows))
+
     def facts(
         self, *, baseline: str | None = None, how: Significance | None = None
     ) -> dict[str, Any]:
@@ -562,10 +599,12 @@ class _Runner:
             failed=sum(key[0] == name for key in self.failures),
             total=len(self.plan.folds) * len(self.plan.seeds),
             running=tuple(running),
-            means={
-                m: float(np.mean([mean[m] for mean in done])) for m in self.plan.metrics if done
-            },
+            means={metric: float(np.mean([mean[metric] for mean in done])) for metric in shown},
         )
+
+
+def _p_value(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
 def _written(values: Mapping[str, Any]) -> str:
