@@ -152,7 +152,7 @@ class Table:
             drawn.add_row(
                 *(
                     Text(
-                        cell.text + cell.mark.ljust(width),
+                        cell.text + cell.mark.ljust(width, "\N{NO-BREAK SPACE}"),
                         style="bold" if cell.bold else "dim" if cell.gap else "",
                     )
                     for cell, width in zip(row, marks, strict=True)
