@@ -17,6 +17,7 @@ KNOWS = {
     "models": {"lists", "specs"},
     "training": {"lists", "specs", "losses", "metrics", "data", "models"},
     "experiments": {"lists", "specs", "losses", "metrics", "data", "models", "training"},
+    "report": {"losses", "metrics", "training"},
     "estimator": {"metrics", "losses", "data", "models", "training"},
 }
 
