@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.report.runs import Run
+from rankgrad.report.runs import Failure, Run
 
 #: Settings that say where a run was made and what was logged, not what it is.
 ASIDE = ("seed", "metrics", "device", "devices", "memory", "tensorboard")
@@ -25,6 +25,7 @@ class Candidate:
     name: str
     runs: list[Run]
     gaps: list[str] = field(default_factory=list)
+    failed: int = 0  # runs that have no folder
 
     @property
     def evaluated(self) -> dict[Place, Run]:
@@ -132,19 +133,31 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _own_gaps(runs: Sequence[Run]) -> list[str]:
-    """What its runs lack, and folds without a seed that others of its folds have."""
+    """What its runs lack, and runs that are there twice."""
     gaps = [f"{run.path}: {gap}" for run in runs for gap in run.gaps]
     places = Counter((r.evaluated.checksum, r.seed) for r in runs if r.evaluated is not None)
     for (part, seed), number in places.items():
         if number > 1:
-            gaps.append(
-                f"{number} runs on {_fold(runs, part)} with seed {seed}: only the first is counted"
-            )
-    for part in dict.fromkeys(part for part, _ in places):
-        for seed in dict.fromkeys(seed for _, seed in places):
-            if (part, seed) not in places:
-                gaps.append(f"{_fold(runs, part)} has no result with seed {seed}")
+            where = f"{_fold(runs, part)} with seed {seed}"
+            gaps.append(f"{number} runs on {where}: only the first is counted")
     return gaps
+
+
+def add_failures(candidates: list[Candidate], failures: Iterable[Failure]) -> None:
+    """Note runs that failed as gaps of their candidates, unless they were made since."""
+    by_name = {candidate.name: candidate for candidate in candidates}
+    for failure in failures:
+        own = by_name.get(failure.candidate)
+        if own is None:
+            own = by_name[failure.candidate] = Candidate(failure.candidate, [])
+            candidates.append(own)
+        alike = [r for r in own.runs if r.seed == failure.seed]
+        alike = [r for r in alike if r.labels.get("fold") in (failure.fold, None)]
+        if any(run.evaluated is not None for run in alike):
+            continue
+        own.failed += not any(run.seed == failure.seed and run.gaps for run in own.runs)
+        fold = "" if failure.fold is None else f"fold {failure.fold}, "
+        own.gaps.append(f"{fold}seed {failure.seed}: {failure.reason}")
 
 
 def _fold(runs: Sequence[Run], part: str) -> str:
@@ -196,6 +209,20 @@ def leave_out(candidates: Sequence[Candidate], parts: Sequence[str]) -> list[boo
     return complete
 
 
+def _missing(candidate: Candidate, parts: Sequence[str], names: Mapping[str, str]) -> str:
+    """The runs that it lacks though they were begun, or other folds have them; "" for none."""
+    there = candidate.evaluated
+    seeds = dict.fromkeys(seed for _, seed in there)
+    lacking = [
+        f"{names[part]} with seed {seed}"
+        for seed in seeds
+        for part in parts
+        if (part, seed) not in there
+    ]
+    begun = sum(run.evaluated is None for run in candidate.runs) + candidate.failed
+    return ", ".join(lacking) or ("" if not begun else f"{begun} of its runs")
+
+
 def _incomparable(
     candidate: Candidate,
     parts: Sequence[str],
@@ -213,6 +240,9 @@ def _incomparable(
             f"no result on {', '.join(lacking)}: a mean over the others would be of other queries, "
             "so it is not compared"
         )
+    missing = _missing(candidate, parts, names)
+    if missing:
+        return f"no result on {missing}: its mean would be of fewer runs, so it is not compared"
     for (part, _), run in candidate.evaluated.items():
         assert run.evaluated is not None
         if part in qids and not np.array_equal(run.evaluated.qids, qids[part]):

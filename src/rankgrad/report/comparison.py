@@ -60,15 +60,15 @@ def compare(
     lower = tuple(_is_lower_better(name) for name in names)
     primary = _primary(candidates, names, metric)
     values = _values(candidates, complete, parts, names)
-    mean, low, high = _intervals(values)
+    first = [_first(candidates, complete, part) for part in parts]
+    part_of = np.repeat(np.arange(len(parts)), [len(_evaluated(run).qids) for run in first])
+    mean, low, high = _means(values, part_of), *_intervals(values)
     at = _baseline(candidates, complete, baseline)
     free = [ok and not c.is_reference for ok, c in zip(complete, candidates, strict=True)]
     against = tuple(
         at if at is not None else _best(mean[:, m], lower[m], free) for m in range(len(names))
     )
-    first = [_first(candidates, complete, part) for part in parts]
     folds = fold_names(run for c in candidates for run in c.runs)
-    sizes = [len(_evaluated(run).qids) for run in first]
     return Comparison(
         candidates=tuple(candidates),
         complete=tuple(complete),
@@ -78,7 +78,7 @@ def compare(
         lower=lower,
         primary=primary,
         qids=tuple(str(qid) for run in first for qid in _evaluated(run).qids),
-        part_of=np.repeat(np.arange(len(parts)), sizes),
+        part_of=part_of,
         values=values,
         mean=mean,
         low=low,
@@ -135,7 +135,8 @@ def _primary(candidates: Sequence[Candidate], names: Sequence[str], asked: str |
                 f"{asked!r} was not evaluated; there are: {', '.join(names) or 'none'}"
             )
         return list(names).index(asked)
-    chose = {str(run.settings.get("metric")) for c in candidates for run in c.runs if run.settings}
+    every = (run.settings.get("metric") for c in candidates for run in c.runs)
+    chose = {str(name) for name in every if name is not None}
     chosen = [list(names).index(name) for name in chose if name in names]
     return chosen[0] if len(chose) == len(chosen) == 1 else 0
 
@@ -169,15 +170,24 @@ def _over_seeds(candidate: Candidate, part: str, names: Sequence[str]) -> Values
     return np.stack(columns, axis=-1)
 
 
-def _intervals(values: Values) -> tuple[Values, Values, Values]:
+def _means(values: Values, part_of: NDArray[np.int64]) -> Values:
+    """The mean over folds of the means over their queries, ``[candidates, metrics]``."""
+    count, _, candidates = values.shape
+    total, folds = np.zeros((count, candidates)), int(part_of.max(initial=-1)) + 1
+    for part in range(folds):
+        inside = values[:, part_of == part]
+        known = ~np.isnan(inside)
+        with np.errstate(invalid="ignore"):
+            total += np.where(known, inside, 0.0).sum(1) / known.sum(1)
+    return total.T / folds if folds else np.full((candidates, count), np.nan)
+
+
+def _intervals(values: Values) -> tuple[Values, Values]:
+    """Bootstrap intervals over the queries of all folds together, ``[candidates, metrics]``."""
     count, queries, candidates = values.shape
     flat = values.transpose(1, 2, 0).reshape(queries, candidates * count)
-    known = ~np.isnan(flat)
-    with np.errstate(invalid="ignore"):
-        mean = np.where(known, flat, 0.0).sum(0) / known.sum(0)
-    edges = statistics.intervals(flat)
-    shape = (candidates, count)
-    return mean.reshape(shape), edges[:, 0].reshape(shape), edges[:, 1].reshape(shape)
+    low, high = statistics.intervals(flat).T.reshape(2, candidates, count)
+    return low, high
 
 
 def _baseline(

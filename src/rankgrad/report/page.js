@@ -55,6 +55,12 @@
     );
   }
 
+  /** Things of candidates in the order of the table, those that are not compared last. */
+  function byOrder(things) {
+    const place = new Map(data.order.map((candidate, i) => [candidate, i]));
+    return [...things].sort((a, b) => (place.get(a.candidate) ?? 1e9) - (place.get(b.candidate) ?? 1e9));
+  }
+
   function colourSwatches() {
     for (const swatch of document.querySelectorAll(".swatch[data-candidate]"))
       swatch.style.background = colour(Number(swatch.dataset.candidate));
@@ -194,7 +200,7 @@
 
   function showCurves() {
     const metric = $("curve-metric").value;
-    const series = data.curves.series.filter((own) => visible.has(own.candidate) && own.lines[metric]);
+    const series = byOrder(data.curves.series).filter((own) => visible.has(own.candidate) && own.lines[metric]);
     const label = metric === "loss" ? "training loss" : `validation ${metric}`;
     const lower = metric === "loss";
     const best = series.map((own) => {
@@ -222,8 +228,7 @@
     }
     const first = data.metrics[data.primary];
     options($("curve-metric"), [...metrics.map((m) => [m, m]), ["loss", "training loss (not comparable between losses)"]], metrics.includes(first) ? first : metrics[0] ?? "loss");
-    const place = new Map(data.order.map((candidate, i) => [candidate, i]));
-    const sorted = [...series].sort((a, b) => (place.get(a.candidate) ?? 1e9) - (place.get(b.candidate) ?? 1e9));
+    const sorted = byOrder(series);
     sorted.slice(0, SHOWN).forEach((own) => visible.add(own.candidate));
     for (const own of sorted) {
       const chip = make("button", { type: "button", class: "chip", "aria-pressed": String(visible.has(own.candidate)) },
@@ -277,8 +282,7 @@
       $("relaxed-epochs").closest("figure").remove();
       return;
     }
-    const place = (own) => { const at = data.order.indexOf(own.candidate); return at < 0 ? 1e9 : at; };
-    const sorted = [...data.relaxed].sort((a, b) => place(a) - place(b));
+    const sorted = byOrder(data.relaxed);
     const most = sorted.slice(0, 12);
     const names = most.map((own) => `${data.candidates[own.candidate]} (${own.exact_metric})`).join(", ");
     draw(
@@ -353,8 +357,8 @@
     draw("changes-sorted", () => sortedTraces(found, picked, metric),
       `The queries sorted by the change in ${metric} from B to A; from ${found.length ? signed(found[0][1]) : 0} down to ${found.length ? signed(found[found.length - 1][1]) : 0}.${sample} Click one to inspect it, where its list is kept.`);
     const bins = histogram(found);
-    draw("changes-histogram", () => histogramTraces(bins, metric),
-      `How many queries changed by how much; ${count(sums.ties)} queries without a change are not drawn. ${count(bins.large)} changed by more than half of the largest change.`);
+    draw("changes-histogram", () => histogramTraces(bins),
+      `How many queries changed by how much in ${metric}; ${count(sums.ties)} queries without a change are not drawn. ${count(bins.large)} changed by more than half of the largest change.`);
     const place = $("changes-sorted");
     place.removeAllListeners?.("plotly_click");
     place.on("plotly_click", (event) => inspectRow(event.points[0].customdata[1]));
@@ -385,14 +389,14 @@
     return { counts, centres: counts.map((_, i) => ((i - half + 0.5) * most) / half), width: most / half, large };
   }
 
-  function histogramTraces(bins, metric) {
+  function histogramTraces(bins) {
     return [
       [{
         type: "bar", x: bins.centres, y: bins.counts, width: bins.width * 0.92,
         marker: { color: bins.centres.map((c) => variable(c > 0 ? "--win" : "--loss")) },
         hovertemplate: "about %{x:+.3f}: %{y} queries<extra></extra>",
       }],
-      layout([`change in ${metric}: B better ← → A better`, "queries"], { bargap: 0.05 }),
+      layout(["B better ← change → A better", "queries"], { bargap: 0.05 }),
     ];
   }
 
@@ -443,8 +447,10 @@
     return make("span", { class: "grade", style: `background: var(--g${step}); color: var(--g${step}i)` }, String(label));
   }
 
+  /** By how much an item stands higher or lower than in the other list. */
   function move(rank, other, top) {
-    if (other === undefined) return make("span", { class: "up" }, `▲ from below ${top}`);
+    if (other === undefined)
+      return make("span", { class: "up", title: `below rank ${top} in the other list` }, "▲ new");
     if (other === rank) return make("span", {}, "=");
     return make("span", { class: other > rank ? "up" : "down" }, `${other > rank ? "▲" : "▼"} ${Math.abs(other - rank)}`);
   }
@@ -452,12 +458,11 @@
   function listTable(letter, candidate, query, others, most) {
     const metric = listMetric(), rows = ranking(candidate, query);
     const value = valueOf(candidate, query, metric), seed = kept.seeds[slot(candidate)];
-    const moves = others !== null;
-    const ranks = new Map((others ?? []).map((row, i) => [row.item, i + 1]));
-    const heads = ["#", "label", "item", "score", ...(moves ? ["against A"] : [])];
+    const ranks = new Map(others.map((row, i) => [row.item, i + 1]));
+    const heads = ["#", "label", "item", "score", `vs ${letter === "A" ? "B" : "A"}`];
     const body = rows.map((row, i) => make("tr", { "data-item": row.item },
       make("th", { scope: "row" }, String(i + 1)), make("td", {}, grade(row.label, most)), make("td", {}, String(row.item)),
-      make("td", { class: "score" }, row.score.toPrecision(4)), ...(moves ? [make("td", {}, move(i + 1, ranks.get(row.item), kept.top))] : [])));
+      make("td", { class: "score" }, row.score.toPrecision(3)), make("td", {}, move(i + 1, ranks.get(row.item), kept.top))));
     const caption = make("caption", {}, `${letter}: ${data.candidates[candidate]}`,
       make("small", {}, `${data.metrics[metric]} ${Number.isNaN(value) ? "left out" : value.toFixed(4)}${seed === null ? "" : `, seed ${seed}`}`));
     return make("table", {}, caption,
@@ -477,7 +482,7 @@
     const inside = about.labels.map(([label, number]) => `${count(number)} with label ${label}`).join(", ");
     $("query-about").replaceChildren(
       make("p", { class: "about" }, make("b", {}, `Query ${queryName(query)}`), `: ${count(about.items)} items, ${inside}. Change in ${data.metrics[listMetric()]} from B to A: ${signed(changeOf(query) || 0)}.`));
-    $("list-a").replaceChildren(listTable("A", pair.a, query, null, most));
+    $("list-a").replaceChildren(listTable("A", pair.a, query, ranking(pair.b, query), most));
     $("list-b").replaceChildren(listTable("B", pair.b, query, ranking(pair.a, query), most));
   }
 

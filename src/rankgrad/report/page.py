@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad.report import queries, tables
-from rankgrad.report.candidates import Candidate, group
+from rankgrad.report.candidates import Candidate, add_failures, group
 from rankgrad.report.comparison import Comparison, compare
 from rankgrad.report.curves import curves, relaxed
-from rankgrad.report.runs import find, read
+from rankgrad.report.runs import failures, find, read
 from rankgrad.training import files
 
 TITLE = "Ranking report"
@@ -34,7 +34,7 @@ def write(
     Args:
         runs: run folders, or folders with run folders in them.
         output: the file to write.
-        part: the evaluations to compare.
+        part: whose evaluations to compare.
         metric: that of the headline; by default the one that chose the best epochs.
         baseline: the candidate to test the others against; by default the best of each metric.
         title: of the page.
@@ -53,7 +53,9 @@ def build(
     title: str = TITLE,
 ) -> tuple[str, Comparison]:
     """The page as text, and what it compares; see :func:`write`."""
-    candidates = group([read(path, part) for path in find(runs)])
+    places = [Path(place) for place in runs]
+    candidates = group([read(path, part) for path in find(places)])
+    add_failures(candidates, failures(places))
     found = compare(candidates, metric=metric, baseline=baseline)
     blocks = {
         "title": tables.escape(title),
@@ -113,10 +115,9 @@ def _own(name: str) -> str:
 
 
 def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    script: str = get_plotlyjs()
-    return script.replace("</script", "<\\/script")
+    """Plotly's script, which its package brings along; the package itself need not be imported."""
+    place = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return place.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
 def _in_script(value: Any) -> str:

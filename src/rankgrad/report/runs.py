@@ -14,6 +14,7 @@ from rankgrad.training import evaluations, files
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS
 
+COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
 _FORMAT, _VERSION = "rankgrad run", 1
 
 
@@ -76,6 +77,34 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return list(found.values())
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A run of a comparison that came to nothing, and why."""
+
+    candidate: str
+    fold: int | None
+    seed: int | None
+    reason: str
+
+
+def failures(places: Iterable[Path]) -> list[Failure]:
+    """The runs that comparisons among some folders say have failed; these may have no folder."""
+    found = []
+    for place in places:
+        for file in sorted(place.rglob(COMPARISON)):
+            try:
+                rows = files.read_json(file)["rows"]
+                found += [
+                    Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                    for row in rows
+                    for run in row["runs"]
+                    if run["gap"]
+                ]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # of another version, or damaged: the folders still tell what is there
+    return found
+
+
 def _within(path: Path, place: Path) -> bool:
     return path.is_relative_to(place.resolve())
 
@@ -90,7 +119,7 @@ def read(path: Path, part: str = "test") -> Run:
     settings: Mapping[str, Any] = {}
     history: list[Mapping[str, float]] = []
     try:
-        settings = _settings(path)
+        settings = _settings(path, facts)
         history = _history(path)
     except (OSError, ValueError) as error:
         gaps.append(_reason(error, path))
@@ -124,11 +153,12 @@ def _facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as they stand, also those that this version does not know."""
     file = path / SETTINGS
-    if not file.exists():  # a tree, which has none
-        return {}
+    if not file.exists():  # trees have theirs among the facts
+        own = facts.get("settings")
+        return dict(own) if isinstance(own, dict) else {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -155,7 +185,7 @@ def _not_evaluated(
     """Why a run has no evaluation, as far as its folder tells."""
     others = evaluations.names(path)
     has = f" (it has {', '.join(others)})" if others else ""
-    if settings and not files.standing(path / BEST).exists():
+    if (path / SETTINGS).exists() and not files.standing(path / BEST).exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
     far = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""

@@ -47,7 +47,8 @@ def randomisation(
     swapped, so signs are drawn at random, and p = (1 + number of draws whose mean is at least as
     far from 0 as the one observed) / (1 + draws). NaN stands for a list that is left out.
 
-    >>> randomisation(np.array([[0.0, 1.0]] * 30))[0], randomisation(np.ones((30, 1)))[0] < 0.001
+    >>> same, better = randomisation(np.array([[0.0, 1.0]] * 30)).tolist()
+    >>> same, better < 0.001
     (1.0, True)
     """
     filled = np.nan_to_num(differences)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -95,14 +96,14 @@ def facts(found: Comparison) -> str:
 
 def comparison(found: Comparison) -> str:
     """The comparison table."""
-    heads = [_head("candidate", "text", "none"), _head("runs", "number", "none")]
+    heads = [_head("candidate", "text", "none")]
     for at, metric in enumerate(found.metrics):
         arrow = " ↓" if found.lower[at] else ""
         heads.append(_head(metric + arrow, "number", "none", main=at == found.primary))
-    heads.append(_head("seconds a run", "number", "none"))
+    heads += [_head("runs", "number", "none"), _head("seconds a run", "number", "none")]
     order = sorted(range(len(found.candidates)), key=lambda c: rank(found, c))
     rows = "".join(_row(found, c) for c in order)
-    caption = "Mean over queries of each metric, with its 95% bootstrap interval."
+    caption = "The mean of each metric over queries, with its 95% bootstrap interval."
     return (
         f'<table class="sortable" id="comparison"><caption>{caption}</caption>'
         f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{rows}</tbody></table>"
@@ -128,11 +129,11 @@ def _head(text: str, kind: str, order: str, main: bool = False) -> str:
 
 def _row(found: Comparison, c: int) -> str:
     candidate = found.candidates[c]
-    notes = ""
+    notes = tags = ""
     if candidate.is_reference:
-        notes += ' <span class="tag">reference</span>'
+        tags += ' <span class="tag">reference</span>'
     if found.baseline == c:
-        notes += ' <span class="tag">baseline</span>'
+        tags += ' <span class="tag">baseline</span>'
     if candidate.gaps:
         reason = "; ".join(candidate.gaps)
         more = f" and {len(candidate.gaps) - 1} more" if len(candidate.gaps) > 1 else ""
@@ -141,15 +142,14 @@ def _row(found: Comparison, c: int) -> str:
             f"{escape(candidate.gaps[-1])}{more}</div>"
         )
     under = "" if candidate.model in ("", candidate.name) else _small(candidate.model)
+    there, total = len(candidate.evaluated), len(candidate.runs) + candidate.failed
     cells = [
         f'<th scope="row" data-value="{escape(candidate.name)}">'
         f'<span class="swatch" data-candidate="{c}" aria-hidden="true"></span>'
-        f'<span class="name">{escape(candidate.name)}</span>{notes}{under}</th>',
-        f'<td data-value="{len(candidate.evaluated)}">{len(candidate.evaluated)}'
-        + ("" if len(candidate.evaluated) == len(candidate.runs) else f" of {len(candidate.runs)}")
-        + "</td>",
+        f'<span class="name">{escape(candidate.name)}</span>{tags}{under}{notes}</th>',
+        *(_cell(found, c, m) for m in range(len(found.metrics))),
+        f'<td data-value="{there}">{there}{"" if there == total else f" of {total}"}</td>',
     ]
-    cells += [_cell(found, c, m) for m in range(len(found.metrics))]
     seconds = [run.seconds for run in candidate.runs if run.seconds is not None]
     mean = sum(seconds) / len(seconds) if seconds else None
     cells.append(
@@ -161,7 +161,8 @@ def _row(found: Comparison, c: int) -> str:
 
 def _cell(found: Comparison, c: int, m: int) -> str:
     if not found.has(c, m):
-        return '<td data-value="" class="none">gap</td>'
+        reason = "; ".join(found.candidates[c].gaps)
+        return f'<td data-value="" class="none" title="{escape(reason)}">gap</td>'
     value, p = found.mean[c, m], found.p[c, m]
     best = found.against[m] == c and found.baseline is None
     mark = title = ""
@@ -198,12 +199,23 @@ def footnotes(found: Comparison, part: str) -> str:
         "Holm-corrected over the candidates of a column.",
         "Bold: best of its column. Intervals say how much a mean would move with other queries, "
         "not with other seeds.",
-        f"Evaluated on {part}; {'; '.join(found.conventions)}.",
+        f"Evaluated on {part}; {'; '.join(_conventions(found))}.",
     ]
     if len(found.parts) > 1:
         names = ", ".join(found.part_names)
-        lines.append(f"The queries of {names} are taken together: means are over queries.")
+        lines.append(
+            f"Means are over {names} of each one's mean; intervals and tests take their queries "
+            "together."
+        )
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
+
+
+def _conventions(found: Comparison) -> list[str]:
+    """What the evaluations say of themselves, less the counts where there are several parts."""
+    if len(found.parts) == 1:
+        return list(found.conventions)
+    lines = [line for line in found.conventions if not re.fullmatch(r"mean over \d+ lists", line)]
+    return [re.sub(r" \(up to \d+\)", "", line) for line in lines]
 
 
 def gaps(found: Comparison) -> str:
