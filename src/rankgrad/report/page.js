@@ -462,11 +462,11 @@
     const heads = ["#", "label", "item", "score", `vs ${letter === "A" ? "B" : "A"}`];
     const body = rows.map((row, i) => make("tr", { "data-item": row.item },
       make("th", { scope: "row" }, String(i + 1)), make("td", {}, grade(row.label, most)), make("td", {}, String(row.item)),
-      make("td", { class: "score" }, row.score.toPrecision(3)), make("td", {}, move(i + 1, ranks.get(row.item), kept.top))));
+      make("td", { class: "score" }, row.score.toPrecision(3)), make("td", { class: "move" }, move(i + 1, ranks.get(row.item), kept.top))));
     const caption = make("caption", {}, `${letter}: ${data.candidates[candidate]}`,
       make("small", {}, `${data.metrics[metric]} ${Number.isNaN(value) ? "left out" : value.toFixed(4)}${seed === null ? "" : `, seed ${seed}`}`));
     return make("table", {}, caption,
-      make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", head === "score" ? { scope: "col", class: "score" } : { scope: "col" }, head)))),
+      make("thead", {}, make("tr", {}, ...heads.map((head, i) => make("th", { scope: "col", class: ["", "", "", "score", "move"][i] }, head)))),
       make("tbody", {}, ...body));
   }
 
