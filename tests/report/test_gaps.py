@@ -9,6 +9,7 @@ import pytest
 from pages import text_of
 
 from rankgrad import report
+from rankgrad.data import Dataset
 from rankgrad.training.evaluations import Evaluated
 
 
@@ -160,6 +161,15 @@ def test_lists_that_a_metric_leaves_out_are_no_gap(tmp_path, run_folder, lists):
     assert 0 < kept.sum() < 40 and not any(gaps.values())
     assert found.mean[0, 0] == pytest.approx(found.values[0, kept, 0].mean())
     assert np.isfinite(found.p[:, 0]).sum() == 1
+
+
+def test_queries_without_documents_are_said(tmp_path, run_folder):
+    data = Dataset(np.ones((3, 1)), [1, 0, 2], [0, 2, 2, 3], ["full", "hollow", "short"])
+    for loss in ("mse", "ranknet"):
+        run_folder(tmp_path / loss, data, loss=loss)
+    text, gaps, found = gaps_of(tmp_path)
+    assert found.empty == ("hollow",) and not any(gaps.values())
+    assert "1 of the queries have no documents, such as hollow" in text
 
 
 def test_nothing_was_evaluated(tmp_path, run_folder, lists):

@@ -12,8 +12,10 @@ import pytest
 from pages import data_of, text_of
 
 from rankgrad import report
-from rankgrad.report import queries
+from rankgrad.report import queries, statistics
 from rankgrad.training.evaluations import Evaluated
+
+METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
 
 def read(path: Path) -> list[str]:
@@ -158,6 +160,31 @@ def test_many_queries_are_bounded(compared, monkeypatch):
     assert data["changes"]["metrics"][0]["metric"] == data["primary"]
     assert data["changes"]["queries"] == 120
     assert len(data["lists"]["rows"]) == 10
+
+
+def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists, monkeypatch):
+    monkeypatch.setattr(statistics, "DRAWS", 100)  # tested elsewhere, and what takes long
+    count, random = 10_000, np.random.default_rng(0)
+    empty = lists(1)
+    for at in range(50):
+        path = run_folder(tmp_path / f"{at}", empty, candidate=f"a {at}", epochs=60, evaluate=False)
+        Evaluated(
+            metrics=METRICS,
+            mean=dict.fromkeys(METRICS, 0.5),
+            values=random.random((count, 4)),
+            qids=np.array([f"query-{i}" for i in range(count)]),
+            offsets=np.arange(0, 3 * count + 1, 3),
+            labels=np.ones(3 * count, np.float32),
+            scores=random.random(3 * count, np.float32),
+            conventions=(),
+            checksum="c" * 32,
+            labels_of_run={"candidate": f"a loss with a name of some length {at}"},
+        ).save(path)
+    page, found = report.build([tmp_path])
+    data = data_of(page)
+    assert found.values.shape == (4, count, 50)
+    assert data["changes"]["rows"] == count and len(data["lists"]["rows"]) == 200
+    assert len(page.encode()) < 15e6
 
 
 def test_what_runs_say_is_text_and_nothing_else(tmp_path, run_folder, lists):

@@ -63,7 +63,7 @@ def report(
     """  # noqa: D301
     from rankgrad.report import write
 
-    if output.exists() and not overwrite:
+    if output.is_file() and not overwrite:
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
     found = write(runs, output, part=part, metric=metric, baseline=baseline, title=title)
     show_written(output, found)

@@ -44,6 +44,7 @@ class Comparison:
     against: tuple[int | None, ...]
     baseline: int | None
     conventions: tuple[str, ...]
+    empty: tuple[str, ...]  # queries without documents
 
     def has(self, candidate: int, metric: int) -> bool:
         """Whether a candidate has a value of a metric."""
@@ -87,12 +88,18 @@ def compare(
         against=against,
         baseline=at,
         conventions=_evaluated(first[0]).conventions if first else (),
+        empty=tuple(qid for run in first for qid in _without_documents(run)),
     )
 
 
 def _evaluated(run: Run) -> Any:
     assert run.evaluated is not None
     return run.evaluated
+
+
+def _without_documents(run: Run) -> list[str]:
+    found = _evaluated(run)
+    return [str(qid) for qid in found.qids[np.diff(found.offsets) == 0]]
 
 
 def _first(candidates: Sequence[Candidate], complete: Sequence[bool], part: str) -> Run:

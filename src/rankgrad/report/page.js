@@ -290,6 +290,8 @@
       () => [most.map(pathTraces), layout(["relaxed value in training", "exact metric in validation"])],
       `The way of ${most.length === 1 ? "one loss" : `${most.length} losses`} through training, with the exact metric of each: ${names}.`
     );
+    $("relaxed-path-summary").append(" ", ...most.map((own) => make("span", { class: "key" },
+      make("span", { class: "swatch", "data-candidate": own.candidate, "aria-hidden": "true" }), ` ${data.candidates[own.candidate]}`)));
     options($("relaxed-candidate"), sorted.map((own) => [own.candidate, data.candidates[own.candidate]]), sorted[0].candidate);
     $("relaxed-candidate").addEventListener("change", showRelaxed);
     showRelaxed();
@@ -478,8 +480,8 @@
       return $("list-b").replaceChildren();
     }
     const query = Number(chosen), about = kept.queries[query];
-    const most = Math.max(...kept.labels);
-    const inside = about.labels.map(([label, number]) => `${count(number)} with label ${label}`).join(", ");
+    const most = kept.labels.reduce((high, label) => Math.max(high, label), 0);
+    const inside = !about.items ? "none of any label" : about.labels.map(([label, number]) => `${count(number)} with label ${label}`).join(", ");
     $("query-about").replaceChildren(
       make("p", { class: "about" }, make("b", {}, `Query ${queryName(query)}`), `: ${count(about.items)} items, ${inside}. Change in ${data.metrics[listMetric()]} from B to A: ${signed(changeOf(query) || 0)}.`));
     $("list-a").replaceChildren(listTable("A", pair.a, query, ranking(pair.b, query), most));
@@ -487,10 +489,11 @@
   }
 
   function inspectRow(row) {
-    // Rows of the changes are those of all queries, unless they were drawn: then ids tell.
-    const qid = data.changes.qids[row];
-    const query = kept.queries.findIndex((own) => own.qid === qid);
-    if (query < 0) { $("said").textContent = `The list of query ${qid} is not kept on this page.`; return; }
+    const query = kept.rows.indexOf(data.changes.index ? data.changes.index[row] : row);
+    if (query < 0) {
+      $("said").textContent = `The list of query ${data.changes.qids[row]} is not kept on this page.`;
+      return;
+    }
     $("query-search").value = "";
     fillQueries();
     $("query").value = String(query);

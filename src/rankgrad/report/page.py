@@ -39,7 +39,10 @@ def write(
         baseline: the candidate to test the others against; by default the best of each metric.
         title: of the page.
     """
+    if Path(output).is_dir():
+        raise IsADirectoryError(f"{output} is a folder: name the file to write")
     page, found = build(runs, part=part, metric=metric, baseline=baseline, title=title)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
     files.write(Path(output), page)
     return found
 

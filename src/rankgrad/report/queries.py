@@ -46,7 +46,7 @@ def changes(found: Comparison) -> dict[str, Any]:
         "queries": queries,
         "rows": len(rows),
         "qids": [found.qids[row] for row in rows],
-        "parts": _pack(found.part_of[rows].astype(np.uint16)),
+        "index": None if len(rows) == queries else rows.tolist(),
         "metrics": packed,
     }
 

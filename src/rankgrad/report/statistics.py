@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-_CELLS = 1 << 24  # draws held at a time
+DRAWS = 10_000  # of signs
+_CELLS = 1 << 24  # signs or counts held at a time
 
 
 def intervals(values: Values, *, level: float = 0.95, samples: int = 2000, seed: int = 0) -> Values:
@@ -39,7 +40,7 @@ def intervals(values: Values, *, level: float = 0.95, samples: int = 2000, seed:
 
 
 def randomisation(
-    differences: Values, *, samples: int = 10_000, seed: int = 0
+    differences: Values, *, samples: int | None = None, seed: int = 0
 ) -> NDArray[np.float64]:
     """Two-sided p-values that the columns of paired differences ``[B, C]`` have a mean of 0.
 
@@ -51,6 +52,7 @@ def randomisation(
     >>> same, better < 0.001
     (1.0, True)
     """
+    samples = DRAWS if samples is None else samples
     filled = np.nan_to_num(differences)
     observed = np.abs(filled.sum(0))
     slack = 1e-9 * np.abs(filled).sum(0)  # sums in another order are not equal to the last bit

@@ -10,8 +10,17 @@ from typing import Any
 
 from rankgrad.report.candidates import ASIDE, Candidate, varying
 from rankgrad.report.comparison import LEVEL, Comparison
+from rankgrad.report.statistics import DRAWS
 
 _COMMANDS = 40  # shown, at most
+_ONE = {
+    "candidates": "candidate",
+    "runs": "run",
+    "queries": "query",
+    "folds": "fold",
+    "seeds": "seed",
+    "gaps": "gap",
+}
 
 
 def escape(text: object) -> str:
@@ -88,7 +97,8 @@ def facts(found: Comparison) -> str:
         ("gaps", gaps),
     ]
     return "".join(
-        f'<div class="card{" warn" if name == "gaps" and number else ""}"><dt>{name}</dt>'
+        f'<div class="card{" warn" if name == "gaps" and number else ""}">'
+        f"<dt>{_ONE[name] if number == 1 else name}</dt>"
         f"<dd>{number:,}</dd></div>"
         for name, number in cards
     )
@@ -195,7 +205,7 @@ def footnotes(found: Comparison, part: str) -> str:
         other = found.candidates[found.baseline].name
     lines = [
         f"† differs from {other} with p < {LEVEL}: two-sided paired randomisation test over "
-        f"{len(found.qids):,} queries (10,000 draws, values averaged over seeds), "
+        f"{len(found.qids):,} queries ({DRAWS:,} draws, values averaged over seeds), "
         "Holm-corrected over the candidates of a column.",
         "Bold: best of its column. Intervals say how much a mean would move with other queries, "
         "not with other seeds.",
@@ -206,6 +216,11 @@ def footnotes(found: Comparison, part: str) -> str:
         lines.append(
             f"Means are over {names} of each one's mean; intervals and tests take their queries "
             "together."
+        )
+    if found.empty:
+        lines.append(
+            f"{len(found.empty)} of the queries have no documents, such as {found.empty[0]}: they "
+            "count as lists without relevant items."
         )
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
 
