@@ -107,6 +107,20 @@ def test_curves_are_means_with_the_seeds_as_bands(compared):
     np.testing.assert_allclose(line["high"], np.max(over_folds, axis=0), rtol=1e-5)
 
 
+def test_a_run_that_has_stopped_keeps_its_last_value(tmp_path, run_folder, lists):
+    data = lists(4)
+    for seed, epochs in ((0, 3), (1, 5)):
+        run_folder(tmp_path / str(seed), data, loss="mse", candidate="a", seed=seed, epochs=epochs)
+    series = data_of(report.build([tmp_path])[0])["curves"]["series"]
+    short, long = (
+        [json.loads(line)["rr"] for line in read(tmp_path / seed / "metrics.jsonl")]
+        for seed in ("0", "1")
+    )
+    expected = (np.array([*short, short[-1], short[-1]]) + long) / 2
+    assert series[0]["ends"] == 3 and series[0]["over"] == "seeds"
+    np.testing.assert_allclose(series[0]["lines"]["rr"]["mean"], expected, rtol=1e-5)
+
+
 def test_relaxed_metrics_stand_beside_the_exact_ones(compared):
     _, page, _ = compared
     data = data_of(page)

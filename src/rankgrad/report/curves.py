@@ -22,8 +22,9 @@ _NOT_METRICS = ("epoch", "loss", "learning_rate", "seconds")
 def curves(candidates: Sequence[Candidate]) -> dict[str, Any]:
     """The validation metrics and the training loss of all candidates, epoch by epoch.
 
-    The line is the mean over runs. The band spans the seeds, each averaged over its folds; with
-    one seed it spans the folds.
+    The line is the mean over runs, of which one that has stopped keeps its last value: a mean over
+    those that go on would be of other folds. The band spans the seeds, each averaged over its
+    folds; with one seed it spans the folds.
     """
     series: list[dict[str, Any]] = []
     for at, candidate in enumerate(candidates):
@@ -33,7 +34,8 @@ def curves(candidates: Sequence[Candidate]) -> dict[str, Any]:
             keep = [n for n in names if n not in _NOT_METRICS] + ["loss"]
             lines = {name: band(runs, name) for name in keep if name in names}
             ends = min(len(run.history) for run in runs)
-            series.append({"candidate": at, "runs": len(runs), "ends": ends, "lines": lines})
+            over = "seeds" if len({run.seed for run in runs}) > 1 else "folds"
+            series.append({"candidate": at, "over": over, "ends": ends, "lines": lines})
     every = dict.fromkeys(name for own in series for name in own["lines"] if name != "loss")
     return {"metrics": list(every), "series": series}
 
@@ -50,7 +52,8 @@ def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[f
     groups: dict[Any, list[Values]] = defaultdict(list)
     for run in runs:
         row = np.full(length, np.nan)
-        row[: len(run.history)] = [line.get(name, np.nan) for line in run.history]
+        own = [line.get(name, np.nan) for line in run.history]
+        row[: len(own)], row[len(own) :] = own, own[-1]
         groups[run.seed].append(1 - row if flip else row)
     rows = np.concatenate([np.stack(group) for group in groups.values()])
     spread = np.stack([_mean(np.stack(group)) for group in groups.values()])

@@ -187,7 +187,7 @@
     if (many)
       traces.push({
         x: [...line.epoch, ...line.epoch.slice().reverse()], y: [...line.high, ...line.low.slice().reverse()],
-        fill: "toself", fillcolor: faded(tint, 0.15), line: { width: 0 }, mode: "lines", hoverinfo: "skip", type: "scatter",
+        fill: "toself", fillcolor: faded(tint, style.opacity ?? 0.15), line: { width: 0 }, mode: "lines", hoverinfo: "skip", type: "scatter",
       });
     const split = line.epoch.filter((epoch) => epoch <= ends).length;
     const hover = `<b>${literal(shortened(name))}</b><br>epoch %{x}: %{y:.4f}<extra></extra>`;
@@ -213,7 +213,7 @@
     draw(
       "curve-chart",
       () => [
-        series.flatMap((own) => bandTraces(own.lines[metric], own.candidate, own.ends, data.candidates[own.candidate])),
+        series.flatMap((own) => bandTraces(own.lines[metric], own.candidate, own.ends, data.candidates[own.candidate], { opacity: own.over === "folds" ? 0.06 : 0.16 })),
         layout(["epoch", label]),
       ],
       series.length ? `${label}, ${lower ? "lowest" : "highest"} mean: ${said}.` : "No candidate is chosen."
