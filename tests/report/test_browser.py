@@ -55,6 +55,12 @@ def until(page, expression):
     raise AssertionError(f"{expression} did not come to hold")
 
 
+def in_theme(page, scheme):
+    """Have the system ask for light or dark, and the page follow."""
+    page.emulate_media(color_scheme=scheme)
+    until(page, f"document.documentElement.dataset.theme === '{scheme}'")
+
+
 class Opened:
     """Pages in tabs of their own, with what they complained of and asked for."""
 
@@ -88,7 +94,7 @@ def first(opens, written):
 def page(opens, first):
     """The page, the same for all tests since it is slow to start, as it is when it is opened."""
     first.set_viewport_size({"width": 1280, "height": 900})
-    first.emulate_media(color_scheme="light")
+    in_theme(first, "light")
     first.locator("#changes-metric").select_option(label="ndcg@10")
     first.locator("#changes-a").select_option(label="approx_ndcg")
     first.locator("#changes-b").select_option(label="neural_ndcg@10")
@@ -250,7 +256,7 @@ def test_dark_and_light(page):
     until(page, f"{ink} !== '{light_ink}'")
     page.locator("#theme").click()
     assert page.evaluate(ground) == light
-    page.emulate_media(color_scheme="dark")  # as when the system changes at night
+    in_theme(page, "dark")  # as when the system changes at night
     assert page.evaluate(ground) == dark
     until(page, f"{ink} !== '{light_ink}'")
 
@@ -287,7 +293,7 @@ def test_controls_and_charts_have_names(page):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(page, scheme):
     """WCAG's AA: a contrast of at least 4.5."""
-    page.emulate_media(color_scheme=scheme)
+    in_theme(page, scheme)
     pairs = [("ink", "paper"), ("ink", "ground"), ("soft", "paper"), ("soft", "ground")]
     pairs += [("soft", "tint"), ("accent", "paper"), ("warn", "warn-ground"), ("warn", "paper")]
     pairs += [("win", "paper"), ("loss", "paper"), ("accent-ink", "accent")]
