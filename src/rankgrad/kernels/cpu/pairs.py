@@ -155,63 +155,80 @@ def _differ(y: Array) -> bool:
     return found
 
 
+# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
+# Each gives its item's sum of values and its slope, and adds to the slopes of the others.
+
+
 @compiled
 def _hinge(z: Array, y: Array, w: Array, margin: float, end: int, out: Array) -> float:
     total = 0.0
     for i in range(end):
-        own, label, weight = z[i], y[i], w[i]
-        pushed = 0.0
-        for j in range(i + 1, z.size):
-            gap = own - z[j]
-            right = weight if label > y[j] else 0.0
-            wrong = w[j] if label < y[j] else 0.0
-            right = right if gap < margin else 0.0
-            total += right * (margin - gap) + wrong * (margin + gap)
-            pull = right - wrong
-            pushed += pull
-            out[j] += pull
+        j = i + 1
+        value, pushed = _hinge_row(z[i], y[i], w[i], margin, z[j:], y[j:], w[j:], out[j:])
+        total += value
         out[i] -= pushed
     return total
+
+
+@compiled
+def _hinge_row(
+    own: float,
+    label: float,
+    weight: float,
+    margin: float,
+    z: Array,
+    y: Array,
+    w: Array,
+    out: Array,
+) -> tuple[float, float]:
+    total, pushed = 0.0, 0.0
+    for j in range(z.size):
+        gap = own - z[j]
+        right = weight if label > y[j] else 0.0
+        wrong = w[j] if label < y[j] else 0.0
+        right = right if gap < margin else 0.0
+        total += right * (margin - gap) + wrong * (margin + gap)
+        pull = right - wrong
+        pushed += pull
+        out[j] += pull
+    return total, pushed
 
 
 @compiled
 def _one_weighted(
     z: Array, y: Array, w: Array, half: float, later: Array, end: int, out: Array
 ) -> float:
-    """Pairs that weigh as their preferred item does, times a factor of the later one's rank.
-
-    For items i above j and ``x = exp(z_j - z_i)``, ``log(1 + x)`` if i is preferred, and that plus
-    ``z_i - z_j`` if j is.
-    """
+    """Pairs that weigh as their preferred item does, times a factor of the later one's rank."""
     n = z.size
+    right, wrong = np.empty(n), np.empty(n)
     e, total, start = np.zeros(n), 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
         centre = z[start] - REACH
         exponentials(z, start, far, centre, e)
         for i in range(start, min(near, end)):
-            own, label, weight, inverse = z[i], y[i], w[i], math.exp(centre - z[i])
-            pushed = 0.0
-            for j in range(i + 1, far):
-                right = 1.0 if label > y[j] else (half if label == y[j] else 0.0)
-                wrong = 1.0 if label < y[j] else (half if label == y[j] else 0.0)
-                right *= weight * later[j]
-                wrong *= w[j] * later[j]
-                x = e[j] * inverse
-                both = 1.0 / ((1.0 + x) * (2.0 + x))
-                total += (right + wrong) * log_one_plus(x, both * (1.0 + x)) + wrong * (own - z[j])
-                pull = (right * x - wrong) * (both * (2.0 + x))
-                pushed += pull
-                out[j] += pull
-            for j in range(max(far, i + 1), n):
-                wrong = 1.0 if label < y[j] else (half if label == y[j] else 0.0)
-                wrong *= w[j] * later[j]
-                total += wrong * (own - z[j])
-                pushed -= wrong
-                out[j] -= wrong
-            out[i] -= pushed
+            j = i + 1
+            _weigh_ones(y[i], w[i], half, y[j:], w[j:], later[j:n], right[j:], wrong[j:])
+            total += _pair_row(i, far, math.exp(centre - z[i]), z, e, right, wrong, out)
         start = near
     return total
+
+
+@compiled
+def _weigh_ones(
+    label: float,
+    weight: float,
+    half: float,
+    y: Array,
+    w: Array,
+    later: Array,
+    right: Array,
+    wrong: Array,
+) -> None:
+    for j in range(y.size):
+        equal = half if label == y[j] else 0.0
+        right[j] = (1.0 if label > y[j] else equal) * weight * later[j]
+        wrong[j] = (1.0 if label < y[j] else equal) * w[j] * later[j]
 
 
 @compiled
@@ -230,35 +247,83 @@ def _lambdas(
 ) -> float:
     """Pairs that weigh by their gap in gains times what a swap of their ranks would do."""
     n = z.size
+    scaled = by_distance * later
+    right, wrong = np.empty(n), np.empty(n)
     e, total, start = np.zeros(n), 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
         centre = z[start] - REACH
         exponentials(z, start, far, centre, e)
         for i in range(start, min(near, end)):
-            own, label, weight, inverse = z[i], y[i], w[i], math.exp(centre - z[i])
-            gain, top = gains[i], worth[i]
-            pushed = 0.0
-            for j in range(i + 1, far):
-                swap = by_distance * delta[j - i - 1] * later[j] + by_worth * (top - worth[j])
-                swap *= abs(gain - gains[j])
-                right = swap * weight if label > y[j] else 0.0
-                wrong = swap * w[j] if label < y[j] else 0.0
-                x = e[j] * inverse
-                both = 1.0 / ((1.0 + x) * (2.0 + x))
-                total += (right + wrong) * log_one_plus(x, both * (1.0 + x)) + wrong * (own - z[j])
-                pull = (right * x - wrong) * (both * (2.0 + x))
-                pushed += pull
-                out[j] += pull
-            for j in range(max(far, i + 1), n):
-                swap = by_distance * delta[j - i - 1] * later[j] + by_worth * (top - worth[j])
-                wrong = swap * abs(gain - gains[j]) * w[j] if label < y[j] else 0.0
-                total += wrong * (own - z[j])
-                pushed -= wrong
-                out[j] -= wrong
-            out[i] -= pushed
+            own, some = (y[i], w[i], gains[i], worth[i]), slice(i + 1, n)
+            others = y[some], w[some], gains[some], worth[some], delta, scaled[some]
+            _weigh_lambdas(own, others, by_worth, right[some], wrong[some])
+            total += _pair_row(i, far, math.exp(centre - z[i]), z, e, right, wrong, out)
         start = near
     return total
+
+
+@compiled
+def _weigh_lambdas(
+    own: tuple[float, float, float, float],
+    others: tuple[Array, Array, Array, Array, Array, Array],
+    by_worth: float,
+    right: Array,
+    wrong: Array,
+) -> None:
+    label, weight, gain, top = own
+    y, w, gains, worth, delta, later = others
+    for j in range(right.size):
+        swap = (delta[j] * later[j] + by_worth * (top - worth[j])) * abs(gain - gains[j])
+        right[j] = swap * weight if label > y[j] else 0.0
+        wrong[j] = swap * w[j] if label < y[j] else 0.0
+
+
+@compiled
+def _pair_row(
+    i: int,
+    far: int,
+    inverse: float,
+    z: Array,
+    e: Array,
+    right: Array,
+    wrong: Array,
+    out: Array,
+) -> float:
+    """The logistic pairs of item i and those below it, up to far by their exponentials."""
+    some, rest = slice(i + 1, far), slice(max(far, i + 1), z.size)
+    total, pushed = _near_row(z[i], inverse, z[some], e[some], right[some], wrong[some], out[some])
+    beyond, moved = _far_row(z[i], z[rest], wrong[rest], out[rest])
+    out[i] -= pushed + moved
+    return total + beyond
+
+
+@compiled
+def _near_row(
+    own: float, inverse: float, z: Array, e: Array, right: Array, wrong: Array, out: Array
+) -> tuple[float, float]:
+    """With ``x = exp(z_j - z_i)``, ``log(1 + x)`` if i is preferred; plus ``z_i - z_j`` if j is."""
+    total, pushed = 0.0, 0.0
+    for j in range(z.size):
+        x = e[j] * inverse
+        both = 1.0 / ((1.0 + x) * (2.0 + x))
+        weight = right[j] + wrong[j]
+        total += weight * log_one_plus(x, both * (1.0 + x)) + wrong[j] * (own - z[j])
+        pull = (right[j] * x - wrong[j]) * (both * (2.0 + x))
+        pushed += pull
+        out[j] += pull
+    return total, pushed
+
+
+@compiled
+def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, float]:
+    """The same where x is 0."""
+    total, pushed = 0.0, 0.0
+    for j in range(z.size):
+        total += wrong[j] * (own - z[j])
+        pushed -= wrong[j]
+        out[j] -= wrong[j]
+    return total, pushed
 
 
 @compiled

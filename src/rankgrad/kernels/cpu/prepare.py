@@ -179,7 +179,7 @@ def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Arra
         if metric == ARP or (linear and metric <= DCG):
             gains[i] = labels[i]
         elif metric <= DCG:
-            gains[i] = 2.0 ** labels[i] - 1.0
+            gains[i] = np.exp2(labels[i]) - 1.0
         else:
             gains[i] = 1.0 if labels[i] >= threshold else 0.0
     return gains

@@ -225,15 +225,22 @@ def _sigmoid_sums(z: Array) -> Array:
         near, far = reach_of(z, start)
         exponentials(z, start, far, z[start] - REACH, e)
         for i in range(start, near):
-            own = e[i]
-            total = 0.0
-            for j in range(i + 1, far):
-                above = e[j] / (own + e[j])
-                total += above
-                ranks[j] -= above
-            ranks[i] += total
+            ranks[i] += _compare(e[i], e[i + 1 : far], ranks[i + 1 : far])
         start = near
     return ranks
+
+
+# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
+
+
+@compiled
+def _compare(own: float, e: Array, ranks: Array) -> float:
+    total = 0.0
+    for j in range(e.size):
+        above = e[j] / (own + e[j])
+        total += above
+        ranks[j] -= above
+    return total
 
 
 @compiled
@@ -247,13 +254,18 @@ def _pull(z: Array, grad: Array) -> Array:
         near, far = reach_of(z, start)
         exponentials(z, start, far, z[start] - REACH, e)
         for i in range(start, near):
-            own, own_grad = e[i], grad[i]
-            total = 0.0
-            for j in range(i + 1, far):
-                inverse = 1.0 / (own + e[j])
-                term = (own * inverse) * (e[j] * inverse) * (grad[j] - own_grad)
-                total += term
-                out[j] -= term
-            out[i] += total
+            some = slice(i + 1, far)
+            out[i] += _pull_row(e[i], grad[i], e[some], grad[some], out[some])
         start = near
     return out
+
+
+@compiled
+def _pull_row(own: float, own_grad: float, e: Array, grad: Array, out: Array) -> float:
+    total = 0.0
+    for j in range(e.size):
+        inverse = 1.0 / (own + e[j])
+        term = (own * inverse) * (e[j] * inverse) * (grad[j] - own_grad)
+        total += term
+        out[j] -= term
+    return total

@@ -149,21 +149,45 @@ def _neuralsort(z: Array, gains: Array, worth: Array, rows: int) -> tuple[float,
     for r in range(rows):
         slope, shift = n - 1.0 - 2.0 * r, sums[r]
         low, high = band(z, sums, slope, r, low, high)
-        whole, mean = 0.0, 0.0
-        for j in range(low, high):
-            row[j] = exp(slope * (z[j] - z[r]) - (sums[j] - shift))
-            whole += row[j]
-            mean += row[j] * gains[j]
-        inverse = 1.0 / whole
-        mean *= inverse
+        some = slice(low, high)
+        whole, mean = _row(slope, z[r], shift, z[some], sums[some], gains[some], row[some])
+        mean /= whole
         total += worth[r] * mean
-        own = worth[r] * inverse
-        for j in range(low, high):
-            pull = own * row[j] * (gains[j] - mean)
-            by_score[j] += slope * pull
-            by_sum[j] -= pull
+        own = worth[r] / whole
+        _pull(own, mean, slope, row[some], gains[some], by_score[some], by_sum[some])
     absolute_differences_back(z, by_sum, by_score)
     return total, by_score
+
+
+# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
+
+
+@compiled
+def _row(
+    slope: float, top: float, shift: float, z: Array, sums: Array, gains: Array, row: Array
+) -> tuple[float, float]:
+    whole, mean = 0.0, 0.0
+    for j in range(z.size):
+        row[j] = exp(slope * (z[j] - top) - (sums[j] - shift))
+        whole += row[j]
+        mean += row[j] * gains[j]
+    return whole, mean
+
+
+@compiled
+def _pull(
+    own: float,
+    mean: float,
+    slope: float,
+    row: Array,
+    gains: Array,
+    by_score: Array,
+    by_sum: Array,
+) -> None:
+    for j in range(row.size):
+        pull = own * row[j] * (gains[j] - mean)
+        by_score[j] += slope * pull
+        by_sum[j] -= pull
 
 
 @compiled
