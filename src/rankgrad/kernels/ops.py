@@ -1,4 +1,4 @@
-"""The fused operations, entered with PyTorch: autograd, ``torch.compile`` and meta tensors know them.
+"""The fused operations, entered with PyTorch, so that autograd and ``torch.compile`` know them.
 
 All take lists as *slots*, flat memory in which list ``b`` is ``offsets[b]:offsets[b + 1]``. Padded
 ``[b, n]`` tensors are slots as they lie, with ``offsets = 0, n, 2n, ...`` and a ``mask`` that is

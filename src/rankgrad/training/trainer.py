@@ -364,9 +364,8 @@ class Trainer:
         lists = Lists.of(
             scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
         )
-        values, defined = self.loss.per_list(lists)
-        # A loss may not depend on the scores at all, as precision without a cutoff does not.
-        total = torch.where(defined, values, 0.0).double().sum() + 0.0 * lists.scores.sum()
+        values, defined = self.loss.values(lists)
+        total = torch.where(defined, values, 0.0).double().sum()
         return total, defined.double().sum()
 
     def _finish_epoch(self, progress: Progress) -> None:
