@@ -2,7 +2,7 @@
 
 import torch
 
-from rankgrad import losses
+from rankgrad import kernels, losses
 from rankgrad.lists import Lists
 
 
@@ -59,7 +59,8 @@ def eager(spec, scores, labels, mask, weights, offsets):
         given = [x if x is None else x[some][here].double() for x in (scores, labels, weights)]
         own = given[0].clone().requires_grad_()
         lists = Lists.of(own, given[1], weights=given[2])
-        value, real = loss.per_list(lists)
+        with kernels.using("eager"):
+            value, real = loss.per_list(lists)
         real = real & (lists.lengths > 0)
         if bool(real) and value.requires_grad:
             (value * real).sum().backward()

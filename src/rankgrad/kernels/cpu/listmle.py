@@ -66,7 +66,7 @@ def _hashes(seed: int, n: int) -> Array:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
-        numbers[place] = np.float64(x >> np.uint64(11))
+        numbers[place] = np.float64(x >> np.uint64(32))
     return numbers
 
 

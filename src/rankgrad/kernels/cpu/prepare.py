@@ -143,32 +143,56 @@ def take(values: Array, slots: Array) -> Array:
 def sort_descending(keys: Array, slots: Array) -> None:
     """Order slots by descending key, equal ones as they came: runs by insertion, then merges."""
     n = slots.size
-    run = 16
+    run = 8
+    own = np.empty(n)
+    for i in range(n):
+        own[i] = keys[slots[i]]
     for start in range(0, n, run):
-        for i in range(start + 1, min(start + run, n)):
-            slot = slots[i]
-            key = keys[slot]
-            j = i - 1
-            while j >= start and keys[slots[j]] < key:
-                slots[j + 1] = slots[j]
-                j -= 1
-            slots[j + 1] = slot
-    source, target = slots, np.empty_like(slots)
+        _insert(own[start : start + run], slots[start : start + run])
+    if run >= n:
+        return
+    source, other, target, moved = own, np.empty(n), slots, np.empty_like(slots)
     while run < n:
         for start in range(0, n, 2 * run):
-            middle, end = min(start + run, n), min(start + 2 * run, n)
-            a, b = start, middle
-            for i in range(start, end):
-                if b >= end or (a < middle and keys[source[a]] >= keys[source[b]]):
-                    target[i] = source[a]
-                    a += 1
-                else:
-                    target[i] = source[b]
-                    b += 1
-        source, target = target, source
+            end = min(start + 2 * run, n)
+            some = slice(start, end)
+            _merge(source[some], target[some], min(run, end - start), other[some], moved[some])
+        source, other, target, moved = other, source, moved, target
         run *= 2
     for i in range(n):
-        slots[i] = source[i]
+        slots[i] = target[i]
+
+
+@compiled
+def _insert(keys: Array, slots: Array) -> None:
+    for i in range(1, keys.size):
+        key, slot = keys[i], slots[i]
+        j = i
+        while j > 0 and keys[j - 1] < key:
+            keys[j], slots[j] = keys[j - 1], slots[j - 1]
+            j -= 1
+        keys[j], slots[j] = key, slot
+
+
+@compiled
+def _merge(keys: Array, slots: Array, middle: int, into: Array, moved: Array) -> None:
+    """Merge what stands before the middle with the rest, without a branch on the keys."""
+    a, b, i, n = 0, middle, 0, keys.size
+    while a < middle and b < n:
+        first = keys[a] >= keys[b]
+        at = a if first else b
+        into[i], moved[i] = keys[at], slots[at]
+        a += first
+        b += not first
+        i += 1
+    while a < middle:
+        into[i], moved[i] = keys[a], slots[a]
+        a += 1
+        i += 1
+    while b < n:
+        into[i], moved[i] = keys[b], slots[b]
+        b += 1
+        i += 1
 
 
 @compiled
