@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +81,12 @@ def test_noise_follows_the_items_not_the_padding():
     one, other = Randomness(3).exponential(tight, 2), Randomness(3).exponential(loose, 2)
     assert torch.equal(one[:, tight], other[:, loose])
     assert (one[:, ~tight] == 1).all()
+
+
+@pytest.mark.parametrize("offsets", [None, [0, 1, 3]])
+def test_scores_first_seen_without_gradients_have_them(offsets):
+    scores = torch.randn(3, requires_grad=True)
+    lists = Lists.of(scores, [0, 1, 2], offsets=offsets)
+    with torch.no_grad():
+        lists.scores.sum()
+    assert lists.scores.requires_grad

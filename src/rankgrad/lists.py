@@ -161,14 +161,16 @@ class Lists:
         return slots.reshape(-1, max(1, self.slots.longest))
 
     def _pad(self, slots: Tensor) -> Tensor:
-        if not self.flat:
-            rows = self._rows(slots)
-            return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
-        starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
-        if slots.numel() == 0:
-            return slots.new_zeros(self.mask.shape)
-        at = (starts + places).clamp(min=0, max=slots.numel() - 1)
-        return slots[at].where(self.mask, 0.0)
+        # Kept for all that follows, so attached to the graph also if first asked for without one.
+        with torch.enable_grad():
+            if not self.flat:
+                rows = self._rows(slots)
+                return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
+            starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
+            if slots.numel() == 0:
+                return slots.new_zeros(self.mask.shape)
+            at = (starts + places).clamp(min=0, max=slots.numel() - 1)
+            return slots[at].where(self.mask, 0.0)
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
