@@ -82,6 +82,9 @@ RANKS = {
 #: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
 METRICS = {"exact_metrics": ("metrics",)}
 
+#: Looks at the values of lists, likewise.
+CHECKS = {"sound": ("check",)}
+
 _library = torch.library.Library("rankgrad", "DEF")
 _HERE: AbstractContextManager[Any] = nullcontext()
 
@@ -99,7 +102,7 @@ class _Twin:
         return self.found(*arguments)
 
 
-_twins: dict[tuple[str, str], _Twin] = {}
+_twins: dict[tuple[str, str], _Twin] = {("sound", "cuda"): _Twin("sound", "check", "gpu")}
 
 
 def _enter(name: str, module: str, schema: str) -> None:
@@ -177,6 +180,15 @@ class _Reduced(torch.autograd.Function):
         slopes, offsets, shares = ctx.saved_tensors
         spread = _twin("spread", slopes)(grad, slopes, offsets, ctx.longest, shares)
         return (None, None, None, spread, *[None] * (ctx.inputs - 1))
+
+
+def sound(scores: Tensor, *others: Tensor | None) -> bool:
+    """Whether scores are finite, and labels and weights finite and not negative.
+
+    After the scores: labels, mask, weights and list weights, all flat.
+    """
+    with _on(scores):
+        return bool(_twin("sound", scores)(scores, *others))
 
 
 def _twin(name: str, tensor: Tensor) -> Any:
