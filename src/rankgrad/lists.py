@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -69,6 +68,8 @@ class Lists:
     shape: tuple[int, ...]
     flat: bool = False
     finite: bool = False
+    # functools.cached_property takes a lock, which torch.compile cannot follow.
+    _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -126,32 +127,35 @@ class Lists:
         slots = _padded_slots(scores, labels, mask, item_weights)
         return cls(slots, None, (len(scores),), finite=True)
 
-    @cached_property
+    @property
     def mask(self) -> Bool[Tensor, "b n"]:
         """True on real items."""
-        slots = self.slots
-        if self.flat:
-            lengths = slots.offsets.diff()
-            places = torch.arange(max(1, slots.longest), device=lengths.device)
-            return places < lengths[:, None]
-        if slots.mask is None:
-            return self._rows(torch.ones_like(slots.scores, dtype=torch.bool))
-        return self._rows(slots.mask)
+        if "mask" not in self._made:
+            self._made["mask"] = self._make_mask()
+        return self._made["mask"]
 
-    @cached_property
+    @property
     def scores(self) -> Float[Tensor, "b n"]:
         """The scores, 0 on padding."""
-        return self._pad(self.slots.scores)
+        if "scores" not in self._made:
+            self._made["scores"] = self._pad(self.slots.scores)
+        return self._made["scores"]
 
-    @cached_property
+    @property
     def labels(self) -> Float[Tensor, "b n"]:
         """The labels, 0 on padding."""
-        return self._pad(self.slots.labels)
+        if "labels" not in self._made:
+            self._made["labels"] = self._pad(self.slots.labels)
+        return self._made["labels"]
 
-    @cached_property
+    @property
     def item_weights(self) -> Float[Tensor, "b n"] | None:
         """The items' weights, 0 on padding."""
-        return None if self.slots.weights is None else self._pad(self.slots.weights)
+        if self.slots.weights is None:
+            return None
+        if "weights" not in self._made:
+            self._made["weights"] = self._pad(self.slots.weights)
+        return self._made["weights"]
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
@@ -161,6 +165,16 @@ class Lists:
     def weighted(self, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Per-item terms times the item weights, where there are any."""
         return terms if self.item_weights is None else terms * self.item_weights
+
+    def _make_mask(self) -> Tensor:
+        slots = self.slots
+        if self.flat:
+            lengths = slots.offsets.diff()
+            places = torch.arange(max(1, slots.longest), device=lengths.device)
+            return places < lengths[:, None]
+        if slots.mask is None:
+            return self._rows(torch.ones_like(slots.scores, dtype=torch.bool))
+        return self._rows(slots.mask)
 
     def _rows(self, slots: Tensor) -> Tensor:
         return slots.reshape(-1, max(1, self.slots.longest))
