@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.prepare import COUNTED, load_real, presence, sign_bit, tile
+from rankgrad.kernels.gpu.prepare import COLUMNS, COUNTED, ROWS, load_real, presence, sign_bit
 
 _SPAN = 1024
 _CHUNK = 4096
@@ -38,9 +38,8 @@ def listmle(
     draw, drawn = presence(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
-        rows, columns = tile(longest)
-        _order[(lists, max(1, triton.cdiv(longest, rows)))](
-            labels, mask_, offsets, draw, order, slopes, masked, drawn, rows, columns,
+        _order[(lists, max(1, triton.cdiv(longest, ROWS)))](
+            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, COLUMNS,
             num_warps=4,
         )  # fmt: skip
     else:
@@ -54,7 +53,7 @@ def listmle(
     _likelihood[(lists,)](
         scores, mask_, presence(weights, scores), offsets, order, tails, values, slopes, defined,
         longest, scores.numel(), counted, masked, weights is not None, chunk,
-        num_warps=max(1, chunk // 256),
+        num_warps=min(16, max(1, chunk // 64)),
     )  # fmt: skip
     return values, slopes, defined
 

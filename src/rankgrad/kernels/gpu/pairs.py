@@ -17,13 +17,14 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.prepare import (
+    COLUMNS,
     EXPONENTIAL,
     LINEAR,
+    ROWS,
     gain_key,
     load_real,
     presence,
     sign_bit,
-    tile,
 )
 
 KINDS = {
@@ -62,11 +63,10 @@ def pairs(
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
         return values, slopes, defined
-    rows, columns = tile(longest)
-    blocks = max(1, triton.cdiv(longest, rows))
+    blocks = max(1, triton.cdiv(longest, ROWS))
     grid = (lists, blocks)
     code = KINDS[kind]
-    table = scores.new_empty(2 * blocks * rows)  # δ by the distance of two ranks, to both sides
+    table = scores.new_empty(2 * blocks * ROWS)  # δ by the distance of two ranks, to both sides
     ranked = scores.new_empty(4, slots)  # scores, labels, weights and slopes in the items' order
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
@@ -76,16 +76,16 @@ def pairs(
     masked, weighted = mask is not None, weights is not None
     _stand[grid](
         scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, slots, k,
-        gains, code >= 2, masked, weighted, rows, columns, num_warps=4,
+        gains, code >= 2, masked, weighted, ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     _sum_pairs[grid](
         ranked, offsets, parts, table, sums, slots, k, sigma, sigma * _LOG2E, mu,
         code, gains, _cut(code, k, truncation), half and code == 0, masked, weighted,
-        rows, columns, num_warps=4,
+        ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     _share[grid](
         ranked, origin, mask_, offsets, parts, sums, values, slopes, defined, slots,
-        code >= 2, masked, weighted, rows, columns, num_warps=4,
+        code >= 2, masked, weighted, ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     return values, slopes, defined
 

@@ -17,6 +17,8 @@ EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
+#: Rows and columns of a tile of pairs: of four warps, each thread has 16 rows of one column.
+ROWS, COLUMNS = 16, 128
 COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
 _SPAN = 4096  # sorted gains one program adds up
 
@@ -71,24 +73,16 @@ def prepare(
             ranked.sort(dim=-1, descending=True).values, parts, longest, k, _SPAN, num_warps=8
         )
     else:
-        rows, columns = tile(longest)
+        rows = ROWS if norm == IDEAL else _SPAN
         blocks = max(1, triton.cdiv(longest, rows))
         parts = labels.new_empty(lists, blocks, 4)
         _count[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
             gains, parts, kind, norm == IDEAL, mask is not None, weights is not None,
-            rows, columns, num_warps=4,
+            rows, COLUMNS, num_warps=4,
         )  # fmt: skip
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
-
-
-def tile(longest: int) -> tuple[int, int]:
-    """Rows and columns of the tiles of pairs, four warps each: a thread has 16 rows of a column.
-
-    Short lists are spread over more programs; of long ones there are enough.
-    """
-    return (16, 128) if longest <= 8192 else (64, 32)
 
 
 def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import torch
@@ -12,8 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
 from rankgrad.kernels.gpu.prepare import (
+    COLUMNS,
     IDEAL,
+    ROWS,
     gain_key,
     gain_kind,
     list_sums,
@@ -24,7 +26,6 @@ from rankgrad.kernels.gpu.prepare import (
     presence,
     scale_of,
     sign_bit,
-    tile,
 )
 
 _SPAN = 1024
@@ -65,8 +66,7 @@ def through_ranks(
             scores, labels, mask, weights, offsets, longest, 1 / sharpness, beta, metric, k, gain,
             threshold, persistence,
         )  # fmt: skip
-    rows, columns = tile(longest)
-    blocks = max(1, triton.cdiv(longest, rows))
+    blocks = max(1, triton.cdiv(longest, ROWS))
     pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
     earned = scores.new_empty(lists, blocks)
@@ -75,12 +75,12 @@ def through_ranks(
     _rank[(lists, blocks)](
         scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
         k, threshold, beta, persistence, _curve(metric), gain_kind(metric, gain), norm == IDEAL,
-        k > 0, mask is not None, weights is not None, rows, columns, num_warps=4,
+        k > 0, mask is not None, weights is not None, ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     _pull[(lists, blocks)](
         scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, rows, columns, num_warps=4,
+        metric == "arp", True, mask is not None, ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -90,13 +90,13 @@ def sigmoid_ranks(
 ) -> Tensor:
     """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every slot i, 0 on padding."""
     ranks = torch.empty_like(scores)
-    lists, (rows, columns) = offsets.shape[0] - 1, tile(longest)
+    lists = offsets.shape[0] - 1
     if lists == 0:
         return ranks
-    grid = (lists, max(1, triton.cdiv(longest, rows)))
+    grid = (lists, max(1, triton.cdiv(longest, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, rows, columns,
+        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, COLUMNS,
         num_warps=4,
     )  # fmt: skip
     return ranks
@@ -112,14 +112,14 @@ def sigmoid_ranks_vjp(
 ) -> Tensor:
     """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every slot i, 0 on padding."""
     slopes = torch.empty_like(scores)
-    lists, (rows, columns) = offsets.shape[0] - 1, tile(longest)
+    lists = offsets.shape[0] - 1
     if lists == 0:
         return slopes
-    blocks = max(1, triton.cdiv(longest, rows))
+    blocks = max(1, triton.cdiv(longest, ROWS))
     _pull[(lists, blocks)](
         scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
         scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
-        rows, columns, num_warps=4,
+        ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     return slopes
 
@@ -139,8 +139,8 @@ def _through_lapsum(
     threshold: float,
     persistence: float,
 ) -> Losses:
-    lapsum = importlib.import_module("rankgrad.kernels.gpu.lapsum")
-    ranks = lapsum.lapsum_ranks(scores, mask, offsets, longest, temperature)
+    order = arrange(scores, mask, offsets, longest)
+    ranks = lapsum_ranks(scores, mask, offsets, longest, temperature, order)
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
@@ -154,7 +154,7 @@ def _through_lapsum(
         _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
     _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
-    slopes = lapsum.lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature)
+    slopes = lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature, order)
     return values, slopes, defined
 
 
