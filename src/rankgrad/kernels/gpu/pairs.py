@@ -35,6 +35,7 @@ KINDS = {
     "ndcg_loss2": 4,
     "ndcg_loss2++": 5,
 }
+_LAMBDARANK = KINDS["lambdarank"]
 
 #: How a cutoff weighs a pair: not, as eqs. 16-17, or by whether its upper item is inside.
 _WHOLE, _CORRECTED, _INSIDE = 0, 1, 2
@@ -66,6 +67,7 @@ def pairs(
     blocks = max(1, triton.cdiv(longest, ROWS))
     grid = (lists, blocks)
     code = KINDS[kind]
+    cut = _cut(code, k, truncation)
     table = scores.new_empty(2 * blocks * ROWS)  # δ by the distance of two ranks, to both sides
     ranked = scores.new_empty(4, slots)  # scores, labels, weights and slopes in the items' order
     origin = torch.empty_like(scores, dtype=torch.int32)
@@ -80,8 +82,8 @@ def pairs(
     )  # fmt: skip
     _sum_pairs[grid](
         ranked, offsets, parts, table, sums, slots, k, sigma, sigma * _LOG2E, mu,
-        code, gains, _cut(code, k, truncation), half and code == 0, masked, weighted,
-        ROWS, COLUMNS, num_warps=4,
+        code, gains, cut, half and code == 0, cut == _INSIDE or (code == _LAMBDARANK and k > 0),
+        masked, weighted, ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip
     _share[grid](
         ranked, origin, mask_, offsets, parts, sums, values, slopes, defined, slots,
@@ -91,9 +93,9 @@ def pairs(
 
 
 def _cut(code: int, k: int, truncation: str) -> int:
-    if k == 0 or code == KINDS["lambdarank"]:
+    if k == 0 or code == _LAMBDARANK:
         return _WHOLE
-    if code < KINDS["lambdarank"] or truncation == "heuristic":
+    if code < _LAMBDARANK or truncation == "heuristic":
         return _INSIDE
     return _CORRECTED
 
@@ -437,7 +439,8 @@ def _pair_tile(
 def _sum_pairs(
     ranked, offsets, parts, table, sums, slots_in_all, k, sigma, steepness, mu,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    REACH: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """The forces on a block of items in their order, and its part of the sum over pairs.
 
@@ -463,6 +466,8 @@ def _sum_pairs(
     force = tl.zeros([ROWS, COLUMNS], tl.float32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(first < length, length, 0)
+    if REACH:  # of two items past the cutoff nothing is counted
+        last = tl.where(first >= k, tl.minimum(last, k), last)
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.cdiv(first + ROWS, COLUMNS) * COLUMNS
     whole = last // COLUMNS * COLUMNS
