@@ -138,7 +138,8 @@ def _through_lapsum(
     persistence: float,
 ) -> Losses:
     lapsum = importlib.import_module("rankgrad.kernels.gpu.lapsum")
-    ranks = lapsum.lapsum_ranks(scores, mask, offsets, longest, temperature)
+    order = lapsum.arrange(scores, mask, offsets, longest)
+    ranks = lapsum.lapsum_ranks(scores, mask, offsets, longest, temperature, order)
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
@@ -152,7 +153,7 @@ def _through_lapsum(
         _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
     _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
-    slopes = lapsum.lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature)
+    slopes = lapsum.lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature, order)
     return values, slopes, defined
 
 
