@@ -76,7 +76,7 @@ def _violates(
         return (left_a - right_a) * size_b < (left_b - right_b) * size_a
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lists", "width"])
 def _pool(
     z, w, lengths, sums, ends, blocks, lists, width, entropic: tl.constexpr, lanes: tl.constexpr
 ):  # fmt: skip
@@ -177,7 +177,7 @@ def _segmented(a, starts_a, b, starts_b):
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def _add(values, blocks, sums, width, tile: tl.constexpr):
     """The sum over each block of a list, where the block starts."""
     base = tl.program_id(0).to(tl.int64) * width
