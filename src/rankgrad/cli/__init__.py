@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rankgrad.cli import compare, data, demo, evaluate, import_, names, predict, train
+from rankgrad.cli import compare, data, demo, evaluate, import_, names, predict, report, train
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("import")(import_.import_)
 app.command("data")(data.data)
 app.command("losses")(names.losses)

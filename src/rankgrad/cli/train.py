@@ -65,7 +65,8 @@ def train(
     """Train a ranker and keep the best epoch in a run folder.
 
     DATA is a folder with train and vali in it, or training data with --vali beside it. Ctrl-C saves
-    and says how to go on.
+    and says how to go on. Test data are not looked at: `rankgrad evaluate RUN DATA --save` does
+    that, for `rankgrad report`.
 
     \b
     Examples:
