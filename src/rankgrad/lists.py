@@ -95,8 +95,8 @@ class Lists:
             mask = check_mask(mask, scores)
         labels = labels.to(scores)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
-        finite = check and not _unseen(scores) and _check_values(scores, labels, mask)
-        if check and not _unseen(scores):
+        finite = check and not unseen(scores) and _check_values(scores, labels, mask)
+        if check and not unseen(scores):
             _check_weights(item_weights, mask)
             _check_weights(list_weights, None)
         if offsets is not None:
@@ -431,8 +431,8 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def _unseen(scores: Tensor) -> bool:
-    """Whether values cannot be looked at now."""
+def unseen(scores: Tensor) -> bool:
+    """Whether values cannot be looked at now: the code is compiled, or a CUDA graph captured."""
     if torch.compiler.is_compiling():
         return True
     return scores.is_cuda and torch.cuda.is_current_stream_capturing()
