@@ -80,7 +80,7 @@ def test_a_grid_is_every_combination_and_its_first_value_without():
     found = pirank.candidates("MSLR-WEB30K", "PiRank-NDCG")
     assert len({candidate.loss for candidate in found}) == 9
     assert "pirank_ndcg@20(temperature=0.01)" in {candidate.loss for candidate in found}
-    [only] = pirank.candidates("MSLR-WEB30K", "PiRank-NDCG", grid=False)
+    [only] = pirank.candidates("MSLR-WEB30K", "PiRank-NDCG", search=False)
     assert only.loss == "pirank_ndcg@10(temperature=1.0)"
     smoothi = protocols()["smoothi_table1"].candidates("MQ2008", "ListNet")
     assert [candidate.settings["learning_rate"] for candidate in smoothi] == [0.001, 0.0001, 0.01]

@@ -29,7 +29,8 @@ def find(folder: Path, names: Iterable[str]) -> dict[str, Path]:
         folder: a data set, or a folder of data sets.
         names: in the catalog.
     """
-    wanted, found = set(names), {}
+    wanted = set(names)
+    found: dict[str, Path] = {}
     for place in _places(folder):
         entry = catalog.recognise(place)
         if entry is not None and entry.name in wanted:

@@ -162,7 +162,6 @@ class Quick(_Part):
     seeds: Count = 1
     epochs: Count = 5
     lists: Count | None = None
-    grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -261,24 +260,23 @@ class Protocol(_Part):
         rows = [row for row in self.rows if not row.data or data in row.data]
         return [row for row in rows if extra or not row.extra]
 
-    def candidates(self, data: str, row: str, *, grid: bool = True) -> list[Candidate]:
+    def candidates(self, data: str, row: str, *, search: bool = True) -> list[Candidate]:
         """Every loss of a row with every combination of its grid, and the settings of each.
 
-        Without ``grid`` only the first value of each is taken.
+        Without ``search`` the first loss with the first value of everything, alone.
         """
         found = self.row(row)
         settings = self.settings | self.dataset(data).settings | found.settings
         if found.profile is not None:
             settings |= self.profiles[found.profile].get(data, {})
-        axes = {name: values if grid else values[:1] for name, values in found.grid.items()}
         candidates = []
         for loss in found.losses:
-            for values in itertools.product(*axes.values()):
-                chosen = dict(zip(axes, values, strict=True))
+            for values in itertools.product(*found.grid.values()):
+                chosen = dict(zip(found.grid, values, strict=True))
                 own = {k: v for k, v in chosen.items() if k in Settings.model_fields}
                 options = {k: v for k, v in chosen.items() if k not in own}
                 candidates.append(Candidate(_with(loss, options), settings | own))
-        return candidates
+        return candidates if search else candidates[:1]
 
     def check(self) -> None:
         """Say what is wrong with the contents, beside the types."""
