@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rankgrad.cli import data, demo, evaluate, import_, names, predict, train
+from rankgrad.cli import compare, data, demo, evaluate, import_, names, predict, train
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def _rankgrad(
 
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("import")(import_.import_)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,8 @@ from rankgrad.experiments.plans import (
 )
 from rankgrad.experiments.significance import Correction, Interval
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
+from rankgrad.experiments.trees import TreeCandidate
+from rankgrad.experiments.workers import LOCK, WORKERS, Job, Pool, alone, number
 from rankgrad.lists import check_choice
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.training import files
@@ -37,6 +40,7 @@ __all__ = [
     "Progress",
     "Row",
     "Significance",
+    "TreeCandidate",
     "folds_of",
     "load",
     "run",
@@ -305,7 +309,7 @@ class Comparison:
         if not self.is_complete(name):
             total = len(self.plan.folds) * len(self.plan.seeds)
             there = total - sum(key[0] == name for key in self.gaps)
-            return Cell(f"gap ({there} of {total} runs)", gap=True)
+            return Cell(f"gap ({there}/{total})", gap=True)
         mean = self.mean(name, metric)
         if np.isnan(mean):
             return Cell("undefined", gap=True)
@@ -352,7 +356,10 @@ class Comparison:
 
     def problems(self) -> tuple[str, ...]:
         """Gaps with their reasons, and what else is not as it should be."""
-        lines = [f"gap: {_run_name(*key)}: {reason}" for key, reason in self.gaps.items()]
+        alike: dict[tuple[str, str], list[Key]] = {}
+        for key, reason in self.gaps.items():
+            alike.setdefault((key[0], reason), []).append(key)
+        lines = [f"gap: {name}, {_runs(keys)}: {reason}" for (name, reason), keys in alike.items()]
         seen = set()
         for (_, fold, _), evaluated in self.evaluated.items():
             empty = evaluated.qids[np.diff(evaluated.offsets) == 0]
@@ -364,6 +371,43 @@ class Comparison:
                 )
             seen.add(fold)
         return tuple(lines)
+
+    def differences_table(
+        self, metric: str, *, baseline: str | None = None, how: Significance | None = None
+    ) -> Table:
+        """How far each candidate is from the best one, or the baseline, and how sure that is."""
+        how = how or Significance()
+        found = self.differences(metric, baseline=baseline, how=how)
+        rows = tuple(
+            (
+                Cell(d.candidate),
+                Cell(f"{d.difference:+.4f}", d.difference),
+                Cell(f"{d.interval.low:+.4f} to {d.interval.high:+.4f}"),
+                Cell(_p_value(d.p_value), d.p_value),
+                Cell(_p_value(d.corrected), d.corrected),
+                Cell("yes" if d.significant else "no"),
+            )
+            for d in found
+        )
+        reference = found[0].reference if found else "none"
+        return Table(
+            title=f"{metric}, difference from {reference}",
+            columns=("candidate", "difference", "95% interval", "p", "corrected p", "significant"),
+            rows=rows,
+            notes=(f"over {len(self.values(reference, metric))} test lists; {how}",)
+            if found
+            else (),
+        )
+
+    def tuned_table(self) -> Table:
+        """The values that tuning chose, fold by fold."""
+        rows = [
+            (Cell(name), Cell("-" if fold is None else str(fold)), Cell(_written(values)))
+            for (name, fold), values in self.chosen.items()
+        ]
+        order = {name: at for at, name in enumerate(self.names)}
+        rows.sort(key=lambda row: order[row[0].text])
+        return Table(("candidate", "fold", "chosen on validation data"), tuple(rows))
 
     def facts(
         self, *, baseline: str | None = None, how: Significance | None = None
@@ -443,12 +487,17 @@ def run(
         on_change: called whenever something happened.
     """
     place = Path(folder)
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers must be at least 0, found {workers}")
+    count = number(plan.settings) if workers is None else workers
     check_splits(plan.data, plan.folds)
+    _check_folder(place)
     place.mkdir(parents=True, exist_ok=True)
-    _check_plan(plan, place)
-    failures = _Runner(plan, place, on_change).all()
-    found = _gather(plan, place, failures)
-    files.write(place / COMPARISON, json.dumps(found.facts(), indent=1) + "\n")
+    with alone(place):
+        _check_plan(plan, place)
+        failures = _Runner(plan, place, on_change).run(count)
+        found = _gather(plan, place, failures)
+        files.write(place / COMPARISON, json.dumps(found.facts(), indent=1) + "\n")
     return found
 
 
@@ -458,28 +507,108 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
 
 
 class _Runner:
-    """The runs of a plan, one after the other in this process."""
+    """The runs of a plan: which are to be made, which wait for tuning, and how far each is."""
 
     def __init__(self, plan: Plan, folder: Path, on_change: OnChange | None) -> None:
         self.plan, self.folder, self.on_change = plan, folder, on_change
-
-    def all(self) -> dict[Key, str]:
-        """Run what is not finished; the reasons of what failed."""
-        failures: dict[Key, str] = {}
-        data = jobs.Data()
-        for task in self.plan.tasks(self.folder):
+        self.failures: dict[Key, str] = {}
+        self.means: dict[Key, Mapping[str, float]] = {}
+        self.running: dict[tuple[Key, bool], str] = {}
+        self.pending: list[Job] = []
+        self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning
+        for task in plan.tasks(folder):
             if _finished(task):
-                continue
-            outcome = jobs.Outcome("done")
-            if not jobs.is_tuned(task):
-                outcome = jobs.perform(task, True, data, lambda text: None)
-            if outcome.state == "done":
-                outcome = jobs.perform(task, False, data, lambda text: None)
-            if outcome.state == "interrupted":
-                raise KeyboardInterrupt
-            if outcome.state == "failed":
-                failures[task.key] = outcome.reason
-        return failures
+                self.means[task.key] = Evaluated.load(task.path).mean
+            else:
+                self._plan(task)
+
+    def _plan(self, task: Task) -> None:
+        if jobs.is_tuned(task):
+            self.pending.append(Job(task))
+            return
+        group = (task.candidate.name, task.fold)
+        if group not in self.waiting:
+            self.pending.append(Job(task, tuning=True))
+        self.waiting.setdefault(group, []).append(task)
+
+    def run(self, workers: int) -> dict[Key, str]:
+        """Make the runs; the reasons of those that failed."""
+        self._changed()
+        if workers == 0:
+            data = jobs.Data()
+            while (job := self._next(None)) is not None:
+                outcome = jobs.perform(job.task, job.tuning, data, partial(self._told, job))
+                self._ended(job, outcome)
+        elif self.pending:
+            runs = len(self.pending) + sum(len(group) - 1 for group in self.waiting.values())
+            pool = Pool(min(workers, runs), self.plan.settings, self.folder)
+            pool.run(self._next, self._told, self._ended)
+        return self.failures
+
+    def _next(self, fold: int | None) -> Job | None:
+        """The next job, of the same fold if there is one: its data are read already."""
+        if not self.pending:
+            return None
+        same = (at for at, job in enumerate(self.pending) if job.task.fold == fold)
+        return self.pending.pop(next(same, 0))
+
+    def _told(self, job: Job, text: str) -> None:
+        where = f"seed {job.task.seed}" if not job.tuning else "tuning"
+        fold = "" if job.task.fold is None else f"fold {job.task.fold} "
+        self.running[job.task.key, job.tuning] = f"{fold}{where}: {text}"
+        self._changed()
+
+    def _ended(self, job: Job, outcome: jobs.Outcome) -> None:
+        task = job.task
+        self.running.pop((task.key, job.tuning), None)
+        if outcome.state == "interrupted":
+            raise KeyboardInterrupt
+        if job.tuning:
+            event = self._tuned(task, outcome)
+        elif outcome.state == "failed":
+            self.failures[task.key] = outcome.reason
+            event = f"{task}: failed: {outcome.reason}"
+        else:
+            self.means[task.key] = mean = Evaluated.load(task.path).mean
+            first = self.plan.metrics[0]
+            event = f"{task}: {first} {mean[first]:.4f}"
+        self._changed(event)
+
+    def _tuned(self, task: Task, outcome: jobs.Outcome) -> str:
+        waited = self.waiting.pop((task.candidate.name, task.fold))
+        fold = "" if task.fold is None else f" fold {task.fold}"
+        name = f"{task.candidate.name}{fold}"
+        if outcome.state == "failed":
+            self.failures |= {each.key: f"tuning: {outcome.reason}" for each in waited}
+            return f"{name}: tuning failed: {outcome.reason}"
+        self.pending[:0] = [Job(each) for each in waited]
+        return f"{name}: tuned: {_written(jobs.chosen(task))}"
+
+    def _changed(self, event: str | None = None) -> None:
+        if self.on_change is not None:
+            rows = tuple(self._row(candidate.name) for candidate in self.plan.candidates)
+            self.on_change(Progress(rows, event))
+
+    def _row(self, name: str) -> Row:
+        done = [mean for key, mean in self.means.items() if key[0] == name]
+        shown = self.plan.metrics if done else ()
+        running = (text for (key, _), text in self.running.items() if key[0] == name)
+        return Row(
+            candidate=name,
+            done=len(done),
+            failed=sum(key[0] == name for key in self.failures),
+            total=len(self.plan.folds) * len(self.plan.seeds),
+            running=tuple(running),
+            means={metric: float(np.mean([mean[metric] for mean in done])) for metric in shown},
+        )
+
+
+def _p_value(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _finished(task: Task) -> bool:
@@ -532,6 +661,18 @@ def _check_data(evaluated: Mapping[Key, Evaluated]) -> None:
         )
 
 
+def _check_folder(folder: Path) -> None:
+    """A folder of something else is left alone."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file: choose another place")
+    if folder.exists() and not (folder / PLAN).exists():
+        others = {inside.name for inside in folder.iterdir()} - {LOCK, WORKERS}
+        if others:
+            raise FileExistsError(
+                f"{folder} is there and holds no comparison: choose another folder"
+            )
+
+
 def _check_plan(plan: Plan, folder: Path) -> None:
     """An error that says what differs, if the folder is of another plan; else write it down."""
     now, path = plan.facts(), folder / PLAN
@@ -556,8 +697,6 @@ def _check_plan(plan: Plan, folder: Path) -> None:
                 f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
             )
         now["candidates"] = {**then["candidates"], **now["candidates"]}
-    elif any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is there and holds no comparison: choose another folder")
     now = {"format": _FORMAT, "version": _VERSION, **now}
     files.write(path, json.dumps(now, indent=1) + "\n")
 
@@ -572,6 +711,16 @@ def _differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
 
 def _run_name(candidate: str, fold: int | None, seed: int) -> str:
     return f"{candidate}{'' if fold is None else f', fold {fold}'}, seed {seed}"
+
+
+def _runs(keys: Sequence[Key]) -> str:
+    """Some runs of a candidate in few words."""
+    folds = {key[1]: [str(k[2]) for k in keys if k[1] == key[1]] for key in keys}
+    parts = []
+    for fold, seeds in folds.items():
+        words = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+        parts.append(words if fold is None else f"fold {fold} {words}")
+    return "; ".join(parts)
 
 
 def _number(value: float) -> float | None:

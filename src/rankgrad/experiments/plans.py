@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,9 @@ from rankgrad.training import Settings
 
 RUNS, TUNING = "runs", "tuning"
 SPLITS = ("train", "vali", "test")
+
+#: How a run says how far it is, in a few words.
+Tell = Callable[[str], None]
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*")
 _LONGEST = 80  # characters of a folder's name
@@ -51,14 +54,6 @@ class Contender(Protocol):
 
     def score(self, task: Task, data: Mapping[str, Dataset], tell: Tell) -> Scored:
         """Train, or go on with the run at ``task.path``, and score the test lists."""
-        ...
-
-
-class Tell(Protocol):
-    """How a run says how far it is, in a few words."""
-
-    def __call__(self, text: str) -> None:
-        """Say it."""
         ...
 
 
@@ -132,6 +127,7 @@ class Candidate:
         if begun:  # metrics that are only logged may be others now
             logged = RunFolder.open(task.path).settings.metrics
             settings = Settings(**{**settings.model_dump(), "metrics": logged})
+        tell("training")
         done = fit(
             settings,
             data["train"],
@@ -191,7 +187,11 @@ class Plan:
         for candidate in self.candidates:
             if "seed" in getattr(candidate, "settings", {}):
                 raise ValueError(f"candidate {candidate.name!r} has a seed: the plan has the seeds")
-            candidate.facts(self.settings)
+            if candidate.facts(self.settings).get("devices", 1) != 1:
+                raise ValueError(
+                    f"candidate {candidate.name!r} is to train on several devices: in a "
+                    "comparison each run has one, and runs go side by side"
+                )
 
     def _check_names(self) -> None:
         taken: dict[str, str] = {}

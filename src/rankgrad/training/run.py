@@ -81,7 +81,7 @@ class RunFolder:
         cls.check_new(path)
         with files.folder(path) as place:
             files.write(place / SETTINGS, settings.to_toml())
-            files.write(place / RUN, json.dumps(_facts(data, command), indent=1) + "\n")
+            files.write(place / RUN, json.dumps(facts_of(data, command), indent=1) + "\n")
             files.write(place / METRICS, "")
         return cls(path, settings)
 
@@ -216,7 +216,8 @@ def _read_position(path: Path) -> Position:
     return Position(**values)  # not what was validated, which makes decimals of whole numbers
 
 
-def _facts(data: Mapping[str, Dataset], started_by: str | None) -> dict[str, Any]:
+def facts_of(data: Mapping[str, Dataset], started_by: str | None = None) -> dict[str, Any]:
+    """What ``run.json`` says of a run on these data."""
     return {
         "format": "rankgrad run",
         "version": 1,
