@@ -109,7 +109,7 @@ class Row(_Part):
             candidate.
         settings: of training, beside those of the table and the data set.
         profile: a name in the table's profiles.
-        trees: ``lightgbm`` or ``xgboost`` in place of losses.
+        trees: ``lightgbm`` or ``xgboost`` in place of losses; the settings are options of it.
         data: the data sets it is run on; none for all.
         extra: whether it is ours, not the paper's; such rows are run when asked for.
         not_run: why this row is not run.

@@ -331,9 +331,7 @@ class Reproduced:
                         "se_seeds": None if ours is None else ours.over_seeds,
                         "sd_drawing": None if ours is None else ours.of_drawing,
                         "marks": self.marks(metric.name).get(row.name, ""),
-                        "difference": None
-                        if ours is None or paper is None
-                        else ours.mean - paper,
+                        "difference": None if ours is None or paper is None else ours.mean - paper,
                         "gap": None if ours is not None else row.not_run or self._gap(row.name),
                     }
                 )
@@ -431,7 +429,10 @@ def _contender(protocol: Protocol, data: Data, row: Row, options: Options) -> Co
 
 
 def _trees(row: Row) -> Contender:
-    raise ValueError(f"{row.trees} is not here yet")
+    from rankgrad.experiments.trees import TreeCandidate
+
+    assert row.trees is not None
+    return TreeCandidate(row.name, row.trees, dict(row.settings))
 
 
 def _values(found: Evaluated, metric: Metric) -> Array:
@@ -471,3 +472,55 @@ def _about_test(protocol: Protocol) -> str:
     if test.better:
         marks.append(f"{test.better} significantly better")
     return f"{', '.join(marks)} ({how}); seeds averaged in ours"
+
+
+def run_tables(
+    tables: list[Protocol],
+    data: Path | None,
+    folder: Path,
+    options: Options,
+    *,
+    only: str | None = None,
+    workers: int | None = None,
+    on_change: OnChange | None = None,
+) -> list[Reproduced]:
+    """Run tables on those of their data sets that are there; what is missing is a reason.
+
+    An error if nothing can be run, which says where to get the data.
+
+    Args:
+        tables: of one or more papers.
+        data: a data set, or a folder of data sets.
+        folder: where runs and tables are kept.
+        options: how much to run.
+        only: one data set.
+        workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
+        on_change: called with the title and the progress.
+    """
+    wanted = [(table, one) for table in tables for one in table.data if only in (None, one.name)]
+    if not wanted:
+        names = dict.fromkeys(one.name for table in tables for one in table.data)
+        raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
+    names = dict.fromkeys(one.name for _, one in wanted)
+    there = {} if data is None else preparation.find(data, names)
+    reasons = {
+        (table.name, one.name): table.not_run
+        or one.not_run
+        or (None if one.name in there else preparation.missing(one.name, data))
+        for table, one in wanted
+    }
+    if all(reasons.values()):
+        lines = dict.fromkeys(str(reason) for reason in reasons.values())
+        raise FileNotFoundError(f"nothing to run: {'; '.join(lines)}")
+    found = []
+    for table, one in wanted:
+        reason = reasons[table.name, one.name]
+        if reason:
+            found.append(Reproduced(table, one, options, None, reason))
+            continue
+        quick = "-quick" if options.quick else ""
+        place = folder / f"{table.name}{quick}" / one.name.replace(" ", "-")
+        found.append(
+            run(table, one, there[one.name], place, options, workers=workers, on_change=on_change)
+        )
+    return found
