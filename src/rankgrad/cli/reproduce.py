@@ -184,12 +184,13 @@ def _progress() -> Iterator[OnChange]:
 
 
 def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "csv"]) -> None:
-    table = found.table()
-    if format == "terminal":
-        show_results(table)
+    if found.found is None:
+        console(stderr=True).print(f"{found.title}: not run: {found.reason}\n", soft_wrap=True)
+    elif format == "terminal":
+        show_results(found.table())
         console().print()
     else:
-        print(table.render(format))
+        print(found.table().render(format))
 
 
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:

@@ -19,9 +19,10 @@ from rankgrad.data import Dataset, catalog, layout, load_splits, synthetic
 from rankgrad.experiments.preparation import cut, find
 from rankgrad.experiments.protocol import protocols
 from rankgrad.losses import losses
-from rankgrad.metrics import evaluate, metrics
+from rankgrad.metrics import metrics
 from rankgrad.models import models
-from rankgrad.training import Settings, files, fit
+from rankgrad.training import FittedRanker, Settings, files, fit
+from rankgrad.training.evaluations import Evaluated
 
 
 @dataclass(frozen=True)
@@ -289,6 +290,11 @@ def replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
     return Settings(**settings.model_dump() | {"loss": loss} | options)
 
 
+def _measured(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
+    scores = model.predict(lists.features, lists.offsets)
+    return Evaluated.of(scores, lists, specs).mean
+
+
 def _pirank_6(inputs: Inputs) -> Chart:
     sizes, cutoffs = (10, 20, 40, 100), (1, 3, 5, 10, 15)
     specs = [f"ndcg@{k}" for k in cutoffs]
@@ -299,9 +305,8 @@ def _pirank_6(inputs: Inputs) -> Chart:
         own = replace_loss(settings, settings.loss, list_size=trained)
         model = fit(own, inputs.data["train"], inputs.data["vali"]).model
         for tested, lists in tests.items():
-            scores = model.predict(lists.features, lists.offsets)
-            found = evaluate(scores, lists.labels, offsets=lists.offsets, metrics=specs)
-            values[trained, tested] = [found.mean[spec] for spec in specs]
+            found = _measured(model, lists, specs)
+            values[trained, tested] = [found[spec] for spec in specs]
     series = [
         Series(
             f"trained on {trained}",
@@ -402,9 +407,7 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
             except ValueError:  # training that diverged
                 values.append(float("nan"))
                 continue
-            scores = model.predict(test.features, test.offsets)
-            found = evaluate(scores, test.labels, offsets=test.offsets, metrics="ndcg@5")
-            values.append(100 * found.mean["ndcg@5"])
+            values.append(100 * _measured(model, test, ["ndcg@5"])["ndcg@5"])
         series.append(Series(name, rates, values))
     return Chart(
         tuple(series),
