@@ -51,7 +51,8 @@ def perform(task: Task, tuning: bool, data: Data, tell: Tell) -> Outcome:
         tell("reading")
         splits = data.of(task.plan.data, task.fold)
         if tuning:
-            task.candidate.tune(task.plan, splits, task.journal, tell)
+            seen = {name: splits[name] for name in ("train", "vali")}  # test data are not shown
+            task.candidate.tune(task.plan, seen, task.journal, tell)
             return Outcome("done")
         return _run(task, splits, tell)
     except Exception as error:  # whatever it is, the other runs go on

@@ -144,20 +144,21 @@ class Table:
         from rich.text import Text
 
         drawn = RichTable(title=self.title or None, title_justify="left")
-        for at, column in enumerate(self.columns):
-            drawn.add_column(Text(column), justify="right" if at else "left", overflow="fold")
         # All numbers of a column keep the place of a mark, so that their digits stand in line.
-        marks = [max(len(cell.mark) for cell in column) for column in zip(*self.rows, strict=True)]
-        for row in self.rows:
-            drawn.add_row(
-                *(
-                    Text(
-                        cell.text + cell.mark.ljust(width),
-                        style="bold" if cell.bold else "dim" if cell.gap else "",
-                    )
-                    for cell, width in zip(row, marks, strict=True)
-                )
-            )
+        # Rich's own way to the right would take those places away.
+        texts = [[cell.text for cell in row] for row in self.rows]
+        for at in range(len(self.columns)):
+            place = max((len(row[at].mark) for row in self.rows), default=0)
+            for row, text in zip(self.rows, texts, strict=True):
+                text[at] += row[at].mark.ljust(place)
+        for at, column in enumerate(self.columns):
+            width = max(map(len, [column, *(text[at] for text in texts)]))
+            drawn.add_column(Text(column.rjust(width) if at else column), overflow="fold")
+            for text in texts:
+                text[at] = text[at].rjust(width) if at else text[at]
+        for row, text in zip(self.rows, texts, strict=True):
+            styles = ("bold" if cell.bold else "dim" if cell.gap else "" for cell in row)
+            drawn.add_row(*map(Text, text, styles))
         return Group(drawn, *(Text(note) for note in self.notes))
 
 

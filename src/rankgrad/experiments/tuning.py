@@ -193,6 +193,7 @@ def _next(
     # A new seed for each trial: the sampler's own state is not kept when the process dies.
     sampler = optuna.samplers.TPESampler(seed=(seed * 1_000_003 + len(done)) % 2**32)
     study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
+    states = optuna.trial.TrialState
     for trial in done:
         failed = trial["value"] is None
         study.add_trial(
@@ -200,7 +201,7 @@ def _next(
                 params=trial["parameters"],
                 distributions=distributions,
                 value=None if failed else trial["value"],
-                state=optuna.trial.TrialState.FAIL if failed else None,
+                state=states.FAIL if failed else states.COMPLETE,
             )
         )
     asked = study.ask(distributions).params
