@@ -42,9 +42,9 @@ def test_figure_1_is_ndcg_and_its_relaxations():
     top = exact.x.index(6.0)  # the irrelevant item is first
     ideal = 3 + 1 / math.log2(3)
     assert exact.y[top] == pytest.approx((3 / math.log2(3) + 1 / 2) / ideal)
-    # Without Sinkhorn scaling the gains near a tie count more than once: above what can be reached.
-    assert max(scaled.y) <= 1 + 1e-6
-    assert max(abs(a - b) for a, b in zip(scaled.y, plain.y, strict=True)) > 0.01
+    # Without Sinkhorn scaling a worse ranking may score higher, near where scores tie.
+    climbs = [np.diff(one.y).clip(min=0).sum() for one in (scaled, plain)]
+    assert climbs[0] < 1e-3 and climbs[1] > 0.02
 
 
 def test_figure_2_tends_to_ndcg_as_the_temperature_falls():
@@ -65,6 +65,7 @@ def test_pages_have_all_they_need(name, folder, tmp_path):
     made = figures.write(FIGURES[name], tmp_path / "out", data=folder, quick=True)
     page = made["html"].read_text()
     assert "Plotly.newPlot" in page and "<script src=" not in page
+    assert '<html lang="en">' in page and page.count("</body>") == 1
     facts = json.loads(made["json"].read_text())
     points = sum(len(one["x"]) for one in facts["series"])
     assert len(made["csv"].read_text().splitlines()) == points + 1

@@ -58,6 +58,18 @@ def test_a_validation_part_is_drawn_from_training_alone(source, tmp_path):
     assert parts["test"].qids.tolist() == [str(q) for q in range(80, 100)]
 
 
+def test_a_set_without_folds_gets_a_validation_part(tmp_path):
+    source = store.write_splits({"train": lists(40), "test": lists(9, 40)}, tmp_path / "source")
+    data = Data(name="Istella", label="x", split=Split(vali=0.25))
+    place, folds = prepare(source, data, tmp_path / "made")
+    assert folds == (None,)
+    assert {name: len(part) for name, part in load_splits(place).items()} == {
+        "train": 30,
+        "vali": 10,
+        "test": 9,
+    }
+
+
 def test_lists_are_cut_in_the_parts_that_are_measured(source, tmp_path):
     data = Data(name="MQ2008", label="x", folds=(1,), list_limit=3)
     place, folds = prepare(source, data, tmp_path / "made")

@@ -1,5 +1,6 @@
 """A table run again: every row, the marks of its test, its gaps, and what is said under it."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ from rankgrad.data import Dataset, store
 from rankgrad.experiments import reproduce
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Plan
-from rankgrad.experiments.protocol import Protocol
+from rankgrad.experiments.protocol import Metric, Protocol
 from rankgrad.experiments.reproduce import Options
 from rankgrad.metrics import evaluate
 from rankgrad.training import Settings, files
@@ -116,6 +117,16 @@ def test_shifted_labels_change_the_gain_but_not_which_lists_are_empty(done):
     expected = shifted.per_list["ndcg"].numpy()[1:]  # the first list is empty
     assert done.values["Good", "odd"][0][:15][0] != done.values["Good", "odd"][0][:15][0]  # NaN
     np.testing.assert_allclose(done.values["Good", "odd"][0][1:15], expected, rtol=1e-6)
+
+
+def test_a_metric_of_lists_of_one_length(done):
+    metric = Metric(name="short", spec="precision@1", length=6)
+    run = done.found.evaluated["Good", 1, 0]
+    specs = {"metrics": ("precision@1",), "values": np.arange(15.0)[:, None]}
+    run = dataclasses.replace(run, **specs)
+    assert reproduce._values(run, metric).tolist() == list(range(15))
+    other = Metric(name="other", spec="precision@1", length=5)
+    assert np.isnan(reproduce._values(run, other)).all()
 
 
 def test_marks_follow_the_papers_test(done):

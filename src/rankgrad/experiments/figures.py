@@ -88,7 +88,11 @@ class Chart:
         drawn.update_layout(title=title, template="plotly_white", height=560)
         page: str = drawn.to_html(include_plotlyjs=True, full_html=True)
         words = "".join(f"<p>{_escaped(note)}</p>" for note in self.notes)
-        return page.replace("</body>", f"{words}</body>")
+        # The library has these words too, further on.
+        page = page.replace("<html>", '<html lang="en">', 1)
+        page = page.replace("<head>", f"<head><title>{_escaped(title)}</title>{_STYLE}", 1)
+        before, after = page.rsplit("</body>", 1)
+        return f"{before}{words}</body>{after}"
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,10 @@ class Figure:
 
 # Colours that are told apart with any kind of sight (Okabe and Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLE = (
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    "<style>p { font-family: sans-serif; margin: 0 5em 0.5em; }</style>"
+)
 _MANY = 60  # points of a line from which on they are not marked
 _OWN = "MSLR-WEB30K, or any set, or none: simulated"
 

@@ -85,12 +85,14 @@ class Metric(_Part):
         spec: the metric with its conventions.
         shift: added to the labels before the metric is computed, as one paper's code does. Which
             lists are empty is decided before.
+        length: of the lists that count; None for all.
         printed: whether the paper prints it; others are ours, for comparison.
     """
 
     name: str
     spec: str
     shift: int = 0
+    length: Count | None = None
     printed: bool = True
 
     @field_validator("spec")

@@ -102,7 +102,7 @@ class Reproduced:
             return None
         scale = self.protocol.scale
         values = values * scale
-        folds = self._by_fold(values)
+        folds = self._by_fold(row, values)
         means = np.array([np.nanmean(part, 1) for part in folds])  # [folds, seeds]
         queries = values.mean(0)
         queries = queries[~np.isnan(queries)]
@@ -114,11 +114,10 @@ class Reproduced:
             of_drawing=float(means.mean(1).std(ddof=1)) if drawn and len(means) > 1 else None,
         )
 
-    def _by_fold(self, values: Array) -> list[Array]:
+    def _by_fold(self, row: str, values: Array) -> list[Array]:
         assert self.found is not None
         plan = self.found.plan
-        name = next(iter(self.found.evaluated))[0]
-        sizes = [len(self._of(name, fold, plan.seeds[0]).qids) for fold in plan.folds]
+        sizes = [len(self._of(row, fold, plan.seeds[0]).qids) for fold in plan.folds]
         return np.split(values, np.cumsum(sizes)[:-1], axis=1)
 
     def marks(self, metric: str) -> dict[str, str]:
@@ -295,8 +294,7 @@ class Reproduced:
 
     def _about_metrics(self) -> list[str]:
         specs = ", ".join(
-            f"{metric.name} = {metric.spec}" + (f" of labels + {metric.shift}" * bool(metric.shift))
-            for metric in self.protocol.metrics
+            f"{metric.name} = {_in_words(metric)}" for metric in self.protocol.metrics
         )
         scale = self.protocol.scale
         times = "" if scale == 1 else f", times {scale:g}"
@@ -436,15 +434,22 @@ def _trees(row: Row) -> Contender:
 
 
 def _values(found: Evaluated, metric: Metric) -> Array:
-    """The metric of each list; with shifted labels where the protocol says so."""
-    if not metric.shift:
-        return found.of_metric(metric.spec)
-    shifted = evaluate(
-        found.scores, found.labels + metric.shift, offsets=found.offsets, metrics=[metric.spec]
-    )
-    values: Array = shifted.per_list[metric.spec].double().numpy()
-    plain = found.of_metric(metric.spec)
-    return np.where(np.isnan(plain), np.nan, values)
+    """The metric of each list; of shifted labels and some lists where the protocol says so."""
+    values = plain = found.of_metric(metric.spec)
+    if metric.shift:
+        shifted = evaluate(
+            found.scores, found.labels + metric.shift, offsets=found.offsets, metrics=[metric.spec]
+        )
+        values = np.where(np.isnan(plain), np.nan, shifted.per_list[metric.spec].double().numpy())
+    if metric.length is not None:
+        values = np.where(np.diff(found.offsets) == metric.length, values, np.nan)
+    return values
+
+
+def _in_words(metric: Metric) -> str:
+    shift = f" of labels + {metric.shift}" if metric.shift else ""
+    length = "" if metric.length is None else f" of lists of {metric.length} documents"
+    return f"{metric.spec}{shift}{length}"
 
 
 def _standard_error(values: Array) -> float:
