@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from rankgrad.data import catalog
 from rankgrad.experiments.protocol import protocols
 
 
@@ -53,6 +54,8 @@ def test_a_quick_table_beside_the_paper(rankgrad, mq2008, tmp_path):
     assert "| NeuralNDCGQbQ | paper | 0.89 | 0.74 | 0.8 |" in shown and "quick" in shown
     place = tmp_path / "out" / "comparison_table1-quick" / "MQ2008"
     assert (place / "table.md").exists() and (place / "reproduction.json").exists()
+    prepared = place / "prepared" / "data"
+    assert (prepared / "Fold1").is_dir() and catalog.recognise(prepared) is None
 
 
 def test_figures_that_need_no_data(rankgrad, tmp_path):

@@ -242,3 +242,27 @@ def test_choosing_goes_on_where_it_stopped(source, tmp_path):
     facts = files.read_json(journal)
     assert told == ["trying 2/3", "trying 3/3"]
     assert facts["trials"][0]["value"] == 2.0 and facts["chosen"] == dict(options[0])
+
+
+def test_trees_are_rows_like_others():
+    from rankgrad.experiments.protocol import protocols
+    from rankgrad.experiments.trees import TreeCandidate
+
+    table = protocols()["neuralndcg_table3"]
+    made = reproduce._contender(table, table.data[0], table.row("XGBoost"), Options())
+    assert made == TreeCandidate("XGBoost", "xgboost", {"objective": "rank:pairwise"})
+
+
+def test_every_table_that_is_run_makes_a_plan(tmp_path):
+    from rankgrad.experiments.protocol import protocols
+
+    for table in protocols().values():
+        for data in table.data:
+            plain = data.model_copy(update={"split": None, "list_limit": None, "test_lists": None})
+            found = reproduce.plan_of(table, plain, tmp_path, tmp_path / "out", Options(extra=True))
+            if table.not_run:
+                assert found is None
+                continue
+            rows = [row.name for row in table.rows_on(data.name, extra=True)]
+            assert [one.name for one in found.candidates] == rows
+            assert len(found.seeds) == data.seeds

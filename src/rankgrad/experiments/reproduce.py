@@ -26,6 +26,8 @@ from rankgrad.training.evaluations import Evaluated
 
 Array = NDArray[np.float64]
 RESULT = "reproduction.json"
+# Two names, so that the set's own, which may stand before them, does not make it the catalog's.
+PREPARED = Path("prepared", "data")
 _DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most so many
 
 OnChange = Callable[[str, compare.Progress], None]
@@ -395,7 +397,7 @@ def plan_of(
     place, folds = preparation.prepare(
         source,
         data,
-        folder / "data",
+        folder / PREPARED,
         folds=None if quick is None else quick.folds,
         lists=None if quick is None else quick.lists,
     )
