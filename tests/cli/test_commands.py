@@ -16,7 +16,18 @@ from rankgrad.data import load, scores, store, synthetic
 from rankgrad.experiments import demo
 from rankgrad.training import FittedRanker, RunFolder, Settings
 
-COMMANDS = ("import", "train", "evaluate", "predict", "losses", "metrics", "models", "data", "demo")
+COMMANDS = (
+    "import",
+    "train",
+    "evaluate",
+    "predict",
+    "losses",
+    "metrics",
+    "models",
+    "data",
+    "demo",
+    "compare",
+)
 KINDS = {"pointwise", "pairwise", "likelihood", "direct"}
 
 

@@ -91,7 +91,7 @@ class Pool:
                 for worker in self._heard():
                     self._listen(worker, told, ended)
         except BaseException:
-            self._interrupt(ended)
+            self._interrupt()
             raise
         finally:
             for worker in self.workers:
@@ -108,7 +108,8 @@ class Pool:
             if job is None:
                 break
             if worker is None:
-                worker = _Worker(self.gpus[at % len(self.gpus)], self.folder)
+                taken = [other.gpu for other in self.workers]
+                worker = _Worker(min(self.gpus, key=taken.count), self.folder)
                 self.workers.append(worker)
             worker.begin(job)
             gave = True
@@ -128,7 +129,7 @@ class Pool:
             worker.process.join()
             self.workers.remove(worker)
             if not worker.ready:
-                raise RuntimeError(
+                raise ChildProcessError(
                     "worker processes cannot be started. In a script, call this under "
                     "`if __name__ == '__main__':`; or take workers=0"
                 ) from None
@@ -141,7 +142,7 @@ class Pool:
         elif said:
             told(job, said)
 
-    def _interrupt(self, ended: Ended) -> None:
+    def _interrupt(self) -> None:
         """Let runs be saved where they are."""
         for worker in self.workers:
             if worker.job is not None and worker.process.pid is not None:
@@ -166,6 +167,7 @@ class _Worker:
     def __init__(self, gpu: str | None, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
+        self.gpu = gpu
         self.job: Job | None = None
         self.fold: int | None = None
         self.ready = False
