@@ -146,6 +146,19 @@ def test_marks_follow_the_papers_test(done):
     assert against.marks("NDCG@5") == {"Good": "^"}
 
 
+def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
+    scores = {"Good": 0.5, "Bad": 0.3, "Ours": 0.9}
+    noise = np.random.default_rng(0).normal(scale=0.05, size=(3, 2, 30))
+    made = {(name, "NDCG@5"): value + noise[at] for at, (name, value) in enumerate(scores.items())}
+    both = reproduce.Reproduced(protocol(), done.data, Options(extra=True), done.found)
+    both.__dict__["values"] = made
+    assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "‡"}
+    made["Ours", "NDCG@5"] = 0.1 + noise[2]
+    assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "†"}
+    made["Ours", "NDCG@5"] = made["Good", "NDCG@5"] + noise[2] / 10
+    assert both.marks("NDCG@5") == {"Bad": "†"}
+
+
 def test_what_validation_chose_is_said_and_kept(done):
     journal = files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
     assert [trial["option"]["learning_rate"] for trial in journal["trials"]] == [0.05, 0.1] * 2

@@ -18,7 +18,7 @@ from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.plans import Contender
 from rankgrad.experiments.protocol import Data, Metric, Protocol, Row
-from rankgrad.experiments.tables import Cell, Table
+from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.training import Settings, files
@@ -123,33 +123,50 @@ class Reproduced:
         return np.split(values, np.cumsum(sizes)[:-1], axis=1)
 
     def marks(self, metric: str) -> dict[str, str]:
-        """The paper's marks for our numbers, by its test: a row is left out if it has none."""
+        """The paper's marks for our numbers, by its test; a row without one is left out.
+
+        The paper's rows are tested among themselves, as in the paper. Rows of ours are tested
+        against the same reference, and corrected for their own number.
+        """
         test = self.protocol.significance
-        rows = [row.name for row in self.rows if (row.name, metric) in self.values]
-        if test is None or len(rows) < 2:
+        rows = [row for row in self.rows if (row.name, metric) in self.values]
+        names = [row.name for row in rows if not row.extra]
+        if test is None or not names:
             return {}
         sign = -1.0 if self._lower(metric) else 1.0
-        values = {row: sign * self.values[row, metric].mean(0) for row in rows}
-        means = {row: float(np.nanmean(values[row])) for row in rows}
-        best = test.against == "best"
-        reference = max(means, key=lambda row: means[row]) if best else test.against
-        if reference not in values:
+        means = {name: sign * float(np.nanmean(self.values[name, metric])) for name in names}
+        reference = test.against
+        if reference == "best":
+            reference = max(means, key=lambda name: means[name])
+        if reference not in means:
             return {}
-        others = [row for row in rows if row != reference]
+        below = self._below(metric, [name for name in names if name != reference], reference, sign)
+        added = self._below(metric, [row.name for row in rows if row.extra], reference, sign)
+        marks = {name: mark for name, mark in {**below, **added}.items() if mark}
+        if test.against == "best" and test.better:  # the best and all not significantly worse
+            return {name: test.better for name in names if not below.get(name)} | {
+                name: mark for name, mark in marks.items() if name in added
+            }
+        return marks
+
+    def _below(self, metric: str, names: list[str], reference: str, sign: float) -> dict[str, str]:
+        """A mark for each row that differs significantly from the reference, else nothing."""
+        test = self.protocol.significance
+        assert test is not None
+        if not names:
+            return {}
+        values = {name: sign * self.values[name, metric].mean(0) for name in (*names, reference)}
         alternative: significance.Alternative = "less" if test.sided == "one" else "two-sided"
         tested = significance.paired_t_test
         if test.test == "randomisation":
             tested = significance.randomisation_test
-        p = [tested(values[row], values[reference], alternative=alternative) for row in others]
-        corrected = significance.correct(p, test.correction)
-        below = dict(zip(others, corrected < test.level, strict=True))
-        if best and test.better:  # the best and all that are not significantly worse
-            kept = [reference, *(row for row in others if not below[row])]
-            return dict.fromkeys(kept, test.better)
+        p = [tested(values[name], values[reference], alternative=alternative) for name in names]
+        differs = significance.correct(p, test.correction) < test.level
+        higher = [np.nanmean(values[name] - values[reference]) > 0 for name in names]
+        better, worse = test.better or BETTER, test.worse or WORSE
         return {
-            row: test.better if means[row] > means[reference] else test.worse
-            for row in others
-            if below[row]
+            name: (better if above else worse) if found else ""
+            for name, found, above in zip(names, differs, higher, strict=True)
         }
 
     def _lower(self, metric: str) -> bool:
@@ -244,6 +261,11 @@ class Reproduced:
         lines += self._about_metrics()
         if protocol.significance is not None:
             lines.append(_about_test(protocol))
+            if any(row.extra for row in self.rows):
+                lines.append(
+                    "rows without a line of the paper are ours; they are tested against the same "
+                    f"row as the paper's, {protocol.significance.better or BETTER} if better"
+                )
         lines += [f"chosen for {c.about}: {c.chosen} ({c.why})" for c in protocol.choices]
         lines += [f"to know: {finding}" for finding in protocol.findings]
         lines.append(f"paper: {protocol.reference}, {protocol.table}; {protocol.url}")
