@@ -14,11 +14,13 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
@@ -27,22 +29,43 @@ _TILE = 1 << 18  # numbers held at a time: what a processor cache takes
 
 
 @dataclass(frozen=True)
-class Lists:
-    """A batch of lists in the one layout the library computes on: ``[b, n]`` and a mask.
+class Slots:
+    """Lists as flat memory, as fused operations take them: list b is ``offsets[b]:offsets[b + 1]``.
 
-    Padding holds zeros. ``shape`` is the caller's batch shape, which per-list results are given in.
+    Padded tensors are slots as they lie, with a mask. What padding holds is not to be looked at.
+    ``longest`` is the number of slots of the longest list.
+    """
+
+    scores: Float[Tensor, " s"]
+    labels: Float[Tensor, " s"]
+    mask: Bool[Tensor, " s"] | None
+    weights: Float[Tensor, " s"] | None
+    offsets: Int[Tensor, " c"]
+    longest: int
+
+    def __iter__(self) -> Iterator[Any]:
+        """The arguments that every fused operation begins with."""
+        return iter((self.scores, self.labels, self.mask, self.weights, self.offsets, self.longest))
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A batch of lists: as slots, and as the ``[b, n]`` tensors with a mask that all else is on.
+
+    The padded form is made when it is first asked for; in it, padding holds zeros. ``shape`` is the
+    caller's batch shape, which per-list results are given in. ``finite`` says that the scores were
+    seen to be finite.
 
     >>> lists = Lists.of([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
     >>> lists.scores.tolist(), lists.mask.tolist()
     ([[3.0, 0.0], [1.0, 2.0]], [[True, False], [True, True]])
     """
 
-    scores: Float[Tensor, "b n"]
-    labels: Float[Tensor, "b n"]
-    mask: Bool[Tensor, "b n"]
-    item_weights: Float[Tensor, "b n"] | None
+    slots: Slots
     list_weights: Float[Tensor, " b"] | None
     shape: tuple[int, ...]
+    flat: bool = False
+    finite: bool = False
 
     @classmethod
     def of(
@@ -53,50 +76,99 @@ class Lists:
         *,
         offsets: Any = None,
         weights: Any = None,
+        check: bool = True,
     ) -> Lists:
-        """Check the input, name what is wrong with it, and bring it into the common layout."""
+        """Check the input, name what is wrong with it, and bring it into the common layout.
+
+        Values are not looked at with ``check=False``, in compiled code and where a CUDA graph is
+        captured: there is nobody there to tell.
+        """
         scores, labels = as_scores(scores), as_tensor("labels", labels)
         if labels.shape != scores.shape:
             raise ValueError(
                 f"labels have shape {_shape(labels)}, scores {_shape(scores)}: they must agree"
             )
+        longest = 0
         if offsets is not None:
-            offsets = _check_offsets(offsets, scores, mask)
-        else:
+            offsets, longest = _check_offsets(offsets, scores, mask)
+        elif mask is not None:
             mask = check_mask(mask, scores)
         labels = labels.to(scores)
-        _check_values(scores, labels, mask)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
-        _check_weights(item_weights, mask)
-        _check_weights(list_weights, None)
-
+        finite = check and not _unseen(scores) and _check_values(scores, labels, mask)
+        if check and not _unseen(scores):
+            _check_weights(item_weights, mask)
+            _check_weights(list_weights, None)
         if offsets is not None:
-            mask = _ragged_mask(offsets, scores.device)
-            shape = (len(offsets) - 1,)
-            scores, labels = _pad(scores, mask), _pad(labels, mask)
-            item_weights = None if item_weights is None else _pad(item_weights, mask)
+            slots = Slots(scores, labels, None, item_weights, offsets, longest)
+            shape: tuple[int, ...] = (len(offsets) - 1,)
         else:
             shape = tuple(scores.shape[:-1]) or (1,)
-            scores, labels, mask = _rows(scores), _rows(labels), _rows(mask)
-            item_weights = None if item_weights is None else _rows(item_weights)
-        zero = scores.new_zeros(())
-        return cls(
-            scores=torch.where(mask, scores, zero),
-            labels=torch.where(mask, labels, zero),
-            mask=mask,
-            item_weights=None if item_weights is None else torch.where(mask, item_weights, zero),
-            list_weights=None if list_weights is None else list_weights.reshape(-1),
-            shape=shape,
-        )
+            slots = _padded_slots(scores, labels, mask, item_weights)
+        if list_weights is not None:
+            list_weights = list_weights.reshape(-1)
+        return cls(slots, list_weights, shape, offsets is not None, finite)
+
+    @classmethod
+    def padded(
+        cls,
+        scores: Float[Tensor, "b n"],
+        labels: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        item_weights: Float[Tensor, "b n"] | None,
+    ) -> Lists:
+        """Lists of tensors that are known to be right."""
+        slots = _padded_slots(scores, labels, mask, item_weights)
+        return cls(slots, None, (len(scores),), finite=True)
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "b n"]:
+        """True on real items."""
+        slots = self.slots
+        if self.flat:
+            lengths = slots.offsets.diff()
+            places = torch.arange(max(1, slots.longest), device=lengths.device)
+            return places < lengths[:, None]
+        if slots.mask is None:
+            return self._rows(torch.ones_like(slots.scores, dtype=torch.bool))
+        return self._rows(slots.mask)
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "b n"]:
+        """The scores, 0 on padding."""
+        return self._pad(self.slots.scores)
+
+    @cached_property
+    def labels(self) -> Float[Tensor, "b n"]:
+        """The labels, 0 on padding."""
+        return self._pad(self.slots.labels)
+
+    @cached_property
+    def item_weights(self) -> Float[Tensor, "b n"] | None:
+        """The items' weights, 0 on padding."""
+        return None if self.slots.weights is None else self._pad(self.slots.weights)
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
         """The number of real items of each list."""
-        return self.mask.sum(-1)
+        return self.slots.offsets.diff() if self.flat else self.mask.sum(-1)
 
     def weighted(self, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Per-item terms times the item weights, where there are any."""
         return terms if self.item_weights is None else terms * self.item_weights
+
+    def _rows(self, slots: Tensor) -> Tensor:
+        return slots.reshape(-1, max(1, self.slots.longest))
+
+    def _pad(self, slots: Tensor) -> Tensor:
+        if not self.flat:
+            rows = self._rows(slots)
+            return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
+        starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
+        if slots.numel() == 0:
+            return slots.new_zeros(self.mask.shape)
+        at = (starts + places).clamp(min=0, max=slots.numel() - 1)
+        return slots[at].where(self.mask, 0.0)
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
@@ -200,12 +272,12 @@ def reduce(
     weights = defined.to(values)
     if lists.list_weights is not None:
         weights = weights * lists.list_weights
-    values = values * weights
     if reduction == "none":
-        return values.reshape(lists.shape)
-    if reduction == "sum":
-        return values.sum()
-    return divide(values.sum(), weights.sum())
+        return (values * weights).reshape(lists.shape)
+    if reduction == "mean":
+        total = weights.sum()
+        weights = weights / torch.where(total > 0, total, 1.0)
+    return values @ weights
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -333,7 +405,8 @@ class Randomness:
         return self._generators[str(device)]
 
 
-def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> Int[Tensor, " c"]:
+def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
+    """The offsets on the device of the scores, and the length of the longest list."""
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
     given = as_tensor("offsets", offsets)
@@ -354,15 +427,32 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> Int[Tensor, " c"]
         raise ValueError(
             f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
         )
-    return host
+    longest = int(host.diff().max()) if len(host) > 1 else 0
+    return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+def _unseen(scores: Tensor) -> bool:
+    """Whether values cannot be looked at now."""
+    if torch.compiler.is_compiling():
+        return True
+    return scores.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
+    """An error that says where a score or a label is wrong; whether all scores are finite."""
+    if scores.numel() == 0:
+        return True
+    # All at a glance: roots are NaN for negative labels, and sums finite for finite numbers only.
+    glance = labels.sqrt() + scores.detach() / 2
+    if mask is not None:
+        glance = torch.where(mask, glance, 0.0)
+    if math.isfinite(float(torch.linalg.vector_norm(glance, math.inf))):
+        return True
     bad_scores, bad_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
     if mask is not None:
         bad_scores, bad_labels = bad_scores & mask, bad_labels & mask
     if not (bad_scores | bad_labels).any():
-        return
+        return False
     name, tensor, bad = ("scores", scores, bad_scores)
     wanted = "scores must be numbers"
     if not bad_scores.any():
@@ -416,21 +506,27 @@ def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[T
     return highest > lowest
 
 
-def _ragged_mask(offsets: Tensor, device: torch.device) -> Tensor:
-    lengths = offsets.diff()
-    width = max(1, int(lengths.max())) if len(lengths) else 1
-    return (torch.arange(width) < lengths[:, None]).to(device)
+def rows(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " c"], int]:
+    """The offsets of padded rows taken as slots, and their width."""
+    n = padded.shape[-1]
+    return torch.arange(0, padded.numel() + 1, max(1, n), device=padded.device), n
 
 
-def _pad(flat: Tensor, mask: Tensor) -> Tensor:
-    return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
-
-
-def _rows(padded: Tensor) -> Tensor:
-    """``[..., n]`` as ``[b, n]`` with n of at least 1."""
-    if padded.shape[-1] == 0:
-        padded = torch.nn.functional.pad(padded, (0, 1))
-    return padded.reshape(-1, padded.shape[-1])
+def _padded_slots(
+    scores: Tensor, labels: Tensor, mask: Tensor | None, weights: Tensor | None
+) -> Slots:
+    """``[..., n]`` tensors as slots; lists are given room for one item at least."""
+    if scores.shape[-1] == 0:
+        mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
+        scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
+        weights = None if weights is None else F.pad(weights, (0, 1))
+    return Slots(
+        scores.reshape(-1),
+        labels.reshape(-1),
+        None if mask is None else mask.reshape(-1),
+        None if weights is None else weights.reshape(-1),
+        *rows(scores),
+    )
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

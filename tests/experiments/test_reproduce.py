@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from rankgrad import files
 from rankgrad.data import Dataset, store
 from rankgrad.experiments import reproduce
 from rankgrad.experiments.choosing import Choosing
@@ -13,7 +14,7 @@ from rankgrad.experiments.compare import Plan
 from rankgrad.experiments.protocol import Metric, Protocol
 from rankgrad.experiments.reproduce import Options
 from rankgrad.metrics import evaluate
-from rankgrad.training import Settings, files
+from rankgrad.training import Settings
 
 SETTINGS = {
     "model": "mlp(hidden=[4])",

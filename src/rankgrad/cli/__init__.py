@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from rankgrad.cli import compare, data, demo, evaluate, import_, names, predict, reproduce, train
+from rankgrad.cli import (
+    compare,
+    data,
+    demo,
+    evaluate,
+    import_,
+    names,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
@@ -50,6 +61,7 @@ app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("import")(import_.import_)
 app.command("data")(data.data)
 app.command("losses")(names.losses)

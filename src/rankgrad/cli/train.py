@@ -65,7 +65,8 @@ def train(
     """Train a ranker and keep the best epoch in a run folder.
 
     DATA is a folder with train and vali in it, or training data with --vali beside it. Ctrl-C saves
-    and says how to go on.
+    and says how to go on. Test data are not looked at: `rankgrad evaluate RUN DATA --save` does
+    that, for `rankgrad report`.
 
     \b
     Examples:
@@ -76,7 +77,7 @@ def train(
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301
     from rankgrad.training import Settings, fit
-    from rankgrad.training.trainer import check_run
+    from rankgrad.training.trainer import check_data, check_run
 
     if resume and settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")
@@ -84,7 +85,10 @@ def train(
     chosen = options.chosen(given, output / "settings.toml" if resume else settings)
     check_run(chosen, output, resume)
     training, validation = read(data, vali, fold)
+    check_data(training, validation)
     show_notes(training.notes)
+    if validation is None:
+        show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
     result = fit(chosen, training, validation, folder=output, resume=resume, quiet=json)
     if result.stopped == "interrupted":
         raise stop(f"interrupted and saved; to go on: {_resuming()}")
@@ -98,22 +102,20 @@ def train(
 
 def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Dataset | None]:
     """Training and validation data of the same features."""
-    from rankgrad.data import load, load_splits, store
+    from rankgrad.data import layout, load, load_pair, load_splits
 
-    if data.is_file() or store.is_store(data):
-        training = load(data, fold=fold)
-        validation = None if vali is None else load(vali, **features_of(training))
-    else:
-        found = load_splits(data, fold)
-        if "train" not in found:
-            raise ValueError(f"{data} has no train in it, only {', '.join(found)}")
-        training, validation = found["train"], found.get("vali")
-        if vali is not None:
-            if validation is not None:
-                raise ValueError(f"{data} has validation data in it: leave out --vali")
-            validation = load(vali, **features_of(training))
-    if validation is None:
-        show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
+    if layout.is_single(data):
+        if vali is None or fold is not None:
+            return load(data, fold=fold), None
+        return load_pair(data, vali)
+    found = load_splits(data, fold)
+    if "train" not in found:
+        raise ValueError(f"{data} has no train in it, only {', '.join(found)}")
+    training, validation = found["train"], found.get("vali")
+    if vali is not None:
+        if validation is not None:
+            raise ValueError(f"{data} has validation data in it: leave out --vali")
+        validation = load(vali, **features_of(training))
     return training, validation
 
 
@@ -158,8 +160,8 @@ def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
 
 def _test_data(data: Path, fold: int | None) -> str:
     """How to name the data to evaluate on, which are never those that were trained on."""
-    from rankgrad.data import layout, store
+    from rankgrad.data import layout
 
-    if data.is_file() or store.is_store(data) or "test" not in layout.splits(data, fold):
+    if layout.is_single(data) or "test" not in layout.splits(data, fold):
         return "TEST_DATA"
     return shlex.quote(str(data)) + ("" if fold is None else f" --fold {fold}")

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Candidate, Plan, Scored, Task, Tell
 from rankgrad.metrics import metrics
-from rankgrad.training import Settings, files, fit
+from rankgrad.training import Settings, fit
 
 
 @dataclass(frozen=True)

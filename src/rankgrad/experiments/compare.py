@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rankgrad import files
 from rankgrad.experiments import jobs, significance
 from rankgrad.experiments.plans import (
     Candidate,
@@ -28,7 +29,6 @@ from rankgrad.experiments.trees import TreeCandidate
 from rankgrad.experiments.workers import LOCK, WORKERS, Job, Pool, alone, number
 from rankgrad.lists import check_choice
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.training import files
 from rankgrad.training.evaluations import Evaluated
 
 __all__ = [

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankgrad import files
 from rankgrad.data import Dataset, catalog, layout, load_splits, synthetic
 from rankgrad.experiments.preparation import cut, find
 from rankgrad.experiments.protocol import protocols
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
-from rankgrad.training import FittedRanker, Settings, files, fit
+from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.evaluations import Evaluated
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rankgrad import files
 from rankgrad.data import load_splits
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import SPLITS, Task, Tell, missing_splits
-from rankgrad.training import files
 from rankgrad.training.evaluations import Evaluated
 
 #: What is a gap in the table. Anything else is an error of ours, and a gap with its type.

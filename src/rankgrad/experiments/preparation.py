@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data import catalog, layout, load_splits, store
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.protocol import Data
-from rankgrad.training import files
 
 FACTS = "data.json"
 _TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # what a stream of random numbers is for

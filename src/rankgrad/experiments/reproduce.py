@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankgrad import files
 from rankgrad.experiments import compare, preparation, significance
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
@@ -21,7 +22,7 @@ from rankgrad.experiments.protocol import Data, Metric, Protocol, Row
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.training import Settings, files
+from rankgrad.training import Settings
 from rankgrad.training.evaluations import Evaluated
 
 Array = NDArray[np.float64]

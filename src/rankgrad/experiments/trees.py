@@ -19,12 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, Scored, Task, Tell
 from rankgrad.experiments.tuning import Range, finish, search
 from rankgrad.lists import check_choice
 from rankgrad.metrics import evaluate, metrics
-from rankgrad.training import Settings, files
+from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, facts_of
 
 Kind = Literal["lightgbm", "xgboost"]

@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.specs import Spec
-from rankgrad.training import Settings, files, fit
+from rankgrad.training import Settings, fit
 
 if TYPE_CHECKING:
     from rankgrad.experiments.plans import Candidate, Plan, Tell

@@ -1,5 +1,92 @@
-"""Compiled loops for what array operations cannot express well."""
+"""Fused twins of the hot paths, Numba on CPUs and Triton on GPUs, and the choice between them.
 
-from rankgrad.kernels.isotonic import pool_adjacent
+Every loss has an eager form, plain PyTorch, that says what is computed. Where a twin is there for
+the device it is taken by itself; :func:`use` chooses otherwise.
+"""
 
-__all__ = ["pool_adjacent"]
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+
+from rankgrad.kernels import ops
+from rankgrad.kernels.cpu.isotonic import pool_adjacent
+
+Mode = Literal["auto", "eager", "fused"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+__all__ = ["MODES", "Mode", "mode", "ops", "pool_adjacent", "ready", "use", "using"]
+
+_mode: Mode = "auto"
+_DEVICES = {"cpu": ("cpu", "numba"), "cuda": ("gpu", "triton")}
+
+
+def use(mode: Mode) -> None:
+    """Choose how losses are computed from now on.
+
+    ``"auto"``: fused where there is a twin for the device; ``"eager"``: plain PyTorch always;
+    ``"fused"``: like auto, but an error where what the twins need is not installed.
+
+    >>> use("eager")
+    >>> mode()
+    'eager'
+    >>> use("auto")
+    """
+    global _mode
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}; found {mode!r}")
+    _mode = mode
+
+
+def mode() -> Mode:
+    """What :func:`use` chose."""
+    return _mode
+
+
+@contextmanager
+def using(mode: Mode) -> Iterator[None]:
+    """:func:`use` for a while."""
+    before = _mode
+    use(mode)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+def ready(name: str, scores: torch.Tensor) -> bool:
+    """Whether an operation of :mod:`rankgrad.kernels.ops` is to be used on such scores."""
+    if _mode == "eager" or scores.device.type not in _DEVICES:
+        return False
+    room, needed = _DEVICES[scores.device.type]
+    if not _installed(needed):
+        if _mode == "fused":
+            raise RuntimeError(
+                f'kernels.use("fused") on {scores.device.type} needs {needed}, which is not '
+                'installed; kernels.use("auto") works without'
+            )
+        return False
+    if scores.device.type == "cuda" and scores.dtype != torch.float32:
+        return False
+    return _written(name, room)
+
+
+@functools.cache
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@functools.cache
+def _written(name: str, room: str) -> bool:
+    """Whether there is a twin of the operation."""
+    tables: dict[str, Any] = {**ops.LOSSES, **ops.RANKS}
+    module = f"rankgrad.kernels.{room}.{tables[name][0]}"
+    if importlib.util.find_spec(module) is None:
+        return False
+    return hasattr(importlib.import_module(module), name)

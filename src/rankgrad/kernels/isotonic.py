@@ -1,56 +1,74 @@
-"""Isotonic regression by pooling adjacent violators, compiled by Numba where it is installed."""
+"""Isotonic regression of sorted lists: its blocks, and sums over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import importlib
+import importlib.util
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-try:
-    from numba import njit
-except ImportError:  # the same loop, interpreted
-
-    def njit(**_: object) -> Callable[[Function], Function]:  # type: ignore[no-redef]
-        """Numba is not here: leave the function as it is."""
-        return lambda function: function
+from rankgrad import kernels
+from rankgrad.kernels.cpu.isotonic import pool_adjacent
 
 
-@njit(cache=True)
-def pool_adjacent(
-    z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
-) -> None:
-    """Pool adjacent violators: merge neighbouring blocks until their values decrease."""
-    for row in range(z.shape[0]):
-        n = lengths[row]
-        first = np.empty(n + 1, np.int64)
-        left = np.empty(n)  # of z: the block's sum, or log-sum-exp
-        right = np.empty(n)  # the same of w
-        count = 0
-        for i in range(n):
-            first[count], left[count], right[count] = i, z[row, i], w[row, i]
-            size = 1
-            count += 1
-            while count > 1:
-                a, b = count - 2, count - 1
-                size_a = first[b] - first[a]
-                if entropic:
-                    merge = left[a] - right[a] < left[b] - right[b]
-                else:
-                    merge = (left[a] - right[a]) * size < (left[b] - right[b]) * size_a
-                if not merge:
-                    break
-                if entropic:
-                    left[a] = np.logaddexp(left[a], left[b])
-                    right[a] = np.logaddexp(right[a], right[b])
-                else:
-                    left[a] += left[b]
-                    right[a] += right[b]
-                size += size_a
-                count -= 1
-        first[count] = n
-        for block in range(count):
-            for i in range(first[block], first[block + 1]):
-                blocks[row, i] = first[block]
+def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
+    """The blocks of the decreasing isotonic regression of ``z - w``, rows of both descending.
+
+    Args:
+        z: ``[b, n]``.
+        w: ``[b, n]``.
+        lengths: ``[b]``; places past a row's length are blocks of their own.
+        entropic: a block's value is ``LSE(z) - LSE(w)`` instead of the mean of ``z - w``.
+
+    Returns:
+        ``[b, n]``: for each place that of its block's first item.
+
+    >>> z, w = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 0.0]])
+    >>> pool(z, w, torch.tensor([3]), entropic=False)
+    tensor([[0, 0, 0]])
+    """
+    if _on_gpu(z):
+        blocks: Tensor = _twin().pool(z, w, lengths, entropic)
+        return blocks
+    anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
+    found = np.tile(np.arange(z.shape[1]), (len(z), 1))
+    pool_adjacent(anchors, weights, lengths.to("cpu").numpy(), entropic, found)
+    return torch.from_numpy(found).to(z.device)
+
+
+def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
+    """For each item the sum over its block, differentiable.
+
+    >>> block_sums(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 0, 2]]))
+    tensor([[3., 3., 3.]])
+    """
+    if _on_gpu(values):
+        sums: Tensor = _BlockSums.apply(values, blocks)
+        return sums
+    return torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
+
+
+class _BlockSums(torch.autograd.Function):
+    """PyTorch's own sums on a GPU are added up in any order; these always in the same."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:
+        ctx.save_for_backward(blocks)
+        sums: Tensor = _twin().block_sums(values, blocks)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _BlockSums.apply(grad, *ctx.saved_tensors), None
+
+
+def _on_gpu(values: Tensor) -> bool:
+    installed = importlib.util.find_spec("triton") is not None
+    return values.is_cuda and kernels.mode() != "eager" and installed
+
+
+def _twin() -> Any:
+    return importlib.import_module("rankgrad.kernels.gpu.isotonic")

@@ -58,13 +58,23 @@ class Loss(nn.Module):
             return self._reduced(lists)
 
     def _reduced(self, lists: Lists) -> Tensor:
-        if not bool(lists.scores.isfinite().all()):
-            at = tuple((~lists.scores.isfinite()).nonzero()[0].tolist())
-            raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is infinite")
+        if not lists.finite and not torch.compiler.is_compiling():
+            _check_finite(lists)
+        values, defined = self.values(lists)
+        return reduce(values, defined, lists, self.reduction)
+
+    def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        """The loss of each list and whether it is defined, fused where there is such a twin."""
+        found = self.fused(lists)
+        if found is not None:
+            return found
         values, defined = self.per_list(lists)
         # Also a value that does not depend on the scores stays attached to their graph.
-        values = values + 0.0 * lists.scores.sum(-1)
-        return reduce(values, defined, lists, self.reduction)
+        return values + 0.0 * lists.scores.sum(-1), defined
+
+    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+        """The same as :meth:`per_list` by a fused operation, or None where there is none."""
+        return None
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         """The loss of each list, and whether it is defined there."""
@@ -93,6 +103,15 @@ class Loss(nn.Module):
 
 
 losses.accepts = Loss
+
+
+def _check_finite(lists: Lists) -> None:
+    if lists.slots.scores.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    bad = ~lists.scores.isfinite()
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is infinite")
 
 
 def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:

@@ -158,6 +158,11 @@ class LambdaRank(LambdaPairs):
     def lambdas(self, standing: Standing) -> PairWeights:
         return self._swap_costs(standing)
 
+    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
+        if self.metric != "ndcg":
+            return None
+        return "lambdarank", self.k or 0, self.now(self.sigma), self.gain, "", 0.0, False
+
 
 @losses.register("lambdaloss")
 class LambdaLoss(LambdaPairs):
@@ -211,6 +216,12 @@ class LambdaLoss(LambdaPairs):
         self.scheme = scheme
         self.truncation = truncation
         self.mu = mu
+
+    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
+        if self.metric != "ndcg":
+            return None
+        sigma = self.now(self.sigma)
+        return self.scheme, self.k or 0, sigma, self.gain, self.truncation, self.mu, False
 
     def lambdas(self, standing: Standing) -> PairWeights:
         if self.metric in ("ap", "rr"):

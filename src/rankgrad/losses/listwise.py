@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad import kernels
 from rankgrad.lists import (
     Lists,
     Randomness,
@@ -100,6 +101,16 @@ class ListMLE(ListwiseLoss):
         if lists.item_weights is not None:
             terms = terms * lists.item_weights.gather(-1, order)
         return terms.sum(-1), lists.lengths > 1
+
+    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+        if not kernels.ready("listmle", lists.slots.scores):
+            return None
+        seed = None
+        if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
+            device = lists.slots.scores.device
+            generator = self._random.generator(device)
+            seed = torch.empty(1, dtype=torch.int64, device=device).random_(generator=generator)
+        return kernels.ops.loss("listmle", *lists.slots, seed)
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from rankgrad import kernels
 from rankgrad.lists import (
     Lists,
     Reduction,
@@ -61,6 +62,19 @@ class PairwiseLoss(Loss):
         values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, _alike(lists))
         return values, has_pairs(lists.labels, lists.mask)
 
+    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+        found = self.fused_options()
+        if found is None or not kernels.ready("pairs", lists.slots.scores):
+            return None
+        return kernels.ops.loss("pairs", *lists.slots, *found)
+
+    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
+        """The options of the fused operation ``pairs``: kind, k, sigma, gain, truncation, mu, half.
+
+        None where it does not compute this loss.
+        """
+        return None
+
     def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
         if self.k is None:
             return None
@@ -107,6 +121,10 @@ class RankNet(PairwiseLoss):
     def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         return logistic(gaps, self.now(self.sigma))
 
+    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
+        half = self.ties == "half"
+        return "ranknet", self.k or 0, self.now(self.sigma), "", "", 0.0, half
+
     def pair_weights(self, lists: Lists) -> PairWeights:
         weigh = super().pair_weights(lists)
         if self.ties == "skip":
@@ -146,6 +164,9 @@ class Hinge(PairwiseLoss):
         super().__init__(k, reduction=reduction)
         check_positive("margin", margin)
         self.margin = margin
+
+    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
+        return "hinge", self.k or 0, self.margin, "", "", 0.0, False
 
     def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         values = (self.margin - gaps).clamp(min=0.0)

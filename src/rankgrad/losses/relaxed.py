@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rankgrad.lists import Lists, Reduction, check_choice
 from rankgrad.losses.base import Loss, losses
+from rankgrad.losses.fused import through
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
@@ -72,6 +73,12 @@ class RelaxedMetric(Loss):
         value = self.metric.relax(relaxation, lists, self.through, self.now(self.beta), self.expect)
         defined = self.metric.relevant(lists) & (lists.lengths > 1)
         return value if self.metric.lower_is_better else 1 - value, defined
+
+    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+        relaxation = self.relaxation.at(self.progress)
+        if self.through not in (None, relaxation.gives[0]):
+            return None
+        return through(relaxation, self.metric, lists, self.now(self.beta), self.expect)
 
 
 class GridLoss(RelaxedMetric):

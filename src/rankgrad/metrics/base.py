@@ -27,6 +27,9 @@ class SortRelaxation(Protocol):
     @property
     def gives(self) -> tuple[Route, ...]: ...
 
+    @property
+    def stochastic(self) -> bool: ...
+
     def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor: ...
 
     def rank(self, scores: Tensor, mask: Tensor) -> Tensor: ...
@@ -171,7 +174,7 @@ class Metric:
         route = self._route(relaxation, through)
         draws = relaxation.draws(lists.scores, lists.mask)
         samples = len(draws)
-        noisy = _repeat(lists, draws)
+        noisy = _repeat(lists, draws) if relaxation.stochastic else lists
         if route == "ranks":
             if expect == "label":
                 raise ValueError('expect="label" is for relaxations through a permutation')
@@ -259,17 +262,13 @@ class BinaryMetric(Metric):
 
 def _repeat(lists: Lists, draws: Float[Tensor, "samples b n"]) -> Lists:
     """Each sample of the scores with the labels and weights of its own list."""
-    samples, b, n = draws.shape
-    if samples == 1:
-        return Lists(draws[0], lists.labels, lists.mask, lists.item_weights, None, (b,))
+    samples, _, n = draws.shape
     weights = lists.item_weights
-    return Lists(
+    return Lists.padded(
         scores=draws.reshape(-1, n),
         labels=lists.labels.repeat(samples, 1),
         mask=lists.mask.repeat(samples, 1),
         item_weights=None if weights is None else weights.repeat(samples, 1),
-        list_weights=None,
-        shape=(samples * b,),
     )
 
 

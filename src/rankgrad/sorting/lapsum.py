@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import descending, invert
+from rankgrad import kernels
+from rankgrad.lists import descending, invert, rows
 from rankgrad.sorting.base import Relaxation, Route, differentiable_once, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
@@ -44,6 +45,11 @@ class LapSum(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
+        if kernels.ready("lapsum_ranks", scores):
+            fused: Tensor = torch.ops.rankgrad.lapsum_ranks(
+                scores.reshape(-1), mask.reshape(-1), *rows(scores), number(self.temperature)
+            )
+            return fused.reshape(scores.shape)
         ranks: Tensor = _Ranks.apply(scores / number(self.temperature), mask)
         return ranks
 

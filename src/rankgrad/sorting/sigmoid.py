@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import tiles
+from rankgrad import kernels
+from rankgrad.lists import rows, tiles
 from rankgrad.sorting.base import Relaxation, Route, differentiable_once, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
@@ -44,6 +45,11 @@ class SigmoidRanks(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
+        if kernels.ready("sigmoid_ranks", scores):
+            fused: Tensor = torch.ops.rankgrad.sigmoid_ranks(
+                scores.reshape(-1), mask.reshape(-1), *rows(scores), number(self.alpha)
+            )
+            return fused.reshape(scores.shape)
         ranks: Tensor = _SigmoidSums.apply(scores * number(self.alpha), mask)
         return torch.where(mask, ranks + 0.5, 0.0)
 
@@ -55,8 +61,8 @@ class _SigmoidSums(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(scores, mask)
         sums = torch.empty_like(scores)
-        for rows, above in _sigmoids(scores, mask):
-            sums[:, rows] = above.sum(-1)
+        for some, above in _sigmoids(scores, mask):
+            sums[:, some] = above.sum(-1)
         return sums
 
     @staticmethod
@@ -65,15 +71,15 @@ class _SigmoidSums(torch.autograd.Function):
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)
         pull, push = torch.zeros_like(grad), torch.empty_like(grad)
-        for rows, above in _sigmoids(scores, mask):
+        for some, above in _sigmoids(scores, mask):
             slope = above.addcmul_(above, above, value=-1.0)
-            push[:, rows] = slope.sum(-1)
-            pull += slope.mul_(grad[:, rows, None]).sum(1)
+            push[:, some] = slope.sum(-1)
+            pull += slope.mul_(grad[:, some, None]).sum(1)
         return pull - grad * push, None
 
 
 def _sigmoids(scores: Tensor, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """``sigmoid(s_j - s_i)`` for a few items i at a time and all real j."""
     real = mask[:, None, :].to(scores.dtype)
-    for rows in tiles(scores.numel(), scores.shape[-1]):
-        yield rows, (scores[:, None, :] - scores[:, rows, None]).sigmoid_().mul_(real)
+    for some in tiles(scores.numel(), scores.shape[-1]):
+        yield some, (scores[:, None, :] - scores[:, some, None]).sigmoid_().mul_(real)

@@ -27,8 +27,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
-from rankgrad.training import files
+from rankgrad.training import tensors
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.settings import Settings
 
@@ -171,7 +172,7 @@ class RunFolder:
         """Replace ``last/``."""
         with files.folder(self.path / LAST) as place:
             ranker.write(place)
-            files.write_tensors(place / OPTIMIZER, other)
+            tensors.write(place / OPTIMIZER, other)
             files.write(place / STATE, json.dumps(asdict(position)) + "\n")
 
     def checkpoint(self) -> Checkpoint | None:
@@ -179,8 +180,9 @@ class RunFolder:
 
         ``metrics.jsonl`` is cut back to it: a kill may have come between the two.
         """
-        for name in (BEST, LAST):
+        for name in (BEST, LAST, METRICS):
             files.recover(self.path / name)
+            files.clean(self.path / name)  # of a writer that was killed: a run has one at a time
         last = self.path / LAST
         if not last.exists():
             files.write(self.path / METRICS, "")
@@ -191,9 +193,9 @@ class RunFolder:
         best = self.path / BEST / "model.safetensors"
         return Checkpoint(
             position=position,
-            model=files.read_tensors(last / "model.safetensors"),
-            other=files.read_tensors(last / OPTIMIZER),
-            best=files.read_tensors(best) if best.exists() else {},
+            model=tensors.read(last / "model.safetensors"),
+            other=tensors.read(last / OPTIMIZER),
+            best=tensors.read(best) if best.exists() else {},
         )
 
 

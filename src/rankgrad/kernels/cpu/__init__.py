@@ -1,0 +1,1 @@
+"""Twins of the hot paths for CPUs, compiled by Numba."""

@@ -1,0 +1,251 @@
+"""LapSum's soft ranks and their vector-Jacobian product.
+
+Short lists: all pairs. Long lists are sorted and cut into chunks; a chunk needs of another one only
+the sum of its exponentials, seen from its near end, so that pairs are left within chunks alone.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.order import COUNTED, Sorted, sort_lists
+
+_CHUNK = 256
+
+
+def lapsum_ranks(
+    scores: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    temperature: float,
+    order: Sorted | None = None,
+) -> Tensor:
+    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace distribution function; 0 on padding.
+
+    Args:
+        scores: of the slots, and so on as in :mod:`rankgrad.kernels.ops`.
+        mask: None, or False on padding.
+        offsets: where the lists begin and end.
+        longest: the number of slots of the longest list.
+        temperature: τ.
+        order: what :func:`arrange` gave, if it is known already.
+    """
+    order = order or arrange(scores, mask, offsets, longest)
+    return _pass(None, scores, mask, offsets, longest, temperature, order)
+
+
+def lapsum_ranks_vjp(
+    grad: Tensor,
+    scores: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    temperature: float,
+    order: Sorted | None = None,
+) -> Tensor:
+    """``Σ_j (g_j - g_i) exp(-|s_i - s_j| / τ) / 2τ``; 0 on padding."""
+    order = order or arrange(scores, mask, offsets, longest)
+    return _pass(grad, scores, mask, offsets, longest, temperature, order)
+
+
+def arrange(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int) -> Sorted | None:
+    """The lists in order, which both functions need; None where they are too short to be sorted."""
+    return sort_lists(scores, mask, offsets, longest) if longest > COUNTED else None
+
+
+def _pass(
+    grad: Tensor | None,
+    scores: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    temperature: float,
+    order: Sorted | None,
+) -> Tensor:
+    """Ranks, or given the gradient by them the gradient by the scores."""
+    result = torch.empty_like(scores)
+    lists, slots = offsets.numel() - 1, scores.numel()
+    if slots == 0:
+        return result
+    back = grad is not None
+    given = scores if grad is None else grad.contiguous()
+    if order is None:
+        masks = scores if mask is None else mask
+        _pairs[(lists, triton.cdiv(longest, 32))](
+            scores, given, masks, offsets, result, temperature,
+            masked=mask is not None, back=back, height=32, width=64,
+        )  # fmt: skip
+        return result
+    many = slots // _CHUNK + lists + 1
+    chunks = scores.new_empty(6, many)
+    grid = (lists, triton.cdiv(longest, _CHUNK))
+    shape = {"back": back, "chunk": _CHUNK}
+    sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
+    _chunks[grid](*sorted_, **shape)
+    _chunked[grid](*sorted_, result, **shape, width=16)
+    return result
+
+
+@triton.jit
+def _pairs(
+    scores, grads, mask, offsets, result, temperature,
+    masked: tl.constexpr, back: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Some items of a list against all of it."""
+    place = tl.program_id(0)
+    begin = tl.load(offsets + place)
+    count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
+    item = tl.program_id(1) * height + tl.arange(0, height)
+    inside = item < count
+    real = is_real(mask, begin + item, inside, masked)
+    score = tl.load(scores + begin + item, mask=real, other=0.0)
+    grad = score
+    if back:
+        grad = tl.load(grads + begin + item, mask=real, other=0.0)
+    strength = 1.4426950408889634 / temperature
+    total = tl.zeros([height, width], tl.float32)
+    for first in range(0, count, width):
+        column = first + tl.arange(0, width)
+        there = is_real(mask, begin + column, column < count, masked)
+        other = tl.load(scores + begin + column, mask=there, other=float("-inf"))
+        pull = other
+        if back:
+            pull = tl.load(grads + begin + column, mask=there, other=0.0)
+        total += _terms(score, grad, other, pull, strength, back)
+    number = tl.sum(total, 1)
+    number = number / (2.0 * temperature) if back else number + 0.5
+    tl.store(result + begin + item, tl.where(real, number, 0.0), mask=inside)
+
+
+@triton.jit
+def _terms(score, grad, other, pull, strength, back: tl.constexpr):
+    """What the others, -inf for none, add to the ranks of items, or to the gradient."""
+    gap = other[None, :] - score[:, None]
+    near = tl.exp2(tl.abs(gap) * -strength)
+    if back:
+        return near * (pull[None, :] - grad[:, None])
+    else:
+        return tl.where(gap > 0, 1.0 - 0.5 * near, 0.5 * near)
+
+
+@triton.jit
+def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.constexpr):
+    """A chunk of a sorted list: its first slot and chunk, places, scores and gradients."""
+    place = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + place)
+    at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
+    inside = at < tl.load(offsets + place + 1) - begin
+    score = tl.load(ranked + begin + at, mask=inside, other=float("-inf"))
+    real = score > float("-inf")
+    grad = score
+    slot = tl.load(order + begin + at, mask=inside, other=0)
+    if back:
+        grad = tl.load(grads + slot, mask=real, other=0.0)
+    return begin, begin // chunk + place, slot, inside, real, score, grad
+
+
+@triton.jit
+def _chunks(
+    ranked, order, grads, offsets, chunks, temperature, many,
+    back: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """The sums of exponentials of each chunk, seen from below and from above; and its ends."""
+    _, base, _, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, back, chunk)
+    strength = 1.4426950408889634 / temperature
+    if tl.max(inside.to(tl.int32), 0) > 0:
+        top = tl.max(score, 0)
+        low = tl.minimum(tl.min(tl.where(real, score, float("inf")), 0), top)
+        # Nothing but padding: the sums are 0, wherever they are seen from.
+        high = tl.where(top > float("-inf"), top, 0.0)
+        near_end = tl.where(top > float("-inf"), low, 0.0)
+        score = tl.where(real, score, high)
+        over = tl.where(real, tl.exp2((near_end - score) * strength), 0.0)
+        under = tl.where(real, tl.exp2((score - high) * strength), 0.0)
+        mine = chunks + base + tl.program_id(1)
+        tl.store(mine, tl.sum(over, 0))
+        tl.store(mine + many, tl.sum(under, 0))
+        if back:
+            tl.store(mine + 2 * many, tl.sum(over * grad, 0))
+            tl.store(mine + 3 * many, tl.sum(under * grad, 0))
+        tl.store(mine + 4 * many, top)
+        tl.store(mine + 5 * many, low)
+
+
+@triton.jit
+def _chunked(
+    ranked, order, grads, offsets, chunks, temperature, many, result,
+    back: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """The items of a chunk against each other, and against the sums of all other chunks."""
+    begin, base, slot, inside, real, score, grad = _load_chunk(
+        ranked, order, grads, offsets, back, chunk
+    )
+    strength = 1.4426950408889634 / temperature
+    mine = tl.program_id(1)
+    number = tl.zeros([chunk], tl.float32)
+    if tl.max(real.to(tl.int32), 0) > 0:
+        top = tl.load(chunks + base + mine + 4 * many)
+        low = tl.load(chunks + base + mine + 5 * many)
+        count = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, chunk)
+        above, below, above_grad, below_grad = _others(
+            chunks + base, mine, count, top, low, strength, many, back
+        )
+        score = tl.where(real, score, low)
+        grad = tl.where(real, grad, 0.0)
+        from_above = tl.exp2((score - top) * strength)
+        from_below = tl.exp2((low - score) * strength)
+        total = tl.zeros([chunk, width], tl.float32)
+        first = begin + mine.to(tl.int64) * chunk
+        end = tl.load(offsets + tl.program_id(0) + 1)
+        for left in range(0, chunk, width):
+            column = first + left + tl.arange(0, width)
+            there = column < end
+            other = tl.load(ranked + column, mask=there, other=float("-inf"))
+            pull = other
+            if back:
+                which = tl.load(order + column, mask=there, other=0)
+                pull = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
+            total += _terms(score, grad, other, pull, strength, back)
+        number = tl.sum(total, 1)
+        if back:
+            number += from_above * (above_grad - grad * above)
+            number += from_below * (below_grad - grad * below)
+            number = number / (2.0 * temperature)
+        else:
+            number += 0.5 * (from_below * below - from_above * above)
+            number += mine * chunk + 0.5
+    tl.store(result + slot, tl.where(real, number, 0.0), mask=inside)
+
+
+@triton.jit
+def _others(chunks, mine, count, top, low, strength, many, back: tl.constexpr):
+    """The sums of exponentials over the chunks above and below, seen from the ends of this one."""
+    above = tl.zeros([512], tl.float64)
+    below = tl.zeros([512], tl.float64)
+    above_grad = tl.zeros([512], tl.float64)
+    below_grad = tl.zeros([512], tl.float64)
+    for left in range(0, count, 512):
+        other = left + tl.arange(0, 512)
+        over, under = other < mine, (other > mine) & (other < count)
+        from_above = tl.load(chunks + 5 * many + other, mask=over, other=float("inf"))
+        from_below = tl.load(chunks + 4 * many + other, mask=under, other=float("-inf"))
+        from_above = tl.exp2((top - from_above) * strength)
+        from_below = tl.exp2((from_below - low) * strength)
+        above += from_above * tl.load(chunks + other, mask=over, other=0.0)
+        below += from_below * tl.load(chunks + many + other, mask=under, other=0.0)
+        if back:
+            above_grad += from_above * tl.load(chunks + 2 * many + other, mask=over, other=0.0)
+            below_grad += from_below * tl.load(chunks + 3 * many + other, mask=under, other=0.0)
+    return (
+        tl.sum(above, 0).to(tl.float32),
+        tl.sum(below, 0).to(tl.float32),
+        tl.sum(above_grad, 0).to(tl.float32),
+        tl.sum(below_grad, 0).to(tl.float32),
+    )

@@ -1,0 +1,48 @@
+"""What the kernels of linear metrics share (see :mod:`rankgrad.metrics.linear`)."""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def is_real(mask, slot, inside, masked: tl.constexpr):
+    """Which slots hold an item: those inside the list that are not padding."""
+    if masked:
+        return inside & (tl.load(mask + slot, mask=inside, other=0) != 0)
+    else:
+        return inside
+
+
+@triton.jit
+def discount(rank, metric: tl.constexpr, persistence):
+    """What a rank is worth, from 1 on, as a number."""
+    if metric == "ndcg" or metric == "dcg":
+        return 1.0 / tl.log2(1.0 + rank)
+    elif metric == "rbp":
+        return (1.0 - persistence) * tl.exp2((rank - 1.0) * tl.log2(persistence))
+    elif metric == "arp":
+        return rank
+    else:
+        return rank * 0.0 + 1.0
+
+
+@triton.jit
+def beyond(length, k, metric: tl.constexpr):
+    """What every rank past the cutoff is worth: ARP counts it as k + 1, if there is one."""
+    if metric == "arp":
+        return tl.where((k > 0) & (length > k), k + 1.0, 0.0)
+    else:
+        return 0.0
+
+
+@triton.jit
+def as_loss(value, length, k, scale, metric: tl.constexpr):
+    """The loss of a list from its sum of gain × (discount - beyond), normalised; 0 if undefined."""
+    if metric == "arp":
+        return tl.where(scale > 0, value + beyond(length, k, metric), 0.0)
+    else:
+        return tl.where(scale > 0, 1.0 - value, 0.0)

@@ -1,0 +1,100 @@
+"""Long lists in descending order of their scores, and their groups of tied items."""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.linear import is_real
+
+COUNTED = 8192  # lists of up to so many slots are not sorted: pairs are counted instead
+_TILE = 1024
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Slots by list and descending score, ties in input order, padding last in its list.
+
+    Args:
+        scores: in this order; -inf on padding.
+        slots: which slot stands where.
+    """
+
+    scores: Tensor
+    slots: Tensor
+
+
+def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int) -> Sorted:
+    """Sort every list, without asking the device for their lengths."""
+    lists, slots = offsets.numel() - 1, scores.numel()
+    even = slots == lists * longest
+    grid = (lists, triton.cdiv(longest, _TILE))
+    cleaned = torch.empty_like(scores)
+    keys = torch.empty(0 if even else slots, dtype=torch.int64, device=scores.device)
+    _keys[grid](
+        scores, scores if mask is None else mask, offsets, cleaned, keys,
+        masked=mask is not None, even=even, tile=_TILE,
+    )  # fmt: skip
+    if even:
+        ranked, order = cleaned.view(lists, longest).sort(dim=-1, descending=True, stable=True)
+        if lists > 1:
+            order = order + offsets[:-1, None]
+        return Sorted(ranked.view(-1), order.view(-1))
+    order = keys.sort(stable=True).indices
+    return Sorted(cleaned[order], order)
+
+
+@triton.jit
+def _keys(
+    scores, mask, offsets, cleaned, keys,
+    masked: tl.constexpr, even: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """Scores with -inf on padding and one zero; or whole numbers that sort by list, then score."""
+    place = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    slot = begin + tl.program_id(1) * tile + tl.arange(0, tile)
+    inside = slot < end
+    real = is_real(mask, slot, inside, masked)
+    score = tl.load(scores + slot, mask=real, other=float("-inf"))
+    score = tl.where(score == 0, 0.0, score)
+    tl.store(cleaned + slot, score, mask=inside)
+    if not even:
+        bits = score.to(tl.int32, bitcast=True)
+        # Negative numbers are larger the smaller they are; the complement turns the order around.
+        rising = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        falling = (-1 - rising).to(tl.int64) + 2147483648
+        tl.store(keys + slot, place * 4294967296 + falling, mask=inside)
+
+
+@triton.jit
+def tie_start(ranked, begin, at, score, tied, steps):
+    """The first place with the same score, for tied items in sorted order; else their own."""
+    low, high = tl.where(tied, begin, at), at
+    if tl.max(tied.to(tl.int32), 0) > 0:
+        for _ in range(steps):
+            middle = (low + high) // 2
+            other = tl.load(ranked + middle, mask=tied, other=0.0)
+            above = tied & (low < high) & (other > score)
+            low, high = tl.where(above, middle + 1, low), tl.where(above, high, middle)
+            high = tl.maximum(low, high)
+    return low
+
+
+@triton.jit
+def tie_end(ranked, end, at, score, tied, steps):
+    """One past the last place with the same score."""
+    low, high = at + 1, tl.where(tied, end, at + 1)
+    if tl.max(tied.to(tl.int32), 0) > 0:
+        for _ in range(steps):
+            middle = (low + high) // 2
+            other = tl.load(ranked + middle, mask=tied & (low < high), other=0.0)
+            same = tied & (low < high) & (other == score)
+            low, high = tl.where(same, middle + 1, low), tl.where(same, high, middle)
+            high = tl.maximum(low, high)
+    return low

@@ -1,0 +1,262 @@
+"""What an item is worth and what a list is divided by, for the metrics of the fused losses.
+
+The pair loops and the launchers here are what the other modules of this room build on.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+#: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
+EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
+#: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
+IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
+
+COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
+_ONE_BLOCK = 256  # slots up to which one program does a whole list
+_ROWS = 64
+_SPAN = 4096  # sorted gains one program adds up
+
+
+def prepare(
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    metric: str,
+    k: int,
+    gain: str,
+    threshold: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gains of the items and what their sum is divided by.
+
+    Args:
+        labels: of the slots, and so on as in :mod:`rankgrad.kernels.ops`.
+        mask: None, or False on padding.
+        weights: None, or one per slot.
+        offsets: where the lists begin and end.
+        longest: the number of slots of the longest list.
+        metric: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``.
+        k: cutoff, 0 for none.
+        gain: ``exponential`` or ``linear``, for ndcg and dcg.
+        threshold: the label from which an item is relevant, for binary metrics.
+
+    Returns:
+        gains ``[slots]``: weighted, 0 on padding; scale ``[b]``: one over the norm, 0 where that is
+        0; lengths ``[b]`` int32: the real items; defined ``[b]`` bool: two items or more, one of
+        them worth something.
+    """
+    lists = offsets.shape[0] - 1
+    kind, norm = gain_kind(metric, gain), norm_kind(metric, k)
+    gains = torch.empty_like(labels)
+    scale = labels.new_empty(lists)
+    lengths = torch.empty(lists, dtype=torch.int32, device=labels.device)
+    defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
+    if lists == 0:
+        return gains, scale, lengths, defined
+    if norm == IDEAL and longest > COUNTED:
+        blocks = triton.cdiv(longest, _SPAN)
+        ranked = labels.new_empty(lists, longest)
+        parts = labels.new_empty(lists, blocks, 4)
+        _lay_out[(lists, blocks)](
+            labels, presence(mask, labels), presence(weights, labels), offsets, threshold,
+            gains, ranked, parts, longest, kind, mask is not None, weights is not None,
+            _SPAN, num_warps=8,
+        )  # fmt: skip
+        _add_ideal[(lists, blocks)](
+            ranked.sort(dim=-1, descending=True).values, parts, longest, k, _SPAN, num_warps=8
+        )
+    else:
+        rows = max(16, triton.next_power_of_2(longest)) if longest <= _ONE_BLOCK else _ROWS
+        blocks = max(1, triton.cdiv(longest, rows))
+        parts = labels.new_empty(lists, blocks, 4)
+        _count[(lists, blocks)](
+            labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
+            gains, parts, kind, norm == IDEAL, mask is not None, weights is not None,
+            rows, 32 if rows > 64 else 64, num_warps=8 if rows > 64 else 4,
+        )  # fmt: skip
+    _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
+    return gains, scale, lengths, defined
+
+
+def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
+    """An optional tensor, or another in its place that will not be read."""
+    return stand_in if optional is None else optional
+
+
+def gain_kind(metric: str, gain: str) -> int:
+    """Which of the three gains a metric has."""
+    if metric in ("ndcg", "dcg"):
+        return EXPONENTIAL if gain == "exponential" else LINEAR
+    return LINEAR if metric == "arp" else BINARY
+
+
+def norm_kind(metric: str, k: int) -> int:
+    """Which of the five norms a metric has."""
+    if metric == "precision":
+        return CUTOFF if k else LENGTH
+    return {"ndcg": IDEAL, "dcg": ONE, "rbp": ONE, "recall": SUM, "arp": SUM}[metric]
+
+
+@triton.jit
+def load_real(mask, at, inside, MASKED: tl.constexpr):
+    """Which of these slots hold real items."""
+    if MASKED:
+        return tl.load(mask + at, mask=inside, other=0) != 0
+    else:
+        return inside
+
+
+@triton.jit
+def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr):
+    """The weighted gains of real items; -1 on padding, less than any."""
+    label = tl.load(labels + at, mask=real, other=0.0)
+    if KIND == 0:
+        gain = tl.exp2(label) - 1.0
+    elif KIND == 1:
+        gain = label
+    else:
+        gain = tl.where(label >= threshold, 1.0, 0.0)
+    if WEIGHTED:
+        gain *= tl.load(weights + at, mask=real, other=0.0)
+    return tl.where(real, gain, -1.0)
+
+
+@triton.jit
+def discount(position):
+    """``1 / log2(1 + r)`` at the 0-based position r - 1."""
+    return 1.0 / tl.log2(position + 2.0)
+
+
+@triton.jit
+def _parts(parts, at, ideal, gain, real):
+    """Write what a block adds to its list: ideal DCG, gains, items, items that count."""
+    worth = tl.where(real, gain, 0.0)
+    tl.store(parts + at * 4, ideal)
+    tl.store(parts + at * 4 + 1, tl.sum(worth, 0))
+    tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
+    tl.store(parts + at * 4 + 3, tl.sum((worth > 0).to(tl.float32), 0))
+
+
+@triton.jit(do_not_specialize=["k"])
+def _count(
+    labels, mask, weights, offsets, threshold, k, gains, parts,
+    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Gains of a block of rows and their part of the ideal DCG, each row's place being counted."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    first = block * ROWS
+    row = first + tl.arange(0, ROWS)
+    inside = row < slots
+    real = load_real(mask, start + row, inside, MASKED)
+    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
+    ideal = 0.0
+    if IDEAL:
+        ahead = tl.zeros([ROWS], tl.int32)
+        for left in range(0, slots, COLUMNS):
+            column = left + tl.arange(0, COLUMNS)
+            other_real = load_real(mask, start + column, column < slots, MASKED)
+            other = load_gains(
+                labels, weights, start + column, other_real, threshold, KIND, WEIGHTED
+            )
+            if left + COLUMNS <= first:  # equal gains go by place
+                before = other[None, :] >= gain[:, None]
+            elif left >= first + ROWS:
+                before = other[None, :] > gain[:, None]
+            else:
+                earlier = column[None, :] < row[:, None]
+                before = (other[None, :] > gain[:, None]) | (
+                    (other[None, :] == gain[:, None]) & earlier
+                )
+            ahead += tl.sum(before.to(tl.int32), 1)
+        counted = real & ((k == 0) | (ahead < k))
+        ideal = tl.sum(tl.where(counted, gain * discount(ahead.to(tl.float32)), 0.0), 0)
+    _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+
+
+@triton.jit(do_not_specialize=["longest"])
+def _lay_out(
+    labels, mask, weights, offsets, threshold, gains, ranked, parts, longest,
+    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Gains of a span of a list, and a copy of them in its row of what will be sorted."""
+    at_list = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = block * SPAN + tl.arange(0, SPAN)
+    inside = row < slots
+    real = load_real(mask, start + row, inside, MASKED)
+    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    worth = tl.where(real, gain, 0.0)
+    tl.store(gains + start + row, worth, mask=inside)
+    tl.store(ranked + at_list * longest + row, worth, mask=row < longest)
+    _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
+
+
+@triton.jit(do_not_specialize=["longest", "k"])
+def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:
+    """The part of a span of sorted gains in the ideal DCG."""
+    at_list = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    position = block * SPAN + tl.arange(0, SPAN)
+    inside = (position < longest) & ((k == 0) | (position < k))
+    gain = tl.load(ranked + at_list * longest + position, mask=inside, other=0.0)
+    ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
+    tl.store(parts + (at_list * tl.num_programs(1) + block) * 4, ideal)
+
+
+@triton.jit
+def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
+    """The ideal DCG, sum of gains, number of items, and of those that count, of one list."""
+    ideal = tl.zeros([WIDTH], tl.float32)
+    total = tl.zeros([WIDTH], tl.float32)
+    items = tl.zeros([WIDTH], tl.float32)
+    counting = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, blocks, WIDTH):
+        block = left + tl.arange(0, WIDTH)
+        at = parts + (at_list * blocks + block) * 4
+        ideal += tl.load(at, mask=block < blocks, other=0.0)
+        total += tl.load(at + 1, mask=block < blocks, other=0.0)
+        items += tl.load(at + 2, mask=block < blocks, other=0.0)
+        counting += tl.load(at + 3, mask=block < blocks, other=0.0)
+    return tl.sum(ideal, 0), tl.sum(total, 0), tl.sum(items, 0), tl.sum(counting, 0)
+
+
+@triton.jit
+def scale_of(ideal, total, items, k, NORM: tl.constexpr):
+    """One over the norm, 0 where that is 0."""
+    if NORM == 0:
+        norm = ideal
+    elif NORM == 1:
+        norm = ideal * 0.0 + 1.0
+    elif NORM == 2:
+        norm = ideal * 0.0 + k
+    elif NORM == 3:
+        norm = items
+    else:
+        norm = total
+    return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+
+
+@triton.jit(do_not_specialize=["blocks", "k"])
+def _finish(
+    parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
+) -> None:
+    """Add up the blocks of a list."""
+    at_list = tl.program_id(0)
+    ideal, total, items, counting = list_sums(parts, at_list, blocks, WIDTH)
+    tl.store(scale + at_list, scale_of(ideal, total, items, k, NORM))
+    tl.store(lengths + at_list, items.to(tl.int32))
+    tl.store(defined + at_list, (counting > 0) & (items > 1))

@@ -1,0 +1,394 @@
+"""Linear metrics through relaxed ranks, and sigmoid ranks (Qin et al. 2010), in tiles of pairs."""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import importlib
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.prepare import (
+    IDEAL,
+    gain_kind,
+    list_sums,
+    load_gains,
+    load_real,
+    norm_kind,
+    prepare,
+    presence,
+    scale_of,
+)
+
+_COLUMNS = 32
+_SPAN = 1024
+_LOG2E = math.log2(math.e)
+
+Losses = tuple[Tensor, Tensor, Tensor]
+
+
+def through_ranks(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    relaxation: str,
+    sharpness: float,
+    beta: float,
+    metric: str,
+    k: int,
+    gain: str,
+    threshold: float,
+    persistence: float,
+) -> Losses:
+    """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`).
+
+    The first pass over the pairs gives every rank with the slope of the metric there, and counts
+    the place of every item in the ideal order; the second one gives the slopes by scores.
+    """
+    lists = offsets.shape[0] - 1
+    values = scores.new_empty(lists)
+    slopes = torch.empty_like(scores)
+    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    if lists == 0:
+        return values, slopes, defined
+    if relaxation == "lapsum":
+        return _through_lapsum(
+            scores, labels, mask, weights, offsets, longest, 1 / sharpness, beta, metric, k, gain,
+            threshold, persistence,
+        )  # fmt: skip
+    rows = _rows(longest)
+    blocks = max(1, triton.cdiv(longest, rows))
+    pulls = torch.empty_like(scores)
+    parts = scores.new_empty(lists, blocks, 4)
+    earned = scores.new_empty(lists, blocks)
+    norm = norm_kind(metric, k)
+    mask_, weights_ = presence(mask, scores), presence(weights, scores)
+    _rank[(lists, blocks)](
+        scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
+        k, threshold, beta, persistence, _curve(metric), gain_kind(metric, gain), norm == IDEAL,
+        k > 0, mask is not None, weights is not None, rows, _COLUMNS, num_warps=rows // 16,
+    )  # fmt: skip
+    _pull[(lists, blocks)](
+        scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
+        values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
+        metric == "arp", True, mask is not None, rows, _COLUMNS, num_warps=rows // 16,
+    )  # fmt: skip
+    return values, slopes, defined
+
+
+def sigmoid_ranks(
+    scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int, alpha: float
+) -> Tensor:
+    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every slot i, 0 on padding."""
+    ranks = torch.empty_like(scores)
+    lists, rows = offsets.shape[0] - 1, _rows(longest)
+    if lists == 0:
+        return ranks
+    grid = (lists, max(1, triton.cdiv(longest, rows)))
+    _rank[grid](
+        scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
+        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, rows, _COLUMNS,
+        num_warps=rows // 16,
+    )  # fmt: skip
+    return ranks
+
+
+def sigmoid_ranks_vjp(
+    grad: Tensor,
+    scores: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    alpha: float,
+) -> Tensor:
+    """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every slot i, 0 on padding."""
+    slopes = torch.empty_like(scores)
+    lists, rows = offsets.shape[0] - 1, _rows(longest)
+    if lists == 0:
+        return slopes
+    blocks = max(1, triton.cdiv(longest, rows))
+    _pull[(lists, blocks)](
+        scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
+        scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
+        rows, _COLUMNS, num_warps=rows // 16,
+    )  # fmt: skip
+    return slopes
+
+
+def _through_lapsum(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    temperature: float,
+    beta: float,
+    metric: str,
+    k: int,
+    gain: str,
+    threshold: float,
+    persistence: float,
+) -> Losses:
+    lapsum = importlib.import_module("rankgrad.kernels.gpu.lapsum")
+    ranks = lapsum.lapsum_ranks(scores, mask, offsets, longest, temperature)
+    gains, scale, lengths, defined = prepare(
+        labels, mask, weights, offsets, longest, metric, k, gain, threshold
+    )
+    lists, blocks = len(scale), max(1, triton.cdiv(longest, _SPAN))
+    pulls = torch.empty_like(scores)
+    earned = scores.new_empty(lists, blocks)
+    values = torch.empty_like(scale)
+    sign = 1.0 if metric == "arp" else -1.0
+    _earn[(lists, blocks)](
+        ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
+        _curve(metric), k > 0, _SPAN, num_warps=4,
+    )  # fmt: skip
+    _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
+    slopes = lapsum.lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature)
+    return values, slopes, defined
+
+
+#: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r; or none.
+_LOGARITHM, _FLAT, _GEOMETRIC, _RANK, _NONE = 0, 1, 2, 3, 4
+
+
+def _curve(metric: str) -> int:
+    flat = {"precision": _FLAT, "recall": _FLAT, "rbp": _GEOMETRIC, "arp": _RANK}
+    return flat.get(metric, _LOGARITHM)
+
+
+def _rows(longest: int) -> int:
+    """Items of a tile that a program takes: fewer where lists are short, to busy the machine."""
+    return 32 if longest <= 512 else 64
+
+
+@triton.jit
+def _worth(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
+    """What a relaxed rank is worth, and its slope."""
+    if CURVE == 0:
+        logarithm = tl.log2(1.0 + rank)
+        worth = 1.0 / logarithm
+        slope = -1.4426950408889634 * worth * worth / (1.0 + rank)
+    elif CURVE == 1:
+        worth = rank * 0.0 + 1.0
+        slope = rank * 0.0
+    elif CURVE == 2:
+        rate = tl.log2(rank * 0.0 + persistence)
+        worth = (1.0 - persistence) * tl.exp2((rank - 1.0) * rate)
+        slope = worth * rate * 0.6931471805599453
+    else:
+        worth = rank
+        slope = rank * 0.0 + 1.0
+    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics worth nothing
+        beyond = rank * 0.0
+        if CURVE == 3:
+            beyond += k + 1.0
+        inner = 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * beta * (k + 0.5 - rank)))
+        # 1 - inner, without its cancellation
+        outer = 1.0 / (1.0 + tl.exp2(1.4426950408889634 * beta * (k + 0.5 - rank)))
+        whole = length <= k
+        slope = tl.where(whole, slope, inner * slope - beta * inner * outer * (worth - beyond))
+        worth = tl.where(whole, worth, inner * worth + outer * beyond)
+    return worth, slope
+
+
+@triton.jit
+def _load_scores(scores, at, real):
+    """Scores; minus infinity on padding, which is ahead of nothing."""
+    return tl.load(scores + at, mask=real, other=float("-inf"))
+
+
+@triton.jit
+def _centre(score, real, steepness):
+    """A middle of the scores of a block, and whether they all lie near it.
+
+    If so, ``sigmoid(s_j - s_i) = e_j / (e_i + e_j)`` with exponentials of the items alone.
+    """
+    low = tl.min(tl.where(real, score, float("inf")), 0)
+    high = tl.max(tl.where(real, score, float("-inf")), 0)
+    middle = tl.where(high >= low, low + 0.5 * (high - low), 0.0)
+    return middle, (high - low) * steepness <= 116.0
+
+
+@triton.jit
+def _power(score, middle, steepness):
+    """``exp(α (s - middle))``, kept inside what float32 holds; 0 on padding."""
+    power = (score - middle) * steepness
+    near = tl.exp2(tl.minimum(tl.maximum(power, -122.0), 122.0))
+    return tl.where(score == float("-inf"), 0.0, near)
+
+
+@triton.jit(do_not_specialize=["k"])
+def _rank(
+    scores, labels, mask, weights, offsets, steepness, out, parts, earned,
+    k, threshold, beta, persistence,
+    CURVE: tl.constexpr, KIND: tl.constexpr, IDEAL: tl.constexpr, CUT: tl.constexpr,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Ranks of a block of items; what they earn, its slope, and what they would ideally earn."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    first = block * ROWS
+    row = first + tl.arange(0, ROWS)
+    inside = row < slots
+    real = load_real(mask, start + row, inside, MASKED)
+    score = tl.load(scores + start + row, mask=real, other=0.0)
+    middle, near = _centre(score, real, steepness)
+    own = tl.where(near, _power(score, middle, steepness), 1.0)
+    if CURVE < 4:
+        gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    above = tl.zeros([ROWS, COLUMNS], tl.float32)
+    ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+    items = tl.zeros([COLUMNS], tl.int32)
+    last = tl.where(first < slots, slots, 0)  # nothing to do past the list's end
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        there = load_real(mask, start + column, column < slots, MASKED)
+        other = _load_scores(scores, start + column, there)
+        if near:
+            power = _power(other, middle, steepness)
+            root = tl.math.rsqrt(own[:, None] + power[None, :])
+            above += (power[None, :] * root) * root
+        else:
+            gap = (other[None, :] - score[:, None]) * steepness
+            small = tl.exp2(-tl.abs(gap))
+            root = tl.math.rsqrt(1.0 + small)
+            above += tl.where(gap >= 0, 1.0, small) * root * root
+        if MASKED:
+            items += there.to(tl.int32)
+        if IDEAL:
+            gains = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
+            if left + COLUMNS <= first:  # equal gains go by place
+                ahead += (gains[None, :] >= gain[:, None]).to(tl.int32)
+            elif left >= first + ROWS:
+                ahead += (gains[None, :] > gain[:, None]).to(tl.int32)
+            else:
+                tied = (gains[None, :] == gain[:, None]) & (column[None, :] < row[:, None])
+                ahead += ((gains[None, :] > gain[:, None]) | tied).to(tl.int32)
+    rank = 0.5 + tl.sum(above, 1)
+    if CURVE == 4:
+        tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
+    else:
+        length = slots
+        if MASKED:
+            length = tl.sum(items, 0)
+        worth, slope = _worth(rank, length, k, beta, persistence, CURVE, CUT)
+        value = tl.where(real, gain, 0.0)
+        tl.store(out + start + row, tl.where(real, value * slope, 0.0), mask=inside)
+        ideal = 0.0
+        if IDEAL:
+            place = tl.sum(ahead, 1)
+            best = value / tl.log2(place.to(tl.float32) + 2.0)
+            if CUT:
+                best = tl.where(place < k, best, 0.0)
+            ideal = tl.sum(best, 0)
+        at = at_list * tl.num_programs(1) + block
+        tl.store(earned + at, tl.sum(tl.where(real, value * worth, 0.0), 0))
+        tl.store(parts + at * 4, ideal)
+        tl.store(parts + at * 4 + 1, tl.sum(value, 0))
+        tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
+        tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
+
+
+@triton.jit(do_not_specialize=["k", "blocks"])
+def _pull(
+    scores, mask, offsets, steepness, pulls, slopes, parts, earned, values, defined,
+    k, sharpness, blocks,
+    NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """The pull on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = block * ROWS + tl.arange(0, ROWS)
+    inside = row < slots
+    real = load_real(mask, start + row, inside, MASKED)
+    score = tl.load(scores + start + row, mask=real, other=0.0)
+    pull = tl.load(pulls + start + row, mask=real, other=0.0)
+    middle, near = _centre(score, real, steepness)
+    own = tl.where(near, _power(score, middle, steepness), 1.0)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    last = tl.where(block * ROWS < slots, slots, 0)
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        there = load_real(mask, start + column, column < slots, MASKED)
+        other = _load_scores(scores, start + column, there)
+        pulled = tl.load(pulls + start + column, mask=there, other=0.0)
+        if near:
+            power = _power(other, middle, steepness)
+            root = tl.math.rsqrt(own[:, None] + power[None, :])
+            over = root * root
+            total += (pulled[None, :] - pull[:, None]) * ((power[None, :] * over) * over)
+        else:
+            small = tl.exp2(-tl.abs((other[None, :] - score[:, None]) * steepness))
+            root = tl.math.rsqrt(1.0 + small)
+            over = root * root
+            total += (pulled[None, :] - pull[:, None]) * (small * over * over)
+    slope = tl.sum(total, 1) * own * sharpness
+    if LOSS:
+        ideal, gains, items, counting = list_sums(parts, at_list, blocks, 128)
+        scale = scale_of(ideal, gains, items, k, NORM)
+        counts = (counting > 0) & (items > 1)
+        slope = tl.where(counts, slope * scale, 0.0)
+        if block == 0:
+            value = _sum_of(earned, at_list, blocks, 128) * scale
+            if not LOWER:
+                value = 1.0 - value
+            tl.store(values + at_list, tl.where(counts, value, 0.0))
+            tl.store(defined + at_list, counts)
+    tl.store(slopes + start + row, tl.where(real, slope, 0.0), mask=inside)
+
+
+@triton.jit
+def _sum_of(terms, at_list, blocks, WIDTH: tl.constexpr):
+    """The sum of the blocks of a list."""
+    total = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, blocks, WIDTH):
+        block = left + tl.arange(0, WIDTH)
+        total += tl.load(terms + at_list * blocks + block, mask=block < blocks, other=0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit(do_not_specialize=["k"])
+def _earn(
+    ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
+    CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """What a span of ranked items earns, and the slope of the loss by their ranks."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = block * SPAN + tl.arange(0, SPAN)
+    inside = row < slots
+    gain = tl.load(gains + start + row, mask=inside, other=0.0)
+    rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
+    length = tl.load(lengths + at_list)
+    worth, slope = _worth(rank, length, k, beta, persistence, CURVE, CUT)
+    share = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
+    tl.store(pulls + start + row, gain * slope * share, mask=inside)
+    tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * worth, 0))
+
+
+@triton.jit(do_not_specialize=["blocks"])
+def _total(
+    earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
+) -> None:
+    """The loss of a list."""
+    at_list = tl.program_id(0)
+    value = _sum_of(earned, at_list, blocks, WIDTH) * tl.load(scale + at_list)
+    if not LOWER:
+        value = 1.0 - value
+    tl.store(values + at_list, tl.where(tl.load(defined + at_list) != 0, value, 0.0))

@@ -1,0 +1,205 @@
+"""The fused operations, entered with PyTorch, so that autograd and ``torch.compile`` know them.
+
+All take lists as *slots*, flat memory in which list ``b`` is ``offsets[b]:offsets[b + 1]``. Padded
+``[b, n]`` tensors are slots as they lie, with ``offsets = 0, n, 2n, ...`` and a ``mask`` that is
+False on padding. ``longest`` is the number of slots of the longest list, known on the host, so that
+nothing waits for the device. Labels and weights are of the scores' type; what padding holds is
+never looked at.
+
+An operation of a loss gives, in one pass, for each list its value and whether the loss is defined
+there, and for each slot the derivative of its list's value (0 on padding, and throughout lists on
+which the loss is undefined): the way back is one product.
+
+A metric is said by ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``),
+``k`` (0 for none), ``gain`` (``exponential`` or ``linear``), ``threshold`` and ``persistence``, as
+in :mod:`rankgrad.metrics`, whose eager forms say what is computed here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SLOTS = "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int longest"
+_METRIC = "str metric, int k, str gain, float threshold, float persistence"
+_VALUES = "(Tensor values, Tensor slopes, Tensor defined)"
+
+#: Losses: each gives values [b], slopes [slots] and defined [b]. In which module the twins stand.
+LOSSES = {
+    # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha) or "lapsum" (1 / τ).
+    "through_ranks": (
+        "ranks",
+        f"({_SLOTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
+    ),
+    # 1 - metric through the rows of a relaxed permutation: "neuralsort" or "softsort".
+    "through_rows": (
+        "rows",
+        f"({_SLOTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
+    ),
+    # The same through NeuralSort with Sinkhorn scaling.
+    "through_sinkhorn": (
+        "sinkhorn",
+        f"({_SLOTS}, float temperature, int iterations, float tolerance, bool transposed, "
+        f"{_METRIC}) -> {_VALUES}",
+    ),
+    # The same through SmoothI's indicators, stop-gradient; expect "gain" or "label".
+    "through_smoothi": (
+        "smoothi",
+        f"({_SLOTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
+    ),
+    # Sums over pairs: "ranknet", "hinge" (sigma is the margin), "lambdarank", "ndcg_loss1",
+    # "ndcg_loss2" or "ndcg_loss2++", for NDCG. Half: RankNet's pairs of equal labels, too.
+    "pairs": (
+        "pairs",
+        f"({_SLOTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half) "
+        f"-> {_VALUES}",
+    ),
+    # ListMLE; ties in labels by a hash of the seed (one int64 on the device) and the place of the
+    # item among the real ones, or in input order without a seed.
+    "listmle": ("listmle", f"({_SLOTS}, Tensor? seed) -> {_VALUES}"),
+}
+
+#: Relaxed ranks [slots], 0 on padding, and the vector-Jacobian product by scores.
+RANKS = {
+    "sigmoid_ranks": (
+        "ranks",
+        "(Tensor scores, Tensor? mask, Tensor offsets, int longest, float alpha) -> Tensor",
+        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int longest, float alpha) "
+        "-> Tensor",
+    ),
+    "lapsum_ranks": (
+        "lapsum",
+        "(Tensor scores, Tensor? mask, Tensor offsets, int longest, float temperature) -> Tensor",
+        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int longest, "
+        "float temperature) -> Tensor",
+    ),
+}
+
+_library = torch.library.Library("rankgrad", "DEF")
+
+
+class _Twin:
+    """The twin of an operation on a kind of device, imported when it is first needed."""
+
+    def __init__(self, name: str, module: str, room: str) -> None:
+        self.name, self.place = name, f"rankgrad.kernels.{room}.{module}"
+        self.found: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.found is None:
+            self.found = getattr(importlib.import_module(self.place), self.name)
+        return self.found(*arguments)
+
+
+_twins: dict[tuple[str, str], _Twin] = {}
+
+
+def _enter(name: str, module: str, schema: str) -> None:
+    _library.define(name + schema)
+    for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
+        twin = _twins[name, device] = _Twin(name, module, room)
+        _library.impl(name, twin.__call__, device.upper())
+
+
+def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Values and defined of one of :data:`LOSSES`.
+
+    The same as ``torch.ops.rankgrad.NAME``, without the way through PyTorch's registry where nobody
+    looks on: that costs as much as a small loss itself.
+    """
+    if torch.compiler.is_compiling():
+        values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
+        return values, defined
+    found: tuple[Tensor, Tensor] = _Direct.apply(name, *arguments)
+    return found
+
+
+class _Direct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
+        values, slopes, defined = _twins[name, arguments[0].device.type](*arguments)
+        ctx.save_for_backward(slopes, arguments[4])
+        ctx.longest, ctx.inputs = arguments[5], len(arguments)
+        ctx.mark_non_differentiable(defined)
+        ctx.set_materialize_grads(False)
+        return values, defined
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        spread = None
+        if grad is not None:
+            _only_once()
+            slopes, offsets = ctx.saved_tensors
+            spread = _twins["spread", slopes.device.type](grad, slopes, offsets, ctx.longest)
+        return (None, spread, *[None] * (ctx.inputs - 1))
+
+
+def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    lists = arguments[3].shape[0] - 1
+    values = scores.new_empty(lists)
+    return values, torch.empty_like(scores), torch.empty_like(values, dtype=torch.bool)
+
+
+def _keep_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[1], inputs[4])
+    ctx.longest, ctx.inputs = inputs[5], len(inputs)
+    ctx.mark_non_differentiable(output[1], output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _spread_back(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    slopes, offsets = ctx.saved_tensors
+    spread = None
+    if grad is not None:
+        _only_once()
+        spread = torch.ops.rankgrad.spread(grad, slopes, offsets, ctx.longest)
+    return (spread, *[None] * (ctx.inputs - 1))
+
+
+def _only_once() -> None:
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError("rankgrad's losses and relaxations can be differentiated once only")
+
+
+for _name, (_module, _schema) in LOSSES.items():
+    _enter(_name, _module, _schema)
+    torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _spread_back, setup_context=_keep_slopes, lib=_library
+    )
+
+
+def _rank_gradient(name: str) -> Any:
+    def back(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        _only_once()
+        scores, mask, offsets = ctx.saved_tensors
+        product = getattr(torch.ops.rankgrad, f"{name}_vjp")
+        return product(grad, scores, mask, offsets, *ctx.rest), None, None, None, None
+
+    return back
+
+
+def _keep_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+    ctx.rest = inputs[3:]
+
+
+for _name, (_module, _schema, _product) in RANKS.items():
+    _enter(_name, _module, _schema)
+    _enter(f"{_name}_vjp", _module, _product)
+    for _each in (_name, f"{_name}_vjp"):
+        torch.library.register_fake(
+            f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library
+        )
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_keep_scores, lib=_library
+    )
+
+# A number for each list times those of its slots.
+_enter("spread", "spread", "(Tensor grad, Tensor slopes, Tensor offsets, int longest) -> Tensor")
+torch.library.register_fake(
+    "rankgrad::spread", lambda grad, slopes, *_: torch.empty_like(slopes), lib=_library
+)

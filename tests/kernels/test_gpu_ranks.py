@@ -1,0 +1,81 @@
+"""Sigmoid ranks and the metrics through them on GPUs, against the eager forms in float64."""
+
+import pytest
+import torch
+from slots import DEVICE, Slots, check
+
+from rankgrad.losses import RelaxedMetric
+from rankgrad.sorting import SigmoidRanks
+
+pytest.importorskip("triton")
+from rankgrad.kernels.gpu import ranks
+
+# Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+METRICS = {
+    "ndcg": {},
+    "ndcg(gain=linear)": {"gain": "linear"},
+    "ndcg@3": {"k": 3},
+    "dcg@2": {"k": 2},
+    "precision@3": {"k": 3},
+    "precision(threshold=2)": {"threshold": 2.0},
+    "recall@4": {"k": 4},
+    "rbp(persistence=0.7)": {"persistence": 0.7},
+    "rbp@5": {"k": 5},
+    "arp": {},
+    "arp@3": {"k": 3},
+}
+
+
+def through(slots, metric, alpha=1.0, beta=1.0):
+    options = {"k": 0, "gain": "exponential", "threshold": 1.0, "persistence": 0.8}
+    options |= METRICS.get(metric, {})
+    name = metric.split("(")[0].split("@")[0]
+    found = ranks.through_ranks(*slots.given, "sigmoid", alpha, beta, name, *options.values())
+    loss = RelaxedMetric(metric, SigmoidRanks(alpha), beta=beta)
+    return found, slots.eager(loss)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_metrics(metric, masked):
+    slots = Slots.drawn([9, 1, 0, 2, 40, 3], masked=masked, weighted=masked)
+    check(slots, *through(slots, metric, alpha=1.5, beta=0.8))
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 300.0, 1e4])
+def test_any_range_of_scores(spread):
+    slots = Slots.drawn([70, 5], spread=spread, ties=True, weighted=True)
+    check(slots, *through(slots, "ndcg", alpha=0.7))
+
+
+def test_more_blocks_than_one():
+    slots = Slots.drawn([150, 65, 530], masked=False)
+    check(slots, *through(slots, "ndcg@3"))
+
+
+def test_no_lists():
+    empty = torch.zeros(0, device=DEVICE)
+    offsets = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    rest = ("sigmoid", 1.0, 1.0, "ndcg", 0, "exponential", 1.0, 0.8)
+    values, slopes, defined = ranks.through_ranks(empty, empty, None, None, offsets, 0, *rest)
+    assert (len(values), len(slopes), len(defined)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4])
+def test_ranks_and_their_product(spread):
+    slots = Slots.drawn([40, 0, 1, 7], masked=True, spread=spread)
+    place = slots.mask, slots.offsets, slots.longest, 1.3
+    found = ranks.sigmoid_ranks(slots.scores, *place).cpu()
+    grad = torch.randn(len(found), generator=torch.Generator().manual_seed(1))
+    back = ranks.sigmoid_ranks_vjp(grad.to(DEVICE), slots.scores, *place).cpu()
+    for scores, _, _, at in slots.lists():
+        scores.requires_grad_()
+        wanted = SigmoidRanks(1.3)(scores)
+        torch.testing.assert_close(found[at].double(), wanted, rtol=1e-5, atol=1e-5)
+        if len(at):
+            product = torch.autograd.grad(wanted, scores, grad[at].double())[0]
+            assert (back[at] - product).norm() <= 1e-4 * product.norm() + 1e-6
+    assert (found[~slots.mask.cpu()] == 0).all()
+    assert (back[~slots.mask.cpu()] == 0).all()
