@@ -46,6 +46,11 @@ class Scorer(nn.Module):
     #: lists can be scored in one go. If not, ``[n, f]`` is one list.
     per_item: ClassVar[bool]
 
+    #: How many networks it is an ensemble of. If more than one, it gives the scores of each member,
+    #: ``[members, ..., n]``, in training, where every member has its own loss; and their mean,
+    #: ``[..., n]``, in evaluation.
+    members: int = 1
+
     def __init__(self, n_features: int) -> None:
         super().__init__()
         check_whole("n_features", n_features)

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rankgrad.lists import Lists, Randomness
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
 from rankgrad.training import processes
+from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.optimisers import learning_rates, optimizers
@@ -252,6 +254,9 @@ class Trainer:
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
         self.module, self.stepper = fabric.setup(self.ranker.network, self.optimizer)
+        self.average = (
+            None if settings.average is None else Average(self.ranker.network, settings.average)
+        )
         self.train, self.vali = self._batches(job.train), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
@@ -348,6 +353,8 @@ class Trainer:
                 )
             self.stepper.step()
             self.stepper.zero_grad()
+            if self.average is not None:
+                self.average.update()
         return sums
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -361,13 +368,12 @@ class Trainer:
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
             return none.double(), none.new_zeros((), dtype=torch.float64)
-        lists = Lists.of(
-            scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
-        )
+        members = scores.shape[0] if scores.dim() > batch.labels.dim() else 1
+        lists = _lists(scores, batch, members)
         values, defined = self.loss.per_list(lists)
         # A loss may not depend on the scores at all, as precision without a cutoff does not.
         total = torch.where(defined, values, 0.0).double().sum() + 0.0 * lists.scores.sum()
-        return total, defined.double().sum()
+        return total / members, defined.double().sum() / members
 
     def _finish_epoch(self, progress: Progress) -> None:
         position = self.position
@@ -382,7 +388,8 @@ class Trainer:
                 "learning_rate, or set clip"
             )
         if self.vali is not None:
-            line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
+            with self._averaged():
+                line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
         position.epoch, position.step, position.loss, position.lists = (
             position.epoch + 1,
             0,
@@ -396,11 +403,16 @@ class Trainer:
         if improved:
             position.best_epoch = position.epoch
             position.best_value = line.get(self.settings.metric)
-            self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
+            with self._averaged():
+                self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
         self._save(best=improved, line=line)
         progress.end(line)
         if self.job.on_epoch is not None and self.rank == 0:
             self.job.on_epoch(dict(line))
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """The network as it is validated and kept."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def _improved(self, line: Mapping[str, float]) -> bool:
         """Whether this is the best epoch so far; without validation data, the last one is."""
@@ -423,7 +435,8 @@ class Trainer:
         if self.folder is None:
             return
         if best:
-            self.folder.save_best(self.ranker)
+            with self._averaged():
+                self.folder.save_best(self.ranker)
         if line is not None:
             self.folder.log(line)
         self.position.seconds = self._seconds()
@@ -437,6 +450,8 @@ class Trainer:
             for name, value in values.items()
             if value is not None
         }
+        if self.average is not None:
+            state |= {f"average.0.{name}": value for name, value in self.average.state().items()}
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
@@ -469,6 +484,9 @@ class Trainer:
             kind, number, name = key.split(".", 2)
             if kind == "optimizer":
                 state.setdefault(int(number), {})[name] = tensor
+        if self.average is not None:
+            other = checkpoint.other.items()
+            self.average.restore({k.removeprefix("average.0."): v for k, v in other})
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         for name, generator in self._generators().items():
@@ -494,6 +512,20 @@ class Trainer:
 
     def _seconds(self) -> float:
         return self.resumed_at + time.perf_counter() - self.began
+
+
+def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
+    """The lists of a batch as scored by each member, member after member."""
+    offsets = batch.offsets
+    if members > 1 and offsets is not None:
+        starts = torch.arange(members)[:, None] * offsets[-1] + offsets[:-1]
+        offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
+    labels, mask, weights = (
+        None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
+        for values in (batch.labels, batch.mask, batch.weights)
+    )
+    scores = scores.reshape(-1, *batch.labels.shape[1:])
+    return Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
 
 
 def _seed(*numbers: int) -> int:

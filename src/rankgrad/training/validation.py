@@ -51,10 +51,11 @@ def validate(
 
 
 def score(network: nn.Module, batch: Batch) -> Tensor:
-    """The scores of a batch, in the layout of its labels."""
+    """The scores of a batch, in the layout of its labels; in training, of each member of many."""
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
-    if scores.shape != batch.labels.shape:
+    expected = batch.labels.shape
+    if scores.shape != expected and not (network.training and scores.shape[1:] == expected):
         raise ValueError(
             f"the network gives scores of shape {tuple(scores.shape)} for features "
             f"{tuple(batch.features.shape)}: they must be {tuple(batch.labels.shape)}"

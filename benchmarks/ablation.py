@@ -1,0 +1,158 @@
+"""The ablation behind the default of Ranker: MQ2008, configurations x folds x seeds.
+
+python benchmarks/ablation.py --data MQ2008 --out runs.jsonl [--processes N] [--deadline SECONDS]
+python benchmarks/ablation.py --summary runs.jsonl [--test]
+
+Every run is one line of JSON in the output, with its validation metrics epoch by epoch. Runs that
+are there already are not repeated, so the command can be stopped and given again. Choices are made
+on validation data; the summary shows the test folds only where --test is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+METRIC = "ndcg@5(gain=linear)"  # that of trec_eval: lists without a relevant item count 0
+METRICS = [METRIC, "ndcg@10(gain=linear)", "ndcg(gain=linear)", "ap"]
+FOLDS = (1, 2, 3, 4, 5)
+
+
+def run(task):
+    """Train one configuration on one fold with one seed."""
+    import torch
+
+    import rankgrad
+    from rankgrad.training import Settings, fit
+
+    torch.set_num_threads(1)
+    folder, name, given, fold, seed, keep = task
+    options = dict(given)
+    splits = {p: _in_list(d, options.get("lists")) for p, d in _splits(folder, fold).items()}
+    options.pop("lists", None)
+    began = time.perf_counter()
+    settings = Settings(**{"metrics": METRICS, "device": "cpu", "seed": seed, **options})
+    done = fit(settings, splits["train"], splits["vali"])
+    seconds = time.perf_counter() - began
+    line = {"name": name, "fold": fold, "seed": seed, "options": given, "seconds": seconds}
+    line |= {"best_epoch": done.best_epoch, "epochs": len(done.history)}
+    line["curves"] = {m: [round(h[m], 5) for h in done.history] for m in METRICS}
+    for part in ("vali", "test"):
+        data = splits[part]
+        scores = done.model.predict(data.features, data.offsets)
+        found = rankgrad.evaluate(scores, data.labels, offsets=data.offsets, metrics=METRICS)
+        line[part] = {m: round(float(found[m]), 6) for m in METRICS}
+        if keep:
+            scores = (scores - scores.mean()) / (scores.std() + 1e-9)
+            line[f"{part}_scores"] = base64.b64encode(scores.astype(np.float16).tobytes()).decode()
+    return line
+
+
+_loaded = {}
+
+
+def _splits(folder, fold):
+    from rankgrad import data
+
+    if fold not in _loaded:
+        _loaded[fold] = data.load_splits(folder, fold=fold)
+    return _loaded[fold]
+
+
+def _in_list(data, kind):
+    """A data set with what the features say of an item beside the others of its list added."""
+    from rankgrad.data import Dataset
+
+    if kind is None:
+        return data
+    added = np.empty_like(data.features)
+    for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        x = np.asarray(data.features[start:end], np.float64)
+        if kind == "mean":
+            added[start:end] = x.mean(0)
+        elif kind == "score":
+            added[start:end] = (x - x.mean(0)) / (x.std(0) + 1e-3)
+        elif kind == "rank":
+            below = (x[None] < x[:, None]).mean(1) + 0.5 * (x[None] == x[:, None]).mean(1)
+            added[start:end] = below
+        else:
+            raise ValueError(f"unknown: {kind}")
+    features = np.concatenate([data.features, added], 1)
+    return Dataset(features, data.labels, data.offsets, data.qids)
+
+
+def run_all(configurations, folder, out, seeds, processes, deadline, keep):
+    """Run what is not in ``out`` yet, first configurations first, until the deadline."""
+    began = time.monotonic()
+    done = {(line["name"], line["fold"], line["seed"]) for line in read(out)}
+    tasks = [
+        (folder, name, options, fold, seed, keep)
+        for seed_group in seeds
+        for name, options in configurations.items()
+        for seed in seed_group
+        for fold in FOLDS
+        if (name, fold, seed) not in done
+    ]
+    print(f"{len(tasks)} runs to do, {len(done)} done", flush=True)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool, Path(out).open("a", encoding="utf-8") as file:
+        found = pool.imap_unordered(run, tasks)
+        for number in range(len(tasks)):
+            left = None if deadline is None else deadline - (time.monotonic() - began)
+            try:
+                line = found.next(timeout=left if left is None else max(0.0, left))
+            except multiprocessing.TimeoutError:
+                print(f"deadline: {len(tasks) - number} runs are left", flush=True)
+                pool.terminate()
+                break
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+    print(f"{time.monotonic() - began:.0f} s", flush=True)
+
+
+def read(path):
+    """The lines of an output; the last may be cut short."""
+    lines = []
+    if Path(path).exists():
+        for text in Path(path).read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                continue
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data")
+    parser.add_argument("--out")
+    parser.add_argument("--configurations")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--deadline", type=float)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--scores", action="store_true")
+    given = parser.parse_args()
+    configurations = json.loads(Path(given.configurations).read_text(encoding="utf-8"))
+    seeds = [[seed] for seed in range(given.seeds)]
+    run_all(
+        configurations,
+        given.data,
+        given.out,
+        seeds,
+        given.processes,
+        given.deadline,
+        given.scores,
+    )
+
+
+if __name__ == "__main__":
+    main()
