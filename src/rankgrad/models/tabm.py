@@ -106,7 +106,7 @@ class TabMNet(Scorer):
         if not self.training:
             scores = scores.mean(0, keepdim=True)
         if mask is None:
-            scores = scores.reshape(-1, *features.shape[:-1])
+            scores = scores.reshape(len(scores), *features.shape[:-1])
         else:
             places = mask.expand(len(scores), *mask.shape)
             scores = scores.new_zeros(places.shape).masked_scatter(places, scores)

@@ -368,7 +368,7 @@ class Trainer:
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
             return none.double(), none.new_zeros((), dtype=torch.float64)
-        members = scores.shape[0] if scores.dim() > batch.labels.dim() else 1
+        members = self.ranker.members
         lists = _lists(scores, batch, members)
         values, defined = self.loss.per_list(lists)
         # A loss may not depend on the scores at all, as precision without a cutoff does not.

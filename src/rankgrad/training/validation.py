@@ -55,10 +55,13 @@ def score(network: nn.Module, batch: Batch) -> Tensor:
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
     expected = batch.labels.shape
-    if scores.shape != expected and not (network.training and scores.shape[1:] == expected):
+    members = getattr(network, "members", 1) if network.training else 1
+    if members > 1:
+        expected = torch.Size([members, *expected])
+    if scores.shape != expected:
         raise ValueError(
             f"the network gives scores of shape {tuple(scores.shape)} for features "
-            f"{tuple(batch.features.shape)}: they must be {tuple(batch.labels.shape)}"
+            f"{tuple(batch.features.shape)}: they must be {tuple(expected)}"
         )
     return scores
 
