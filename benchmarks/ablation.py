@@ -131,6 +131,44 @@ def read(path):
     return lines
 
 
+def summary(lines, test):
+    """A Markdown table: means over the folds, and over seeds their mean and deviation."""
+    parts = ["vali", "test"] if test else ["vali"]
+    by_name = {}
+    for line in lines:
+        by_name.setdefault(line["name"], {})[line["seed"], line["fold"]] = line
+    heads = [f"{part} {metric}" for part in parts for metric in METRICS[: 1 if test else None]]
+    rows = ["| configuration | seeds | " + " | ".join(heads) + " | best epoch | seconds |"]
+    rows.append("|---" * (len(heads) + 4) + "|")
+    for name, runs in by_name.items():
+        seeds = [s for s in sorted({s for s, _ in runs}) if all((s, f) in runs for f in FOLDS)]
+        if not seeds:
+            continue
+        cells = []
+        for part in parts:
+            for metric in METRICS[: 1 if test else None]:
+                means = [np.mean([runs[s, f][part][metric] for f in FOLDS]) for s in seeds]
+                cells.append(f"{np.mean(means):.4f} ± {np.std(means, ddof=len(means) > 1):.4f}")
+        whole = [runs[s, f] for s in seeds for f in FOLDS]
+        cells += [f"{np.mean([r[key] for r in whole]):.1f}" for key in ("best_epoch", "seconds")]
+        rows.append(f"| {name} | {len(seeds)} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def chosen_per_fold(lines):
+    """The test value where each fold takes the configuration that is best on its own validation."""
+    found = {}
+    for line in lines:
+        found.setdefault((line["fold"], line["name"]), []).append(line)
+    values, names = [], []
+    for fold in FOLDS:
+        here = {name: runs for (f, name), runs in found.items() if f == fold}
+        best = max(here, key=lambda name: np.mean([r["vali"][METRIC] for r in here[name]]))
+        names.append(best)
+        values.append(np.mean([r["test"][METRIC] for r in here[best]]))
+    return float(np.mean(values)), names
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data")
@@ -140,7 +178,16 @@ def main():
     parser.add_argument("--deadline", type=float)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--scores", action="store_true")
+    parser.add_argument("--summary", nargs="+", metavar="FILE", default=[])
+    parser.add_argument("--test", action="store_true")
     given = parser.parse_args()
+    if given.summary:
+        lines = [line for path in given.summary for line in read(path)]
+        print(summary(lines, given.test))
+        if given.test:
+            value, names = chosen_per_fold(lines)
+            print(f"\nchosen fold by fold on its own validation: {value:.4f} ({', '.join(names)})")
+        return
     configurations = json.loads(Path(given.configurations).read_text(encoding="utf-8"))
     seeds = [[seed] for seed in range(given.seeds)]
     run_all(

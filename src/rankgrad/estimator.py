@@ -96,6 +96,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         documents: int = Settings.model_fields["documents"].default,
         list_size: int | None = None,
         clip: float | None = None,
+        average: float | None = Settings.model_fields["average"].default,
         accumulate: int = 1,
         precision: str = "32-true",
         device: str = "auto",
@@ -118,6 +119,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.documents = documents
         self.list_size = list_size
         self.clip = clip
+        self.average = average
         self.accumulate = accumulate
         self.precision = precision
         self.device = device

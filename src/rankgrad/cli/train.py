@@ -112,6 +112,14 @@ def train(
         int | None, _option("Items per step, where batching is by documents.", "8192", _STEPS)
     ] = None,
     clip: Annotated[str | None, _option("The largest norm of a gradient.", "none", _STEPS)] = None,
+    average: Annotated[
+        str | None,
+        _option(
+            "Decay per step of a moving average of the weights, which is what is kept.",
+            "none",
+            _STEPS,
+        ),
+    ] = None,
     accumulate: Annotated[
         int | None, _option("Batches per step of the optimiser.", "1", _STEPS)
     ] = None,

@@ -62,6 +62,11 @@ class Average:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take back what :meth:`state` gave."""
+        if "steps" not in state:
+            raise ValueError(
+                "the run has no averaged weights to go on from, since an earlier version started "
+                "it: start a new run, or resume it with that version"
+            )
         self.steps = int(state["steps"])
         for name, value in self.tensors.items():
             value.copy_(state[name])
