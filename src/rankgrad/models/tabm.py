@@ -22,6 +22,7 @@ from rankgrad.models.base import (
     check_whole,
     models,
 )
+from rankgrad.models.list_ranks import list_ranks
 
 Sharing = Literal["adapters", "nothing"]
 
@@ -49,6 +50,8 @@ class TabM(Model):
         activation: the non-linearity of the hidden layers.
         dropout: the share of a hidden layer's values set to 0 in training.
         input_dropout: the same of the features, drawn for each member.
+        ranks: take in beside the features where each puts an item in its list (see
+            :func:`~rankgrad.models.list_ranks.list_ranks`), so that a score depends on the list.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -64,6 +67,7 @@ class TabM(Model):
     activation: Activation = "relu"
     dropout: float = 0.0
     input_dropout: float = 0.0
+    ranks: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
@@ -72,6 +76,7 @@ class TabM(Model):
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_rate("dropout", self.dropout)
         check_rate("input_dropout", self.input_dropout)
+        check_choice("ranks", self.ranks, (False, True))
 
     def build(self, n_features: int) -> TabMNet:
         return TabMNet(self, n_features)
@@ -80,18 +85,17 @@ class TabM(Model):
 class TabMNet(Scorer):
     """The network of a :class:`TabM` model."""
 
-    per_item = True
-
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)
-        self.members = model.members
+        self.members, self.ranks = model.members, model.ranks
+        self.per_item = not model.ranks
         layers: list[nn.Module] = []
         if model.input_dropout:
             layers.append(_Dropout(model.input_dropout))
-        width = n_features
-        for size in model.hidden:
+        width = 2 * n_features if model.ranks else n_features
+        for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
-                layers.append(_Adapted(model.members, width, size, signs=width == n_features))
+                layers.append(_Adapted(model.members, width, size, signs=depth == 0))
             else:
                 layers.append(_Own(model.members, width, size))
             layers.append(ACTIVATIONS[model.activation]())
@@ -102,6 +106,10 @@ class TabMNet(Scorer):
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         items = features.flatten(0, -2) if mask is None else features[mask]
+        if self.ranks:
+            real = features.new_ones(features.shape[:-1]).bool() if mask is None else mask
+            lists = real.reshape(real.shape[:-1].numel(), real.shape[-1]).nonzero()[:, 0]
+            items = torch.cat([items, list_ranks(items, lists)], -1)
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         if not self.training:
             scores = scores.mean(0, keepdim=True)
