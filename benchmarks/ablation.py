@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import itertools
 import json
 import multiprocessing
 import os
@@ -37,8 +38,7 @@ def run(task):
     torch.set_num_threads(1)
     folder, name, given, fold, seed, keep = task
     options = dict(given)
-    splits = {p: _in_list(d, options.get("lists")) for p, d in _splits(folder, fold).items()}
-    options.pop("lists", None)
+    splits = _inputs(_splits(folder, fold), options.pop("inputs", None))
     began = time.perf_counter()
     settings = Settings(**{"metrics": METRICS, "device": "cpu", "seed": seed, **options})
     done = fit(settings, splits["train"], splits["vali"])
@@ -68,26 +68,44 @@ def _splits(folder, fold):
     return _loaded[fold]
 
 
-def _in_list(data, kind):
-    """A data set with what the features say of an item beside the others of its list added."""
+def _inputs(splits, kind):
+    """The data with other or more features: what was tried and is not in the library.
+
+    ``mean``: the means over the list beside the features. ``score``: how many deviations an item is
+    from them. ``rank``: its rank in the list. ``piecewise8``: in place of each feature, how far it
+    has come through each of 8 bins between quantiles (Gorishniy et al. 2022).
+    """
     from rankgrad.data import Dataset
 
     if kind is None:
-        return data
-    added = np.empty_like(data.features)
-    for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        x = np.asarray(data.features[start:end], np.float64)
-        if kind == "mean":
-            added[start:end] = x.mean(0)
-        elif kind == "score":
-            added[start:end] = (x - x.mean(0)) / (x.std(0) + 1e-3)
-        elif kind == "rank":
-            below = (x[None] < x[:, None]).mean(1) + 0.5 * (x[None] == x[:, None]).mean(1)
-            added[start:end] = below
+        return splits
+    if kind.startswith("piecewise"):
+        bins = int(kind.removeprefix("piecewise"))
+        edges = np.quantile(splits["train"].features, np.linspace(0, 1, bins + 1), axis=0)
+        bounds = [(at, *pair) for at, e in enumerate(edges.T) for pair in itertools.pairwise(e)]
+        source, low, high = np.array([b for b in bounds if b[2] > b[1]]).T
+        columns = source.astype(int)
+    changed = {}
+    for part, data in splits.items():
+        if kind.startswith("piecewise"):
+            features = ((data.features[:, columns] - low) / (high - low)).clip(0, 1)
         else:
-            raise ValueError(f"unknown: {kind}")
-    features = np.concatenate([data.features, added], 1)
-    return Dataset(features, data.labels, data.offsets, data.qids)
+            added = [_IN_LIST[kind](data.features[a:b].astype(np.float64)) for a, b in _spans(data)]
+            features = np.concatenate([data.features, np.concatenate(added)], 1)
+        features = features.astype(np.float32)
+        changed[part] = Dataset(features, data.labels, data.offsets, data.qids)
+    return changed
+
+
+_IN_LIST = {
+    "mean": lambda x: np.broadcast_to(x.mean(0), x.shape),
+    "score": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-3),
+    "rank": lambda x: (x[None] < x[:, None]).mean(1) + 0.5 * (x[None] == x[:, None]).mean(1),
+}
+
+
+def _spans(data):
+    return zip(data.offsets[:-1], data.offsets[1:], strict=True)
 
 
 def run_all(configurations, folder, out, seeds, processes, deadline, keep):

@@ -19,7 +19,6 @@ from rankgrad.data.transforms import (
     Distribution,
     DropConstant,
     Log1p,
-    Piecewise,
     Pipeline,
     Quantile,
     Standardise,
@@ -30,8 +29,6 @@ SPECS = [
     "log1p",
     "quantile",
     "quantile(output=uniform, quantiles=20, sample=100, seed=3)",
-    "piecewise",
-    "piecewise(bins=3, sample=100, seed=3)",
     "clip",
     "clip(limit=2.5)",
     "drop_constant",
@@ -113,28 +110,6 @@ def test_log1p_is_signed() -> None:
     values = torch.tensor([[-3.0, 0.0, 1e6]])
     expected = torch.tensor([[-np.log(4.0), 0.0, np.log1p(1e6)]], dtype=torch.float32)
     torch.testing.assert_close(Log1p().fit(np.zeros((1, 3))).transform(values), expected)
-
-
-def test_piecewise_sums_to_where_a_value_stands_among_the_quantiles() -> None:
-    features = heavy(dtype=np.float64)[:, [0, 4, 5]]
-    fitted = Piecewise(bins=10).fit(features)
-    values = fitted.transform(torch.from_numpy(features)).reshape(len(features), 3, 10)
-    ranks = Quantile(output="uniform", quantiles=11).fit(features)
-    torch.testing.assert_close(values.mean(-1), ranks.transform(torch.from_numpy(features)))
-    # Full up to the bin a value stands in, empty from there on.
-    assert (values.diff(dim=-1) <= 0).all()
-    assert (((values > 0) & (values < 1)).sum(-1) <= 1).all()
-
-
-def test_piecewise_has_a_column_for_every_bin_that_is_one() -> None:
-    features = np.stack([np.zeros(9), np.arange(9), np.arange(9) // 6], -1)
-    fitted = Piecewise(bins=4).fit(features)
-    assert fitted.source.tolist() == [1, 1, 1, 1, 2]
-    assert fitted.n_outputs == 5
-    outside = fitted.transform(torch.tensor([[5.0, -1.0, -1.0], [5.0, 99.0, 99.0]]))
-    assert outside.tolist() == [[0.0] * 5, [1.0] * 5]
-    with pytest.raises(ValueError, match="piecewise: all 2 features are constant"):
-        Piecewise().fit(np.ones((3, 2)))
 
 
 def test_clip_keeps_training_data_and_cuts_the_rest() -> None:
@@ -283,8 +258,6 @@ def test_the_row_of_a_bad_value_counts_over_blocks(monkeypatch: pytest.MonkeyPat
         ("clip(limit=0)", "limit must be a number above 0"),
         ("quantile(output=gamma)", "output must be one of 'normal', 'uniform'"),
         ("quantile(quantiles=1)", "quantiles must be a whole number of at least 2, found 1"),
-        ("piecewise(bins=0)", "bins must be a whole number of at least 1, found 0"),
-        ("piecewise(sample=1)", "sample must be a whole number of at least 2, found 1"),
         ("pipeline(steps=log1p)", "steps must be a list of transforms"),
         ("pipeline(steps=[log1q])", "unknown transform 'log1q'"),
     ],
@@ -301,7 +274,7 @@ def test_bad_specs_say_what_is_wrong(spec: str, message: str) -> None:
         min_size=1,
         max_size=20,
     ),
-    spec=st.sampled_from([s for s in SPECS if "drop" not in s and "piecewise" not in s]),
+    spec=st.sampled_from([spec for spec in SPECS if "drop" not in spec]),
 )
 def test_any_finite_training_data_gives_finite_features(rows: list[list[float]], spec: str) -> None:
     features = np.array(rows, np.float32)

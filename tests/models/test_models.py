@@ -19,7 +19,7 @@ SPECS = [
     "mlp(hidden=[8, 4], dropout=[0.5, 0.0], batch_norm=after, norm_decay=0.99, output=sigmoid)",
     "tabm(hidden=[8], members=3)",
     "tabm(hidden=[8, 4], members=2, share=nothing, dropout=0.5, input_dropout=0.2)",
-    "tabm(hidden=[8], members=2, ranks=true)",
+    "tabm(hidden=[8], members=2, in_list=[rank, score])",
     "context_aware(fc=[8], ff=16)",
     "context_aware(fc=[12, 8], blocks=1, heads=2, ff=16, output=tanh)",
     "context_aware(fc=[8], ff=16, positional=fixed)",
@@ -153,7 +153,7 @@ def test_per_item_says_whether_flat_items_may_be_mixed(spec: str) -> None:
     net = build(spec).eval()
     features, _ = ragged([4, 4], 4)
     together = torch.allclose(net(features.flatten(0, 1)), net(features).flatten())
-    assert together == net.per_item == (spec.startswith(("mlp", "tabm")) and "ranks" not in spec)
+    assert together == net.per_item == (spec.startswith(("mlp", "tabm")) and "in_list" not in spec)
 
 
 def test_bfloat16_under_autocast() -> None:

@@ -253,7 +253,12 @@ class Quantile(Transform):
         self.output, self.quantiles, self.sample, self.seed = output, quantiles, sample, seed
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        values = _drawn(blocks, self.sample, self.seed)
+        items = len(blocks)
+        if items > self.sample:
+            drawn = np.random.default_rng(self.seed).choice(items, self.sample, replace=False)
+            values = blocks.rows(np.sort(drawn)).numpy()
+        else:
+            values = blocks.rows(slice(None)).numpy()
         shares = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
         table = np.stack([np.quantile(column.astype(np.float64), shares) for column in values.T])
         return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
@@ -269,60 +274,6 @@ class Quantile(Transform):
             return shares
         normal: Tensor = torch.special.ndtri(shares)
         return normal.clamp(-_NORMAL_LIMIT, _NORMAL_LIMIT)
-
-
-@transforms.register("piecewise")
-class Piecewise(Transform):
-    """Piecewise-linear encoding: how far x has come through each bin of its feature.
-
-    ``clamp((x - low) / (high - low), 0, 1)`` for every bin between two neighbouring quantiles of
-    the training data (Gorishniy et al. 2022, eq. 1, from quantiles), so that a linear layer behind
-    it is a piecewise-linear function of each feature. Quantiles that coincide bound no bin: a
-    feature has as many outputs as it has distinct quantiles, less one, and none if it is constant.
-
-    Args:
-        bins: of a feature, at most.
-        sample: the quantiles are taken from at most so many items, drawn without replacement.
-        seed: of the draw.
-
-    >>> transform = Piecewise(bins=2).fit(np.array([[0.0], [1.0], [4.0]]))
-    >>> transform.transform(torch.tensor([[0.5], [2.5], [9.0]])).tolist()
-    [[0.5, 0.0], [1.0, 0.5], [1.0, 1.0]]
-    """
-
-    name = "piecewise"
-    learned = ("source", "low", "width")
-
-    source: Tensor
-    low: Tensor
-    width: Tensor
-
-    def __init__(self, *, bins: int = 8, sample: int = 50_000, seed: int = 0) -> None:
-        super().__init__()
-        for option, value, least in (("bins", bins, 1), ("sample", sample, 2)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"{option} must be a whole number of at least {least}, found {value!r}"
-                )
-        self.bins, self.sample, self.seed = bins, sample, seed
-
-    @property
-    def n_outputs(self) -> int:
-        return 0 * self.n_features + len(self.source)
-
-    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        values = _drawn(blocks, self.sample, self.seed)
-        edges = np.quantile(values.astype(np.float64), np.linspace(0, 1, self.bins + 1), axis=0)
-        table = torch.from_numpy(np.maximum.accumulate(edges, axis=0).T.copy()).to(blocks.dtype)
-        source, at = (table.diff(dim=-1) > 0).nonzero(as_tuple=True)
-        if len(source) == 0:
-            raise ValueError(f"piecewise: all {blocks.width} features are constant")
-        low = table[source, at]
-        return {"source": source, "low": low, "width": table[source, at + 1] - low}
-
-    def _map(self, values: Tensor) -> Tensor:
-        shares = (values.index_select(-1, self.source) - self.low) / self.width
-        return shares.clamp(0, 1)
 
 
 @transforms.register("clip")
@@ -480,14 +431,6 @@ class _Moments:
     @property
     def varies(self) -> Bool[Tensor, " f"]:
         return self.high > self.low
-
-
-def _drawn(blocks: Blocks, most: int, seed: int) -> Array:
-    """All rows, or so many of them drawn without replacement."""
-    if len(blocks) <= most:
-        return blocks.rows(slice(None)).numpy()
-    drawn = np.random.default_rng(seed).choice(len(blocks), most, replace=False)
-    return blocks.rows(np.sort(drawn)).numpy()
 
 
 def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:

@@ -22,7 +22,7 @@ from rankgrad.models.base import (
     check_whole,
     models,
 )
-from rankgrad.models.list_ranks import list_ranks
+from rankgrad.models.in_list import IN_LIST, InList, check_in_list
 
 Sharing = Literal["adapters", "nothing"]
 
@@ -50,8 +50,9 @@ class TabM(Model):
         activation: the non-linearity of the hidden layers.
         dropout: the share of a hidden layer's values set to 0 in training.
         input_dropout: the same of the features, drawn for each member.
-        ranks: take in beside the features where each puts an item in its list (see
-            :func:`~rankgrad.models.list_ranks.list_ranks`), so that a score depends on the list.
+        in_list: what to take in, beside the features, of where each feature puts an item in its
+            list: its ``rank`` and its ``score``, the number of deviations from the list's mean
+            (see :mod:`rankgrad.models.in_list`). A score then depends on the whole list.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -67,7 +68,7 @@ class TabM(Model):
     activation: Activation = "relu"
     dropout: float = 0.0
     input_dropout: float = 0.0
-    ranks: bool = False
+    in_list: Sequence[InList] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
@@ -76,7 +77,7 @@ class TabM(Model):
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_rate("dropout", self.dropout)
         check_rate("input_dropout", self.input_dropout)
-        check_choice("ranks", self.ranks, (False, True))
+        object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
 
     def build(self, n_features: int) -> TabMNet:
         return TabMNet(self, n_features)
@@ -87,12 +88,12 @@ class TabMNet(Scorer):
 
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)
-        self.members, self.ranks = model.members, model.ranks
-        self.per_item = not model.ranks
+        self.members, self.in_list = model.members, model.in_list
+        self.per_item = not model.in_list
         layers: list[nn.Module] = []
         if model.input_dropout:
             layers.append(_Dropout(model.input_dropout))
-        width = 2 * n_features if model.ranks else n_features
+        width = n_features * (1 + len(model.in_list))
         for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
                 layers.append(_Adapted(model.members, width, size, signs=depth == 0))
@@ -106,19 +107,21 @@ class TabMNet(Scorer):
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         items = features.flatten(0, -2) if mask is None else features[mask]
-        if self.ranks:
+        if self.in_list:
             real = features.new_ones(features.shape[:-1]).bool() if mask is None else mask
             lists = real.reshape(real.shape[:-1].numel(), real.shape[-1]).nonzero()[:, 0]
-            items = torch.cat([items, list_ranks(items, lists)], -1)
+            added = [IN_LIST[kind](items, lists) for kind in self.in_list]
+            items = torch.cat([items, *added], -1)
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
-        if not self.training:
+        each = self.training and self.members > 1
+        if not each:
             scores = scores.mean(0, keepdim=True)
         if mask is None:
             scores = scores.reshape(len(scores), *features.shape[:-1])
         else:
             places = mask.expand(len(scores), *mask.shape)
             scores = scores.new_zeros(places.shape).masked_scatter(places, scores)
-        return scores if self.training else scores[0]
+        return scores if each else scores[0]
 
 
 class _Own(nn.Module):

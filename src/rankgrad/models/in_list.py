@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from rankgrad.lists import check_choice
+
+InList = Literal["rank", "score"]
 
 
 def list_ranks(items: Float[Tensor, "N f"], lists: Int[Tensor, " N"]) -> Float[Tensor, "N f"]:
@@ -42,3 +48,36 @@ def list_ranks(items: Float[Tensor, "N f"], lists: Int[Tensor, " N"]) -> Float[T
     shares = ((first + last + 1) / 2 - starts) / lengths
     ranks = torch.empty_like(shares).scatter_(-1, order, shares)
     return ((ranks.T - 0.5) * math.sqrt(12)).to(items.dtype)
+
+
+def list_scores(items: Float[Tensor, "N f"], lists: Int[Tensor, " N"]) -> Float[Tensor, "N f"]:
+    """How many standard deviations of its list each item is from its list's mean, by each feature.
+
+    A feature that varies little within a list is not blown up: 0.1 is added to the deviation.
+
+    Args:
+        items: the items of all lists, on a scale of about 1.
+        lists: the list of each item, ascending.
+
+    >>> list_scores(torch.tensor([[3.0], [9.0], [1.0], [1.0]]), torch.tensor([0, 0, 1, 1])).T
+    tensor([[-0.9677,  0.9677,  0.0000,  0.0000]])
+    """
+    _, at, lengths = lists.unique_consecutive(return_inverse=True, return_counts=True)
+    sums = items.new_zeros(len(lengths), items.shape[-1])
+    counts = lengths[:, None]
+    apart = items - (sums.index_add(0, at, items) / counts)[at]
+    deviation = (sums.index_add(0, at, apart.square()) / counts).sqrt()
+    scores: Tensor = apart / (deviation + 0.1)[at]
+    return scores
+
+
+IN_LIST: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"rank": list_ranks, "score": list_scores}
+
+
+def check_in_list(option: str, kinds: Any) -> tuple[InList, ...]:
+    """Some of the kinds there are, such as ``["rank"]``, each once."""
+    if isinstance(kinds, str) or not isinstance(kinds, Sequence) or len(set(kinds)) < len(kinds):
+        raise ValueError(f"{option} must be a list such as [rank, score], found {kinds!r}")
+    for kind in kinds:
+        check_choice(f"each of {option}", kind, get_args(InList))
+    return tuple(kinds)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankgrad.models.list_ranks import list_ranks
+from rankgrad.models.in_list import list_ranks
 
 
 @settings(max_examples=60, deadline=None)
