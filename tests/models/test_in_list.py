@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from rankgrad.models.in_list import list_ranks
+from rankgrad.models.in_list import list_ranks, list_scores
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,5 +43,17 @@ def test_long_lists_have_mean_zero_and_deviation_one() -> None:
     assert found.std().item() == pytest.approx(1, abs=1e-2)
 
 
-def test_no_items_no_ranks() -> None:
-    assert list_ranks(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
+def test_scores_are_deviations_from_the_lists_mean() -> None:
+    items = torch.randn(9, 3, generator=torch.Generator().manual_seed(0)).double()
+    lists = torch.tensor([2, 2, 2, 2, 5, 7, 7, 7, 7])
+    found = list_scores(items, lists)
+    for number in (2, 5, 7):
+        own = items[lists == number]
+        expected = (own - own.mean(0)) / (own.std(0, correction=0) + 0.1)
+        torch.testing.assert_close(found[lists == number], expected)
+    assert (found[4] == 0).all()
+
+
+@pytest.mark.parametrize("added", [list_ranks, list_scores])
+def test_no_items_nothing_added(added: Callable[[Tensor, Tensor], Tensor]) -> None:
+    assert added(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
