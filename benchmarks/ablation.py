@@ -1,6 +1,6 @@
 """The ablation behind the default of Ranker: MQ2008, configurations x folds x seeds.
 
-python benchmarks/ablation.py --data MQ2008 --out runs.jsonl [--processes N] [--deadline SECONDS]
+python benchmarks/ablation.py --data MQ2008 --out runs.jsonl [--seeds N] [--processes N]
 python benchmarks/ablation.py --summary runs.jsonl [--test]
 
 Every run is one line of JSON in the output, with its validation metrics epoch by epoch. Runs that
@@ -26,6 +26,66 @@ import numpy as np
 METRIC = "ndcg@5(gain=linear)"  # that of trec_eval: lists without a relevant item count 0
 METRICS = [METRIC, "ndcg@10(gain=linear)", "ndcg(gain=linear)", "ap"]
 FOLDS = (1, 2, 3, 4, 5)
+
+
+def _model(members=8, share="nothing", in_list="[rank, score]", hidden="[64]", dropout=0.3):
+    return (
+        f"tabm(hidden={hidden}, members={members}, share={share}, dropout={dropout}, "
+        f"in_list={in_list})"
+    )
+
+
+_ALONE = "mlp(hidden=[64], dropout=0.3)"
+_CONTEXT = "context_aware(fc=[32], blocks=1, ff=64, dropout=0.3)"
+
+#: Most telling first. Each says what it changes in the default settings, which are the recipe.
+CONFIGURATIONS = {
+    "recipe": {},
+    "without rank and score in the list": {"model": _model(in_list="[]")},
+    "one member": {"model": _model(members=1)},
+    "members share weights (TabM)": {"model": _model(share="adapters")},
+    "plain perceptron": {"model": _ALONE},
+    "plain perceptron, approx_ndcg": {"model": _ALONE, "loss": "approx_ndcg"},
+    "rank only": {"model": _model(in_list="[rank]")},
+    "score only": {"model": _model(in_list="[score]")},
+    "averaged weights": {"average": 0.98},
+    "32 members": {"model": _model(members=32)},
+    "self-attention": {"model": _CONTEXT, "learning_rate": 1e-3},
+    "self-attention, ranks": {"model": _CONTEXT, "learning_rate": 1e-3, "inputs": "rank"},
+    "means of the list": {"inputs": "mean"},
+    "piecewise-linear, 4 bins": {
+        "model": _model(in_list="[]"),
+        "inputs": "piecewise4",
+        "transforms": ["drop_constant"],
+    },
+    "piecewise-linear, 8 bins": {
+        "model": _model(in_list="[]"),
+        "inputs": "piecewise8",
+        "transforms": ["drop_constant"],
+    },
+    "standardised only": {"transforms": ["drop_constant", "standardise"]},
+    "cosine, 40 epochs": {"schedule": "cosine", "epochs": 40, "patience": None},
+    "no dropout": {"model": _model(dropout=0.0)},
+    "dropout 0.5": {"model": _model(dropout=0.5)},
+    "hidden 16": {"model": _model(hidden="[16]")},
+    "hidden 256": {"model": _model(hidden="[256]")},
+    "hidden 64, 64": {"model": _model(hidden="[64, 64]")},
+    "linear": {"model": _model(hidden="[]", dropout=0.0)},
+    **{
+        loss: {"loss": loss}
+        for loss in (
+            "lambdaloss",
+            "listnet",
+            "approx_ndcg",
+            "approx_dcg(gain=linear)",
+            "neural_ndcg",
+            "lambdarank",
+            "ranknet",
+            "approx_ap",
+            "mse",
+        )
+    },
+}
 
 
 def run(task):
@@ -114,9 +174,8 @@ def run_all(configurations, folder, out, seeds, processes, deadline, keep):
     done = {(line["name"], line["fold"], line["seed"]) for line in read(out)}
     tasks = [
         (folder, name, options, fold, seed, keep)
-        for seed_group in seeds
+        for seed in seeds
         for name, options in configurations.items()
-        for seed in seed_group
         for fold in FOLDS
         if (name, fold, seed) not in done
     ]
@@ -189,15 +248,15 @@ def chosen_per_fold(lines):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data")
-    parser.add_argument("--out")
-    parser.add_argument("--configurations")
+    parser.add_argument("--data", help="the folder with Fold1 to Fold5")
+    parser.add_argument("--out", help="where lines are added")
+    parser.add_argument("--configurations", help="others than those here: JSON, by name")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--deadline", type=float)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--scores", action="store_true")
+    parser.add_argument("--deadline", type=float, help="stop after so many seconds")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--scores", action="store_true", help="keep the scores in the lines too")
     parser.add_argument("--summary", nargs="+", metavar="FILE", default=[])
-    parser.add_argument("--test", action="store_true")
+    parser.add_argument("--test", action="store_true", help="show test values in the summary")
     given = parser.parse_args()
     if given.summary:
         lines = [line for path in given.summary for line in read(path)]
@@ -206,8 +265,10 @@ def main():
             value, names = chosen_per_fold(lines)
             print(f"\nchosen fold by fold on its own validation: {value:.4f} ({', '.join(names)})")
         return
-    configurations = json.loads(Path(given.configurations).read_text(encoding="utf-8"))
-    seeds = [[seed] for seed in range(given.seeds)]
+    configurations = CONFIGURATIONS
+    if given.configurations:
+        configurations = json.loads(Path(given.configurations).read_text(encoding="utf-8"))
+    seeds = range(given.seeds)
     run_all(
         configurations,
         given.data,

@@ -181,8 +181,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         several = self.n_lists_ > 1 and X.shape[0] > self.longest_list_ > 0
         if qid is None and group is None and several and self.model_.whole_lists:
             raise ValueError(
-                f"the model looks at the whole list of an item, and {X.shape[0]} rows are more than "
-                f"the longest list it was fitted on has, {self.longest_list_}: pass qid= "
+                f"the model looks at the whole list of an item, and {X.shape[0]} rows are more "
+                f"than the longest list it was fitted on has, {self.longest_list_}: pass qid= "
                 f"(or group=[{X.shape[0]}] if the rows are one list)"
             )
         rows = _Rows.of(X.shape[0], qid, group)

@@ -48,10 +48,15 @@ def train(
     ] = False,
     loss: Annotated[
         str | None,
-        _option("See `rankgrad losses`.", "approx_ndcg", _LEARNING, "--loss", "-l"),
+        _option("See `rankgrad losses`.", "softmax", _LEARNING, "--loss", "-l"),
     ] = None,
     model: Annotated[
-        str | None, _option("See `rankgrad models`.", "mlp(hidden=[64], dropout=0.3)", _LEARNING)
+        str | None,
+        _option(
+            "See `rankgrad models`.",
+            "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])",
+            _LEARNING,
+        ),
     ] = None,
     metric: Annotated[
         str | None,

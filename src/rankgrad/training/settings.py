@@ -71,8 +71,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    loss: str = "approx_ndcg"
-    model: str = "mlp(hidden=[64], dropout=0.3)"
+    loss: str = "softmax"
+    model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     metric: str = "ndcg@10"
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
     transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardise")
