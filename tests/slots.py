@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -11,6 +14,30 @@ from rankgrad.lists import Lists
 from rankgrad.losses import Loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _interpret_faster() -> None:
+    """The interpreter exchanges Triton's language at every call of a kernel function, and back
+    after the outermost; once and for all is enough.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    exchange, exchanged = interpreter._patch_lang, set()
+
+    def once(function):
+        known = [each for each in function.__globals__.values() if isinstance(each, ModuleType)]
+        languages = [each for each in (tl, tl.core) if each in known]
+        if not exchanged.issuperset(languages):
+            exchange(function)
+            exchanged.update(languages)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = once
+
+
+if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+    _interpret_faster()
 
 
 @dataclass

@@ -108,6 +108,20 @@ def test_validation_chooses_the_epoch(lists):
     assert ranker.score(X, y, qid) == pytest.approx(max(values))
 
 
+def test_several_pairs_are_logged_and_the_last_chooses(lists):
+    X, y, qid = lists
+    half = qid < np.median(qid)
+    pairs = [(X[half], y[half]), (X[~half], y[~half])]
+    its = {"eval_set": pairs, "eval_qid": [qid[half], qid[~half]]}
+    both = Ranker("softmax", **SMALL).fit(X, y, qid, **its)
+    for at, pair in enumerate(pairs):
+        alone = Ranker("softmax", **SMALL)
+        alone.fit(X, y, qid, eval_set=pair, eval_qid=its["eval_qid"][at])
+        assert both.evals_result_[f"valid_{at}"] == alone.evals_result_["valid_0"]
+    assert list(both.evals_result_) == ["training", "valid_0", "valid_1"]
+    assert both.best_score_ == max(both.evals_result_["valid_1"]["ndcg@10"])
+
+
 def test_lower_is_better(lists):
     X, y, qid = lists
     ranker = Ranker("softmax", metric="arp", **SMALL).fit(X, y, qid)
@@ -232,7 +246,9 @@ def test_own_network(lists, tmp_path):
         ({"qid": np.array(["a", pd.NA] * 120, object)}, "qid of row 1 is <NA>"),
         ({"qid": np.array(["a", np.nan] * 120, object)}, "qid of row 1 is nan"),
         ({"qid": np.array([1, "a"] * 120, object)}, "qid must be all numbers or all texts"),
-        ({"eval_set": [1, 2]}, "one pair.*found 2: give the one that is to choose the best epoch"),
+        ({"eval_set": [1, 2]}, "a list of such pairs"),
+        ({"eval_set": []}, "a list of such pairs"),
+        ({"eval_set": [(1, 2)] * 2, "eval_qid": [1]}, "eval_qid must be a list of 2"),
         ({"eval_set": (np.zeros((2, 3)), [0, 1])}, "3 features"),
     ],
 )

@@ -9,15 +9,17 @@ SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
 KNOWS = {
     "lists": set(),
     "specs": set(),
+    "files": set(),
     "kernels": set(),
     "sorting": {"lists", "specs", "kernels"},
     "metrics": {"lists", "specs", "kernels"},
     "losses": {"lists", "specs", "kernels", "sorting", "metrics"},
-    "data": {"lists", "specs"},
+    "data": {"lists", "specs", "files"},
     "models": {"lists", "specs"},
-    "training": {"lists", "specs", "losses", "metrics", "data", "models"},
-    "experiments": {"lists", "specs", "losses", "metrics", "data", "models", "training"},
-    "estimator": {"metrics", "losses", "data", "models", "training"},
+    "training": {"lists", "specs", "files", "losses", "metrics", "data", "models"},
+    "experiments": {"lists", "specs", "files", "losses", "metrics", "data", "models", "training"},
+    "report": {"files", "losses", "metrics", "training"},
+    "estimator": {"files", "metrics", "losses", "data", "models", "training"},
 }
 
 

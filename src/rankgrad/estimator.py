@@ -18,14 +18,16 @@ from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from rankgrad import files
 from rankgrad.data import Dataset
 from rankgrad.metrics import evaluate, metrics
-from rankgrad.training import FittedRanker, Settings, files, fit
+from rankgrad.training import FittedRanker, Settings, fit
 
 Array = np.ndarray[Any, Any]
 
 _MANIFEST, _MODEL = "ranker.json", "best"
 _SAVED = {_MANIFEST, _MODEL}
+_VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
 _NOT_SETTINGS = {"random_state", "verbose"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
 
@@ -49,9 +51,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Attributes:
         model_: the trained :class:`~rankgrad.training.FittedRanker`, of the best epoch.
         evals_result_: ``{"training": {"loss": [...]}, "valid_0": {"ndcg@10": [...], ...}}``, a
-            value per epoch.
-        best_iteration_: the best epoch by the metric, counted from 1; the last where there was no
-            ``eval_set``.
+            value per epoch; ``valid_1`` and so on where ``eval_set`` was a list of several.
+        best_iteration_: the best epoch by the metric on the last of these, counted from 1; the last
+            epoch where there was no ``eval_set``.
         best_score_: the metric there, or None.
         n_lists_: the number of lists of the training data.
         n_features_in_: the number of features.
@@ -144,8 +146,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             qid: ``[N]`` the list of each row, numbers or texts, in any order.
             group: instead, the sizes of the lists, which then stand one after the other.
             sample_weight: ``[N]`` weights of items, on their gain or loss term.
-            eval_set: ``(X, y)``, or a list of one such pair, that chooses the best epoch.
-            eval_qid: the ``qid`` of its rows, in a list if ``eval_set`` is in one.
+            eval_set: ``(X, y)``, or a list of such pairs. The last one chooses the best epoch and
+                stops training, as in XGBoost; all are in ``evals_result_``.
+            eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
             eval_group: instead, its ``group``.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
@@ -153,15 +156,19 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
         train = _dataset(X, y, _Rows.of(len(y), qid, group), weights)
-        vali = self._validation(eval_set, eval_qid, eval_group)
+        pairs = self._validation(eval_set, eval_qid, eval_group)
+        named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
+        vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
-        result = fit(self._settings(), train, vali, network=network, quiet=not self.verbose)
+        result = fit(
+            self._settings(), train, vali, others=named, network=network, quiet=not self.verbose
+        )
         self.model_ = result.model
         self.n_lists_ = len(train)
         self.best_iteration_ = result.best_epoch
         self.best_score_ = result.best_value
         self.n_iter_ = len(result.history)
-        self.evals_result_ = _evals_result(result.history, result.settings)
+        self.evals_result_ = _evals_result(result.history, result.settings, len(pairs))
         return self
 
     def predict(self, X: Any, qid: Any = None, *, group: Any = None) -> Array:
@@ -303,23 +310,23 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             seed = check_random_state(seed).randint(2**31 - 1)
         return Settings(**values, seed=int(seed))
 
-    def _validation(self, eval_set: Any, qid: Any, group: Any) -> Dataset | None:
+    def _validation(self, eval_set: Any, qid: Any, group: Any) -> list[Dataset]:
+        """The data sets of ``eval_set``, in order."""
         if eval_set is None:
             if qid is not None or group is not None:
                 raise ValueError("eval_qid and eval_group go with an eval_set")
-            return None
+            return []
+        pairs, qids, groups = [eval_set], [qid], [group]
         if isinstance(eval_set, list):
-            if len(eval_set) != 1:
-                raise ValueError(
-                    f"eval_set must be one pair (X, y), found {len(eval_set)}: give the one that "
-                    "is to choose the best epoch, with its eval_qid or eval_group, and call score "
-                    "on the others after fit"
-                )
-            eval_set, qid, group = eval_set[0], _only("eval_qid", qid), _only("eval_group", group)
-        if not isinstance(eval_set, tuple) or len(eval_set) != 2:
-            raise ValueError("eval_set must be a pair (X, y), or a list of one")
-        X, y = validate_data(self, *eval_set, accept_sparse="csr", y_numeric=True, reset=False)
-        return _dataset(X, y, _Rows.of(len(y), qid, group))
+            pairs = eval_set
+            qids, groups = _each("eval_qid", qid, pairs), _each("eval_group", group, pairs)
+        if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise ValueError("eval_set must be a pair (X, y), or a list of such pairs")
+        found = []
+        for pair, its_qid, its_group in zip(pairs, qids, groups, strict=True):
+            X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
+            found.append(_dataset(X, y, _Rows.of(len(y), its_qid, its_group)))
+        return found
 
 
 @dataclass(frozen=True)
@@ -403,21 +410,25 @@ def _dataset(X: Any, y: Array, rows: _Rows, weights: Array | None = None) -> Dat
     )
 
 
-def _only(name: str, values: Any) -> Any:
-    """The one entry of a list that goes with a list of one pair."""
+def _each(name: str, values: Any, pairs: list[Any]) -> list[Any]:
+    """The entries of a list that goes with a list of pairs."""
     if values is None:
-        return None
-    if not isinstance(values, list) or len(values) != 1:
-        raise ValueError(f"{name} must be a list of one, as eval_set is")
-    return values[0]
+        return [None] * len(pairs)
+    if not isinstance(values, list) or len(values) != len(pairs):
+        raise ValueError(f"{name} must be a list of {len(pairs)}, as eval_set is")
+    return values
 
 
 def _evals_result(
-    history: list[dict[str, float]], settings: Settings
+    history: list[dict[str, float]], settings: Settings, pairs: int
 ) -> dict[str, dict[str, list[float]]]:
     """The history by data set and metric, as LightGBM and XGBoost have it."""
     found = {"training": {"loss": [line["loss"] for line in history]}}
-    logged = [name for name in settings.logged if history and name in history[0]]
-    if logged:
-        found["valid_0"] = {name: [line[name] for line in history] for name in logged}
+    for at in range(pairs):
+        # The last pair is the validation data, whose metrics have no name before them.
+        before = "" if at == pairs - 1 else f"{_VALID}{at} "
+        logged = [name for name in settings.logged if history and before + name in history[0]]
+        found[f"{_VALID}{at}"] = {
+            name: [line[before + name] for line in history] for name in logged
+        }
     return found

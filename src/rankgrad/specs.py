@@ -55,6 +55,24 @@ class Spec:
         return f"{self.name}{cutoff}({options})" if options else f"{self.name}{cutoff}"
 
 
+def split(text: str) -> list[str]:
+    """The specs of a text, which commas are between; those inside of a spec are its own.
+
+    >>> from rankgrad.specs import split
+    >>> split("mse, neural_ndcg@10(temperature=0.5, sinkhorn=false), ranknet")
+    ['mse', 'neural_ndcg@10(temperature=0.5, sinkhorn=false)', 'ranknet']
+    """
+    parser, found = _Parser(text), []
+    while True:
+        parser.move(parser.at)
+        start = parser.at
+        parser.spec()
+        found.append(text[start : parser.at].strip())
+        if not parser.skip(","):
+            parser.end()
+            return found
+
+
 def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
     """The spec of an object: the arguments of its ``__init__`` that differ from their defaults.
 

@@ -47,10 +47,18 @@ def test_feature_counts_that_differ(refused, folder, trained, tmp_path):
     narrow = tmp_path / "narrow.csv"
     narrow.write_text("qid,label,x\n1,1,2\n1,0,3\n")
     assert "16" in refused("evaluate", trained, narrow)
-    line = refused("train", folder / "train.txt", "--vali", wide, "-o", tmp_path / "run")
-    assert "wide.txt" in line
+    train = ("train", folder / "train.txt", "-o", tmp_path / "run")
+    line = refused(*train, "--vali", narrow)
+    assert "narrow.csv" in line
     assert "16" in line
     assert not (tmp_path / "run").exists()
+
+
+def test_a_value_that_is_not_finite_is_said_in_one_line(refused, folder, tmp_path):
+    odd = tmp_path / "odd.txt"
+    odd.write_text("1 qid:1 1:nan\n0 qid:1 1:1\n")
+    for files in ([odd], [odd, "--vali", folder / "vali.txt"]):
+        assert "feature that is not finite" in refused("train", *files, "-o", tmp_path / "run")
 
 
 def test_empty_splits(refused, folder, tmp_path):

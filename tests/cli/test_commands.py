@@ -15,8 +15,12 @@ from rankgrad.cli.train import train
 from rankgrad.data import load, scores, store, synthetic
 from rankgrad.experiments import demo
 from rankgrad.training import FittedRanker, RunFolder, Settings
+from rankgrad.training.evaluations import Evaluated
 
-COMMANDS = ("import", "train", "evaluate", "predict", "losses", "metrics", "models", "data", "demo")
+COMMANDS = (
+    *("import", "train", "evaluate", "predict", "report", "losses", "metrics", "models", "data"),
+    *("demo", "compare"),
+)
 KINDS = {"pointwise", "pairwise", "likelihood", "direct"}
 
 
@@ -229,19 +233,65 @@ def test_evaluate_says_its_conventions(rankgrad, in_json, folder, tmp_path):
     assert np.mean(facts["per_list"]["rr"]) == pytest.approx(facts["mean"]["rr"])
 
 
+def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    rankgrad("evaluate", run, folder, "--save", "-m", "ndcg@3")
+    found = Evaluated.load(run)
+    assert found.metrics == ("ndcg@3",)
+    assert found.labels_of_run == {
+        "loss": "approx_ndcg",
+        "model": "mlp(hidden=[8])",
+        "seed": 0,
+    }
+    page = tmp_path / "page.html"
+    text = rankgrad("report", run, "-o", page).stdout
+    assert "1 candidates, 1 runs" in text and page.as_uri() in text
+    assert f"{found.mean['ndcg@3']:.4f}" in page.read_text()
+    assert "is there already" in refused("report", run, "-o", page)
+    rankgrad("report", run, "-o", page, "--overwrite")
+    assert "is not a run folder" in refused("evaluate", page, folder, "--save")
+    assert "is not there" in refused("report", tmp_path / "other", "-o", tmp_path / "x.html")
+    assert "holds no run folder" in refused("report", folder, "-o", tmp_path / "x.html")
+    assert "there are: ndcg@3" in refused("report", run, "-m", "ap", "-o", page, "--overwrite")
+    assert "There are: approx_ndcg" in refused(
+        "report", run, "--baseline", "mse", "-o", page, "--overwrite"
+    )
+    assert not (tmp_path / "x.html").exists()
+
+
 def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
     monkeypatch.setattr(synthetic, "SIZES", {"small": (12, 6, 6)})
+    monkeypatch.chdir(tmp_path)
     found = in_json("demo", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "runs")
     rows = found["rows"]
     assert [row["loss"] for row in rows][-1] == "best achievable"
     assert len(rows) == 6
     assert all(set(row["mean"]) == {"ndcg@5", "ndcg@10", "ap", "rr"} for row in rows)
-    assert len(list((tmp_path / "runs").iterdir())) == 5
+    assert len(list((tmp_path / "runs").glob("*/evaluations/test"))) == 6
+    page = (tmp_path / "runs" / "report.html").read_text()
+    assert "best achievable" in page and "reference" in page
     assert {row["kind"].split(":")[0] for row in rows[:5]} == KINDS
     monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
     text = rankgrad("demo", "--epochs", 1, "--device", "cpu").stdout
     for part in ("pointwise", "best achievable", "±", "count 0", "Next:"):
         assert part in text
+    assert (tmp_path / "rankgrad-demo" / "report.html").as_uri() in text
+
+
+def test_the_demo_replaces_only_its_own(rankgrad, tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic, "SIZES", {"small": (12, 6, 6)})
+    monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
+    place = tmp_path / "mine"
+    place.mkdir()
+    (place / "thesis.txt").write_text("words")
+    with pytest.raises(FileExistsError, match="not made by the demonstration"):
+        demo.run(folder=place, epochs=1, device="cpu")
+    assert (place / "thesis.txt").read_text() == "words"
+    for _ in range(2):
+        rankgrad("demo", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "demo")
+    names = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert names == {"mse", "best-achievable", "demo.json", "report.html"}
 
 
 def test_version(rankgrad):

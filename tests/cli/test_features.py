@@ -69,3 +69,17 @@ def test_validation_files_may_name_fewer_sparse_features(run, in_json, folder, t
     (tmp_path / "vali.txt").write_text("1 qid:1 1:2\n0 qid:1 3:1\n")
     done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
     assert RunFolder.open(done).facts["data"]["vali"]["features"] == 16
+
+
+def test_training_files_may_name_fewer_sparse_features(run, in_json, folder, tmp_path):
+    (tmp_path / "vali.txt").write_text("1 qid:1 1:2\n0 qid:1 18:1\n")
+    done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
+    facts = RunFolder.open(done).facts["data"]
+    assert facts["train"]["features"] == facts["vali"]["features"] == 18
+
+
+def test_all_files_count_features_from_0_if_one_does(run, folder, tmp_path):
+    (tmp_path / "vali.txt").write_text("1 qid:1 0:2\n0 qid:1 3:1\n")
+    done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
+    assert RunFolder.open(done).best().zero_based is True
+    assert RunFolder.open(done).facts["data"]["train"]["features"] == 17

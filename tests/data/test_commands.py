@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
-from rankgrad.data import Dataset, store
+from rankgrad.data import Dataset, columnar, load, store
+
+Same = Callable[[Dataset, Dataset], None]
 
 
 def run(*arguments: object) -> str:
@@ -66,15 +70,58 @@ def test_folds_are_imported_all_or_nothing(folds: Path, tmp_path: Path) -> None:
 
 def test_options_that_a_source_would_ignore_are_refused(folds: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for option in (["--feature", "x"], ["--query", "q"], ["--fill", "0"], ["--docids"]):
+    for option in (["--feature", "x"], ["--query", "q"], ["--fill", "0"]):
         said = refused("import", folds, *option, "-o", out)
-        assert f"{option[0]} goes with single files" in said
+        assert f"{option[0]} goes with columnar files, of which" in said
     file = folds / "Fold1" / "train.txt"
     assert "--weight goes with columnar" in refused("import", file, "--weight", "w", "-o", out)
     assert "folder of stores" in refused("import", folds, "-o", tmp_path / "x.parquet")
     (tmp_path / "x.csv").write_text("qid,label,x\n1,1,1\n")
     assert "there is --id" in refused("import", tmp_path / "x.csv", "--docids", "-o", out)
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "train.csv").write_text("qid,label,x\n1,1,1\n")
+    assert "there is --id" in refused("import", tmp_path / "csv", "--docids", "-o", out)
     assert not out.exists()
+
+
+def test_options_reach_the_files_of_a_folder(tmp_path: Path) -> None:
+    both, out = tmp_path / "both", tmp_path / "out"
+    both.mkdir()
+    for split in ("train", "test"):
+        (both / f"{split}.csv").write_text("s,clicks,x,y,z\na,1,1,,3\na,0,2,5,4\n")
+    options = ["--query", "s", "--label", "clicks", "--feature", "y", "--feature", "x"]
+    run("import", both, *options, "--fill", "0.5", "-o", out)
+    for split in ("train", "test"):
+        data = store.open(out / split)
+        assert data.features.tolist() == [[0.5, 1], [5, 2]]
+        assert data.labels.tolist() == [1, 0]
+        assert data.feature_names == ("y", "x")
+
+
+def test_docids_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.txt").write_text("1 qid:1 1:1 # docid = d7\n")
+    run("import", tmp_path / "set", "--docids", "-o", tmp_path / "out")
+    assert (store.open(tmp_path / "out" / "train").ids == ["d7"]).all()
+
+
+def test_a_folder_of_parts_is_one_data_set(dataset: Dataset, same: Same, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        folder = tmp_path / "set" / split
+        folder.mkdir(parents=True)
+        (folder / "_SUCCESS").write_text("")
+        for number, lists in ((10, [5, 6]), (2, [2, 3, 4]), (0, [0, 1])):
+            columnar.write(dataset.select(lists), folder / f"part-{number}.parquet")
+    same(load(tmp_path / "set" / "test"), dataset)
+    same(load(tmp_path / "set", split="test"), dataset)
+    run("import", tmp_path / "set" / "train", "-o", tmp_path / "one")
+    same(store.open(tmp_path / "one"), dataset)
+    run("import", tmp_path / "set", "-o", tmp_path / "both")
+    same(store.open(tmp_path / "both" / "test"), dataset)
+    renamed = replace(dataset.select([0]), feature_names=("bm25", "clicks", "pagerank", "other"))
+    columnar.write(renamed, tmp_path / "set" / "test" / "part-11.parquet")
+    said = refused("import", tmp_path / "set" / "test", "-o", tmp_path / "two")
+    assert "part-11.parquet has no column 'length'" in said
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1e99"])

@@ -151,3 +151,17 @@ def test_repr_shows_sizes_and_labels() -> None:
     )
     many = Dataset(np.zeros((20, 1)), np.arange(20) / 2, [0, 20], ["a"])
     assert "20 distinct labels from 0 to 9.5" in repr(many)
+
+
+def test_source_rows_are_checked_and_go_along() -> None:
+    features, rows = np.arange(3.0)[:, None], np.array([2, 0, 1])
+    data = Dataset(features, [0, 1, 2], [0, 1, 3], ["a", "b"], source_rows=rows)
+    assert data.source_order is not None
+    assert data.source_order.tolist() == [1, 2, 0]
+    for other in (data.widen(2), data.select([0, 1])):
+        assert np.array_equal(other.source_rows, rows)
+    assert np.array_equal(data.select([1, 0]).source_rows, [0, 1, 2])
+    with pytest.raises(ValueError, match="source_rows must be distinct; 1 is there twice"):
+        replace(data, source_rows=[1, 1, 0])
+    with pytest.raises(ValueError, match="source_rows must have one value per item"):
+        replace(data, source_rows=[1, 0])

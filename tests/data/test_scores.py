@@ -5,11 +5,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rankgrad.data import Dataset, load, scores
+from rankgrad.data import Dataset, load, scores, store
 
 
 @pytest.fixture
@@ -44,19 +45,31 @@ def test_plain_scores_follow_the_rows_of_the_file(tmp_path):
     path = tmp_path / "mixed.txt"
     path.write_text("\n".join(rows) + "\n")
     data = load(path)
-    order = scores.file_order(path, data)
     assert data.features[:, 0].tolist() == [10, 30, 20, 40]
-    assert data.features[order, 0].tolist() == [10, 20, 30, 40]
-    scores.write(tmp_path / "s.txt", data.features[:, 0], data, order=order)
+    assert data.features[data.source_order, 0].tolist() == [10, 20, 30, 40]
+    scores.write(tmp_path / "s.txt", data.features[:, 0], data)
     assert (tmp_path / "s.txt").read_text().split() == ["10.0", "20.0", "30.0", "40.0"]
-    assert scores.read(tmp_path / "s.txt", data, order=order).tolist() == [10, 30, 20, 40]
+    assert scores.read(tmp_path / "s.txt", data).tolist() == [10, 30, 20, 40]
 
 
-def test_order_of_columnar_files_is_not_guessed(tmp_path):
+def test_plain_scores_follow_the_rows_of_columnar_files_and_of_their_stores(tmp_path):
     path = tmp_path / "mixed.csv"
     path.write_text("qid,label,x\nb,0,1\na,1,2\nb,2,3\n")
-    with pytest.raises(ValueError, match="write parquet or trec"):
-        scores.file_order(path, load(path))
+    kept = load(store.write(load(path), tmp_path / "store"))
+    for data in (load(path), kept, kept.select([1, 0])):
+        scores.write(tmp_path / "s.txt", data.features[:, 0], data, overwrite=True)
+        assert (tmp_path / "s.txt").read_text().split() == ["1.0", "2.0", "3.0"]
+        np.testing.assert_array_equal(scores.read(tmp_path / "s.txt", data), data.features[:, 0])
+    scores.write(tmp_path / "t.txt", kept.select([1]).features[:, 0], kept.select([1]))
+    assert (tmp_path / "t.txt").read_text().split() == ["2.0"]
+
+
+def test_weights_beside_a_file_follow_its_rows(tmp_path):
+    path = tmp_path / "mixed.txt"
+    path.write_text("0 qid:b 1:10\n1 qid:a 1:20\n2 qid:b 1:30\n")
+    path.with_name("mixed.txt.weight").write_text("1\n2\n3\n")
+    data = load(path)
+    assert (data.features[:, 0] / 10).tolist() == data.weights.tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +121,9 @@ def test_nothing_is_replaced_or_left_half_written(dataset, given, tmp_path):
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="overwrite"):
         scores.write(path, given, dataset)
-    with pytest.raises(IndexError):
-        scores.write(path, given, dataset, order=np.array([10**6]), overwrite=True)
+    lone = replace(dataset, qids=np.char.add(dataset.qids, "\ud800"))  # no UTF-8 has it
+    with pytest.raises(UnicodeEncodeError):
+        scores.write(path, given, lone, format="trec", overwrite=True)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
     scores.write(path, given, dataset, overwrite=True)

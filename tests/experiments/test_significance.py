@@ -3,7 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankgrad.experiments.significance import bootstrap_interval
+from rankgrad.experiments.significance import (
+    bonferroni,
+    bootstrap_interval,
+    check_same_queries,
+    correct,
+    difference_interval,
+    holm,
+    paired_t_test,
+    randomisation_test,
+)
 
 
 def test_agrees_with_scipy():
@@ -26,3 +35,103 @@ def test_the_seed_decides():
     values = np.random.default_rng(0).random(50)
     assert bootstrap_interval(values) == bootstrap_interval(values)
     assert bootstrap_interval(values) != bootstrap_interval(values, seed=1)
+
+
+def pairs(n=60, seed=0):
+    random = np.random.default_rng(seed)
+    one = random.beta(2, 2, n)
+    return one, np.clip(one - 0.03 + 0.15 * random.normal(size=n), 0, 1)
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "less", "greater"])
+def test_the_t_test_is_scipys(alternative):
+    from scipy.stats import ttest_rel
+
+    one, other = pairs()
+    expected = ttest_rel(one, other, alternative=alternative).pvalue
+    assert paired_t_test(one, other, alternative=alternative) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "less", "greater"])
+@pytest.mark.parametrize("n", [3, 9, 12])
+def test_the_randomisation_test_of_few_lists_is_scipys_exact_one(alternative, n):
+    from scipy.stats import permutation_test
+
+    one, other = pairs(n)
+    expected = permutation_test(
+        (one, other),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        alternative=alternative,
+        n_resamples=np.inf,
+        vectorized=True,
+    ).pvalue
+    assert randomisation_test(one, other, alternative=alternative) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "less"])
+def test_the_randomisation_test_of_many_lists_is_near_scipys(alternative):
+    from scipy.stats import permutation_test
+
+    one, other = pairs(80)
+    expected = permutation_test(
+        (one, other),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        alternative=alternative,
+        n_resamples=100_000,
+        vectorized=True,
+        batch=5_000,
+        rng=0,
+    ).pvalue
+    found = randomisation_test(one, other, alternative=alternative, samples=100_000)
+    assert found == pytest.approx(expected, abs=0.004)
+    assert found == randomisation_test(one, other, alternative=alternative, samples=100_000)
+
+
+def test_a_p_value_is_never_zero_however_large_the_difference():
+    assert randomisation_test(np.ones(100), np.zeros(100), samples=999) == 2 / 1000
+    one_sided = randomisation_test(np.ones(100), np.zeros(100), alternative="greater", samples=999)
+    assert one_sided == 1 / 1000
+
+
+@pytest.mark.parametrize("test", [paired_t_test, randomisation_test])
+def test_rankers_that_are_alike_do_not_differ(test):
+    values = np.random.default_rng(0).random(20)
+    assert test(values, values) == 1.0
+
+
+def test_the_same_difference_everywhere_is_certain():
+    assert paired_t_test([0.5, 0.75, 1.0], [0.25, 0.5, 0.75]) == 0.0
+
+
+@pytest.mark.parametrize("test", [paired_t_test, randomisation_test, difference_interval])
+def test_lists_left_out_for_both_do_not_count(test):
+    one, other = pairs(12)
+    skipped = np.r_[one, np.nan], np.r_[other, np.nan]
+    assert test(*skipped) == test(one, other)
+    with pytest.raises(ValueError, match=r"list 12 is left out for one of them \(1 such"):
+        test(np.r_[one, np.nan], np.r_[other, 0.5])
+    with pytest.raises(ValueError, match=r"found \[12\] and \[11\]"):
+        test(one, other[1:])
+
+
+def test_corrections_are_those_of_r():
+    p = [0.01, 0.02, 0.03, 0.04, 0.05]
+    assert holm(p) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert holm(p[::-1]) == pytest.approx([0.09, 0.09, 0.09, 0.08, 0.05])
+    assert bonferroni(p) == pytest.approx([0.05, 0.10, 0.15, 0.20, 0.25])
+    assert correct(p, "none") == pytest.approx(p)
+    assert len(holm([])) == 0
+    with pytest.raises(ValueError, match="correction must be one of"):
+        correct(p, "holms")
+
+
+def test_unequal_queries_are_named():
+    check_same_queries(["a", "b"], ["a", "b"])
+    with pytest.raises(ValueError, match="only mse has 'b'; only ranknet has 'c'"):
+        check_same_queries(["a", "b"], ["a", "c"], names=("mse", "ranknet"))
+    with pytest.raises(ValueError, match="in another order: 'a' and 'b' at place 0"):
+        check_same_queries(["a", "b"], ["b", "a"])
+    with pytest.raises(ValueError, match="5 and 1 of them; only the first has '1', '2', '3' and 1"):
+        check_same_queries(list("01234"), ["0"])

@@ -8,9 +8,10 @@ from rankgrad.losses import RelaxedMetric
 from rankgrad.sorting import SigmoidRanks
 
 pytest.importorskip("triton")
+from rankgrad.kernels.gpu import ranks
+
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-from rankgrad.kernels.gpu import ranks
 
 METRICS = {
     "ndcg": {},

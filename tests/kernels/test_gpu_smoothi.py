@@ -19,15 +19,16 @@ def fused(lists, metric="ndcg", k=0, alpha=1.0, delta=0.1, expect="label", **opt
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_as_the_eager_loss(padded, weighted):
-    lists = slots([7, 1, 12, 2], padded=padded, weighted=weighted, tied=weighted == padded)
+    lists = slots([7, 1, 10], padded=padded, weighted=weighted, tied=weighted == padded)
     check(fused(lists), eager("smoothi_ndcg", *lists))
     check(fused(lists, k=3), eager("smoothi_ndcg@3", *lists))
 
 
-@pytest.mark.parametrize("metric", ["ndcg", "dcg", "precision", "recall", "rbp"])
-@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize(
+    ("metric", "k"), [("ndcg", 0), ("dcg", 3), ("precision", 0), ("recall", 3), ("rbp", 0)]
+)
 def test_every_metric(metric, k):
-    lists = slots([7, 4], weighted=True)
+    lists = slots([6], weighted=True)
     cut = f"@{k}" if k else ""
     gain = "expect=gain, " if metric in ("ndcg", "dcg") else ""
     spec = f"smoothi_{metric}{cut}({gain}alpha=3.0, delta=0.2)"
@@ -35,9 +36,9 @@ def test_every_metric(metric, k):
     check(found, eager(spec, *lists))
 
 
-@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize("k", [0, 3])
 def test_arp_through_the_permutation(k):
-    lists = slots([7, 4])
+    lists = slots([6])
     cut = f"@{k}" if k else ""
     check(
         fused(lists, "arp", k, expect="gain"),
@@ -46,7 +47,7 @@ def test_arp_through_the_permutation(k):
 
 
 def test_linear_gain_of_the_expected_label():
-    lists = slots([7, 4], weighted=True)
+    lists = slots([6], weighted=True)
     check(fused(lists, gain="linear"), eager("smoothi_ndcg(gain=linear)", *lists))
 
 
@@ -64,7 +65,7 @@ def test_lists_too_long_for_one_program(monkeypatch, k, padded):
 
 @pytest.mark.parametrize("spread", [0.0, 1e4])
 def test_extremes_are_finite(spread):
-    lists = slots([12, 5], spread=spread)
+    lists = slots([6, 3], spread=spread)
     values, slopes, _ = fused(lists)
     assert bool(values.isfinite().all() and slopes.isfinite().all())
 

@@ -102,12 +102,16 @@ def test_weights_matter(train):
     assert a.history[-1]["loss"] != b.history[-1]["loss"]
 
 
-def test_accumulated_batches_make_one_step(train):
-    # With a constant number of defined lists, 2 batches of 4 are one batch of 8.
-    data = train.select(range(24))
-    options = {"loss": "mse", "optimizer": "sgd", "epochs": 1, "transforms": []}
-    a = fit(small(batch_size=8, **options), data)
-    b = fit(small(batch_size=4, accumulate=2, **options), data)
+@pytest.mark.parametrize("loss", ["softmax", "softmax(reduction=sum)", "lambdarank"])
+def test_accumulated_batches_make_one_step(loss, train, vali):
+    # Of 19 lists, some have nothing to learn from; the last group has one batch, and that 3 lists.
+    data = train.select(range(19))
+    data.labels[: data.offsets[7]] = 0
+    options = {"loss": loss, "optimizer": "sgd(momentum=0.5)", "schedule": "cosine", "clip": 1.0}
+    a = fit(small(batch_size=8, **options), data, vali)
+    b = fit(small(batch_size=4, accumulate=2, **options), data, vali)
+    for one, other in zip(a.history, b.history, strict=True):
+        assert {**one, "seconds": 0} == pytest.approx({**other, "seconds": 0}, rel=1e-5)
     for name, tensor in a.model.tensors().items():
         torch.testing.assert_close(tensor, b.model.tensors()[name])
 
@@ -236,12 +240,15 @@ def test_reading_the_best_model_changes_nothing(train, tmp_path):
     fit(small(epochs=1), train, folder=tmp_path / "run")
     run = RunFolder.open(tmp_path / "run")
     expected = run.best().predict(train.features)
-    (run.path / ".best.unfinished").mkdir()  # a trainer is writing the next one,
+    (run.path / ".best.0123abcd.unfinished").mkdir()  # a trainer is writing the next one,
     run.best()
-    assert (run.path / ".best.unfinished").is_dir()
-    (run.path / "best").rename(run.path / ".best.replaced")  # and about to put it in place
+    assert (run.path / ".best.0123abcd.unfinished").is_dir()
+    (run.path / "best").rename(run.path / ".best.0123abcd.replaced")  # and about to put it in place
     np.testing.assert_array_equal(run.best().predict(train.features), expected)
-    assert {path.name for path in run.path.glob(".*")} == {".best.unfinished", ".best.replaced"}
+    assert {path.name for path in run.path.glob(".*")} == {
+        ".best.0123abcd.unfinished",
+        ".best.0123abcd.replaced",
+    }
 
 
 def test_the_run_folder(train, vali, tmp_path):

@@ -1,6 +1,8 @@
 """Training in several processes, as a program: torchrun together.py OUT. The test starts it."""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -42,10 +44,29 @@ def trained(name, folder=None):
     return {"history": done.history, "weights": weights}
 
 
+def resumed(folder):
+    """A run that is interrupted in one of the processes and goes on, and the same one in one go."""
+    settings = Settings(**SHARED, model="mlp(hidden=[8], dropout=0.5)", list_size=6)
+
+    def interrupt(line):
+        if line["epoch"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole = fit(settings, *data(), folder=folder / "whole")
+    cut = fit(settings, *data(), folder=folder / "cut", on_epoch=interrupt)
+    done = fit(settings, *data(), folder=folder / "cut", resume=True)
+    return {
+        "stopped": [cut.stopped, len(cut.history), done.stopped],
+        "weights": [{k: v.tolist() for k, v in r.model.tensors().items()} for r in (whole, done)],
+        "history": [[{**line, "seconds": 0} for line in r.history] for r in (whole, done)],
+    }
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
     results = {name: trained(name, out / name) for name in VARIANTS}
+    results["resumed"] = resumed(out)
     rank = torch.distributed.get_rank()
     assert torch.distributed.get_world_size() == 2
     (out / f"{rank}.json").write_text(json.dumps(results))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rankgrad.cli import data, demo, evaluate, import_, names, predict, train
+from rankgrad.cli import compare, data, demo, evaluate, import_, names, predict, report, train
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
@@ -46,8 +46,10 @@ def _rankgrad(
 
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("import")(import_.import_)
 app.command("data")(data.data)
 app.command("losses")(names.losses)

@@ -15,8 +15,8 @@ Data = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        help="A LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV file, a store, or "
-        "a folder of splits or folds of these.",
+        help="A LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV file, a folder "
+        "of Parquet parts, a store, or a folder of splits or folds of these.",
         show_default=False,
     ),
 ]
@@ -46,9 +46,9 @@ Metrics = Annotated[
 
 def place(path: Path, split: str | None, fold: int | None) -> Path:
     """The file or store that a path, a split (``test`` by default) and a fold name."""
-    from rankgrad.data import layout, store
+    from rankgrad.data import layout
 
-    if path.is_file() or store.is_store(path):
+    if layout.is_single(path):
         if split is not None or fold is not None:
             raise ValueError(f"{path} is not a folder of splits: leave out --split and --fold")
         return path

@@ -51,9 +51,9 @@ def data(
 
 def _read(path: Path, fold: int | None) -> dict[str, Dataset]:
     """The splits of a folder, or one data set under the name of its file."""
-    from rankgrad.data import load, load_splits, store
+    from rankgrad.data import layout, load, load_splits
 
-    if path.is_file() or store.is_store(path):
+    if layout.is_single(path):
         return {path.name: load(path, fold=fold)}
     return load_splits(path, fold)
 

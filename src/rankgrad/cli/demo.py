@@ -13,6 +13,8 @@ from rankgrad.cli.printing import console, show_json, show_table
 if TYPE_CHECKING:
     from rankgrad.experiments.demo import Demo, Row
 
+REPORT = "report.html"
+
 
 def demo(
     size: Annotated[
@@ -20,9 +22,14 @@ def demo(
         typer.Option(help="1,000 training queries for two cores; WEB10K's or WEB30K's for a GPU."),
     ] = "small",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="A folder to keep the run folders in."),
-    ] = None,
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A folder for the run folders and the report; an earlier demonstration's is "
+            "replaced.",
+        ),
+    ] = Path("rankgrad-demo"),
     epochs: Annotated[int | None, typer.Option(help="At most, for each loss.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the data and of everything random.", min=0)] = 0,
     device: Annotated[
@@ -34,6 +41,7 @@ def demo(
 
     Pointwise, pairwise, likelihood and two direct metric losses, beside the best achievable, which
     is known because the data are simulated. No download, no GPU, under four minutes on two cores.
+    At the end there is a report to open in a browser.
 
     \b
     Examples:
@@ -43,6 +51,7 @@ def demo(
     """  # noqa: D301
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from rankgrad import report
     from rankgrad.experiments import demo as experiment
 
     options: dict[str, Any] = {"seed": seed, "device": device}
@@ -71,10 +80,12 @@ def demo(
                 err.print(f"{loss}: {value}")
 
         found = experiment.run(size, folder=output, on_epoch=show, **options)
+    page = output / REPORT
+    report.write([output], page, title="Five losses on a simulated search log")
     if json:
-        show_json(_facts(found))
+        show_json({**_facts(found), "report": str(page)})
     else:
-        _show(found, size, output)
+        _show(found, size, page)
 
 
 def _facts(found: Demo) -> dict[str, Any]:
@@ -96,7 +107,7 @@ def _facts(found: Demo) -> dict[str, Any]:
     }
 
 
-def _show(found: Demo, size: str, output: Path | None) -> None:
+def _show(found: Demo, size: str, page: Path) -> None:
     test, settings = found.data["test"], found.settings
     names = list(found.rows[0].mean)
     show_table(
@@ -114,7 +125,9 @@ def _show(found: Demo, size: str, output: Path | None) -> None:
             "  rankgrad evaluate runs/first DATA                           with exact metrics",
             "  rankgrad losses                                             what else there is",
             *_larger(size),
-            *([f"The run folders are in {output}."] if output else []),
+            "",
+            f"The run folders and a report are in {page.parent}. Open the report in a browser:",
+            f"  {page.resolve().as_uri()}",
         ],
     )
 

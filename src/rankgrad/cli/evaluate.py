@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load, place
+from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load
 from rankgrad.cli.predict import score
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
+    from rankgrad.data import Dataset
     from rankgrad.experiments.significance import Interval
-    from rankgrad.metrics import Evaluation
+    from rankgrad.metrics import Evaluation, Metric
 
 Ranker = Annotated[
     Path,
@@ -36,6 +37,14 @@ def evaluate(
     per_list: Annotated[
         bool, typer.Option("--per-list", help="With --json, also the values of each list.")
     ] = False,
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save",
+            help="Also keep the values of each list in the run folder for `rankgrad report`, under "
+            "the name of the split (test, for a file); what is there by that name is replaced.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Evaluate a trained ranker, or scores from anywhere, with exact metrics.
@@ -46,6 +55,7 @@ def evaluate(
       rankgrad evaluate runs/neural test.txt -m ndcg@10 -m 'ndcg@10(empty=1)'
       rankgrad evaluate lightgbm-scores.txt test.txt
       rankgrad evaluate bm25.run test.parquet --json
+      rankgrad evaluate runs/neural MSLR-WEB30K --fold 1 --save
     """  # noqa: D301
     import numpy as np
 
@@ -53,13 +63,14 @@ def evaluate(
     from rankgrad.data import scores as files
     from rankgrad.metrics.evaluate import DEFAULT
 
+    if save and not (ranker / "run.json").is_file():
+        raise ValueError(f"{ranker} is not a run folder: --save has nowhere to keep the values")
     metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
     if ranker.is_dir():
         dataset, scores = score(ranker, data, split, fold, device)
     else:
         dataset = load(data, split, fold)
-        order = files.file_order(place(data, split, fold), dataset)
-        scores = files.read(ranker, dataset, order=order)
+        scores = files.read(ranker, dataset)
     result = rankgrad.metrics.evaluate(
         scores,
         np.array(dataset.labels),  # a store's arrays are read-only, which PyTorch warns of
@@ -67,12 +78,34 @@ def evaluate(
         weights=None if dataset.weights is None else np.array(dataset.weights),
         metrics=metrics,
     )
+    if save:
+        _save(ranker, scores, dataset, metrics, split, fold)
     weighted = dataset.weights is not None
     if json:
         show_json(_facts(result, weighted, dataset.qids.tolist() if per_list else None))
     else:
         _show(result, weighted, title=f"{ranker} on {data}")
     show_notes(dataset.notes)
+
+
+def _save(
+    run: Path,
+    scores: Any,
+    data: Dataset,
+    metrics: list[Metric],
+    split: str | None,
+    fold: int | None,
+) -> None:
+    from rankgrad.data import layout
+    from rankgrad.training import RunFolder
+    from rankgrad.training.evaluations import Evaluated
+
+    settings = RunFolder.open(run).settings
+    labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
+    found = Evaluated.of(
+        scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
+    )
+    found.save(run, layout.split_name(split or "test"))
 
 
 def _intervals(result: Evaluation) -> dict[str, Interval]:

@@ -21,7 +21,8 @@ def import_(
         list[Path],
         typer.Argument(
             metavar="SOURCE...",
-            help="A file, or a folder of splits or folds; several LETOR files become one data set.",
+            help="A file, a folder of Parquet parts, or a folder of splits or folds; several LETOR "
+            "files become one data set.",
             show_default=False,
         ),
     ],
@@ -66,9 +67,10 @@ def import_(
       rankgrad import MSLR-WEB30K --fold 1 -o web30k-fold1
       rankgrad import part1.txt part2.txt -o all.store
       rankgrad import log.csv --query session --label clicks -o log.store
+      rankgrad import splits --query session --label clicks -o splits.stores
       rankgrad import train.txt -o train.parquet
     """  # noqa: D301
-    from rankgrad.data import columnar, store
+    from rankgrad.data import columnar, layout, store
 
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
@@ -81,9 +83,10 @@ def import_(
         "fill": fill,
     }
     source = sources[0]
-    if len(sources) == 1 and source.is_dir() and not store.is_store(source):
-        _check_folder_options(output, docids, columns)
-        facts = _import_folder(source, fold, output, overwrite)
+    if len(sources) == 1 and source.is_dir() and not layout.is_single(source):
+        _check_folder_options(source, fold, output, docids, columns)
+        options = {"ids": docids, "columns": columns}
+        facts = _import_folder(source, fold, output, overwrite, options)
     else:
         dataset = _read(sources, docids, fold, columns)
         if columnar.suffix(output) in columnar.PARQUET:
@@ -99,11 +102,14 @@ def import_(
 
 def _read(sources: list[Path], docids: bool, fold: int | None, columns: dict[str, Any]) -> Dataset:
     """One data set from one file or several."""
-    from rankgrad.data import columnar, letor, load
+    from rankgrad.data import columnar, layout, letor, load
 
-    if all(columnar.is_columnar(path) for path in sources):
+    if all(columnar.is_columnar(path) or layout.parts(path) for path in sources):
         if len(sources) > 1:
-            raise ValueError("several columnar files cannot be imported at once; give one")
+            raise ValueError(
+                "several columnar files cannot be imported at once; give one, or a folder of "
+                "Parquet parts (part-0000.parquet and so on)"
+            )
         if docids:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
         return columnar.read(sources[0], **columns)
@@ -125,31 +131,36 @@ def _given(columns: dict[str, Any]) -> list[str]:
     ]
 
 
-def _check_folder_options(output: Path, docids: bool, columns: dict[str, Any]) -> None:
-    from rankgrad.data import columnar
+def _check_folder_options(
+    source: Path, fold: int | None, output: Path, docids: bool, columns: dict[str, Any]
+) -> None:
+    """Options for a kind of file of which the folder has none would be ignored: an error."""
+    from rankgrad.data import columnar, folds, layout
 
-    given = [*_given(columns), *(["docids"] if docids else [])]
-    if given:
-        raise ValueError(
-            f"--{given[0]} goes with single files, not with a folder: import its files one by one, "
-            f"such as the training file with -o {output / 'train'}"
-        )
     if columnar.is_columnar(output):
         raise ValueError(
             f"a folder becomes a folder of stores, which {output} is no name for: give a name "
             "without a suffix, or import its files one by one"
         )
+    number = next(iter(folds(source)), None) if fold is None else fold
+    places = list(layout.splits(source, number).values())
+    columnar_ones = [p for p in places if columnar.is_columnar(p) or layout.parts(p)]
+    given = _given(columns)
+    if given and not columnar_ones:
+        raise ValueError(f"--{given[0]} goes with columnar files, of which {source} has none")
+    if docids and len(columnar_ones) == len(places):
+        raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
 
 
 def _import_folder(
-    source: Path, fold: int | None, output: Path, overwrite: bool
+    source: Path, fold: int | None, output: Path, overwrite: bool, options: dict[str, Any]
 ) -> dict[Path, dict[str, dict[str, Any]]]:
     """A folder of splits, or of folds of them, all of which is there in the end or nothing."""
     from rankgrad.data import catalog, folds, store
 
     numbers = list(folds(source)) if fold is None else []
     if not numbers:
-        return {output: _import_splits(source, fold, output, overwrite)}
+        return {output: _import_splits(source, fold, output, overwrite, options)}
     entry = catalog.recognise(source)
     for difference in catalog.check_folds(entry, numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
@@ -157,16 +168,17 @@ def _import_folder(
     with store.published(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
-            facts[output / name] = _import_splits(source, number, unfinished / name, False)
+            place = unfinished / name
+            facts[output / name] = _import_splits(source, number, place, False, options)
     return facts
 
 
 def _import_splits(
-    source: Path, fold: int | None, output: Path, overwrite: bool
+    source: Path, fold: int | None, output: Path, overwrite: bool, options: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """A folder of splits into one of stores; what is in them."""
     from rankgrad.data import load_splits, splits, store
 
-    datasets = load_splits(source, fold, finite=True)
+    datasets = load_splits(source, fold, finite=True, **options)
     store.write_splits(datasets, output, sources=splits(source, fold), overwrite=overwrite)
     return {name: describe(dataset) for name, dataset in datasets.items()}

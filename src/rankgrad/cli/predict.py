@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Overwrite, Split, load, place
+from rankgrad.cli.arguments import Data, Device, Fold, Overwrite, Split, load
 from rankgrad.cli.printing import show_notes
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def predict(
     from rankgrad.data import scores as files
 
     dataset, scores = score(run, data, split, fold, device, labelled=False)
-    kind = format or files.format_of(output)
-    order = files.file_order(place(data, split, fold), dataset) if kind == "plain" else None
-    files.write(output, scores, dataset, format=kind, order=order, tag=tag, overwrite=overwrite)
+    files.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
     show_notes(dataset.notes)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rankgrad.experiments.tables import Table
+
 _WIDE = 200  # columns where nobody looks, so that nothing is cut off
 
 
@@ -49,6 +51,11 @@ def show_table(
     out.print(table)
     for line in under:
         out.print(line, soft_wrap=True)
+
+
+def show_results(table: Table) -> None:
+    """Print a table of results, with what its numbers mean under it."""
+    console().print(table.to_rich())
 
 
 def show_notes(notes: Iterable[str]) -> None:

@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankgrad.cli import settings as options
 from rankgrad.cli.arguments import Data, Fold, Json, features_of
 from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.training import Fit, Settings
-
-_LEARNING, _STEPS, _MACHINE = "What is learned", "How it is learned", "Machine and logs"
-
-
-def _option(help: str, default: str, panel: str, *names: str) -> Any:
-    """An option whose default is that of the setting of its name.
-
-    It is said again here because help must not wait for the settings to be imported.
-    """
-    return typer.Option(*names, help=help, show_default=default, rich_help_panel=panel)
+    from rankgrad.training import Fit
 
 
 def train(
@@ -46,98 +37,36 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run that RUN holds.")
     ] = False,
-    loss: Annotated[
-        str | None,
-        _option("See `rankgrad losses`.", "approx_ndcg", _LEARNING, "--loss", "-l"),
-    ] = None,
-    model: Annotated[
-        str | None, _option("See `rankgrad models`.", "mlp(hidden=[64], dropout=0.3)", _LEARNING)
-    ] = None,
-    metric: Annotated[
-        str | None,
-        _option(
-            "The validation metric that chooses the best epoch and stops training.",
-            "ndcg@10",
-            _LEARNING,
-            "--metric",
-            "-m",
-        ),
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        _option(
-            "Another metric to log; several times for several.",
-            "ndcg@5, ndcg@10, ap, rr",
-            _LEARNING,
-        ),
-    ] = None,
-    transforms: Annotated[
-        list[str] | None,
-        _option(
-            "A transform of the features; several times for several, in order.",
-            "drop_constant, quantile(output=uniform), standardise",
-            _LEARNING,
-            "--transform",
-        ),
-    ] = None,
-    list_size: Annotated[
-        str | None,
-        _option("Cut longer lists to so many items, drawn anew each epoch.", "none", _LEARNING),
-    ] = None,
-    optimizer: Annotated[
-        str | None, _option("adam, adamw, adagrad or sgd.", "adamw", _STEPS)
-    ] = None,
-    learning_rate: Annotated[
-        float | None, _option("At its highest.", "0.003", _STEPS, "--learning-rate", "--lr")
-    ] = None,
-    weight_decay: Annotated[
-        float | None, _option("Of the weights, not of biases.", "0.01", _STEPS)
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        _option("constant, 'step(every=50, by=0.1)' or cosine.", "constant", _STEPS),
-    ] = None,
-    epochs: Annotated[int | None, _option("At most.", "100", _STEPS)] = None,
-    patience: Annotated[
-        str | None, _option("Stop after so many epochs without a better value.", "20", _STEPS)
-    ] = None,
-    batching: Annotated[
-        str | None,
-        _option("By queries, by documents, or each query.", "queries", _STEPS),
-    ] = None,
-    batch_size: Annotated[
-        int | None, _option("Lists per step, over all devices together.", "32", _STEPS)
-    ] = None,
-    documents: Annotated[
-        int | None, _option("Items per step, where batching is by documents.", "8192", _STEPS)
-    ] = None,
-    clip: Annotated[str | None, _option("The largest norm of a gradient.", "none", _STEPS)] = None,
-    accumulate: Annotated[
-        int | None, _option("Batches per step of the optimiser.", "1", _STEPS)
-    ] = None,
-    seed: Annotated[int | None, _option("Of everything random.", "0", _STEPS)] = None,
-    precision: Annotated[str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)] = None,
-    device: Annotated[str | None, _option("auto, cpu or cuda.", "auto", _MACHINE)] = None,
-    devices: Annotated[
-        int | None, _option("How many processes train together.", "1", _MACHINE)
-    ] = None,
-    memory: Annotated[
-        str | None,
-        _option(
-            "Bytes of features that may lie on the device; none is half of what is free.",
-            "none",
-            _MACHINE,
-        ),
-    ] = None,
-    tensorboard: Annotated[
-        bool | None, _option("Also log for TensorBoard.", "no", _MACHINE)
-    ] = None,
+    loss: options.Loss = None,
+    model: options.Model = None,
+    metric: options.Metric = None,
+    metrics: options.Metrics = None,
+    transforms: options.Transforms = None,
+    list_size: options.ListSize = None,
+    optimizer: options.Optimizer = None,
+    learning_rate: options.LearningRate = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    epochs: options.Epochs = None,
+    patience: options.Patience = None,
+    batching: options.Batching = None,
+    batch_size: options.BatchSize = None,
+    documents: options.Documents = None,
+    clip: options.Clip = None,
+    accumulate: options.Accumulate = None,
+    seed: options.Seed = None,
+    precision: options.Precision = None,
+    device: options.Device = None,
+    devices: options.Devices = None,
+    memory: options.Memory = None,
+    tensorboard: options.Tensorboard = None,
     json: Json = False,
 ) -> None:
     """Train a ranker and keep the best epoch in a run folder.
 
     DATA is a folder with train and vali in it, or training data with --vali beside it. Ctrl-C saves
-    and says how to go on.
+    and says how to go on. Test data are not looked at: `rankgrad evaluate RUN DATA --save` does
+    that, for `rankgrad report`.
 
     \b
     Examples:
@@ -148,15 +77,18 @@ def train(
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301
     from rankgrad.training import Settings, fit
-    from rankgrad.training.trainer import check_run
+    from rankgrad.training.trainer import check_data, check_run
 
     if resume and settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")
-    options = {name: value for name, value in locals().items() if name in Settings.model_fields}
-    chosen = _settings(options, output / "settings.toml" if resume else settings)
+    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    chosen = options.chosen(given, output / "settings.toml" if resume else settings)
     check_run(chosen, output, resume)
     training, validation = read(data, vali, fold)
+    check_data(training, validation)
     show_notes(training.notes)
+    if validation is None:
+        show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
     result = fit(chosen, training, validation, folder=output, resume=resume, quiet=json)
     if result.stopped == "interrupted":
         raise stop(f"interrupted and saved; to go on: {_resuming()}")
@@ -170,40 +102,21 @@ def train(
 
 def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Dataset | None]:
     """Training and validation data of the same features."""
-    from rankgrad.data import load, load_splits, store
+    from rankgrad.data import layout, load, load_pair, load_splits
 
-    if data.is_file() or store.is_store(data):
-        training = load(data, fold=fold)
-        validation = None if vali is None else load(vali, **features_of(training))
-    else:
-        found = load_splits(data, fold)
-        if "train" not in found:
-            raise ValueError(f"{data} has no train in it, only {', '.join(found)}")
-        training, validation = found["train"], found.get("vali")
-        if vali is not None:
-            if validation is not None:
-                raise ValueError(f"{data} has validation data in it: leave out --vali")
-            validation = load(vali, **features_of(training))
-    if validation is None:
-        show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
+    if layout.is_single(data):
+        if vali is None or fold is not None:
+            return load(data, fold=fold), None
+        return load_pair(data, vali)
+    found = load_splits(data, fold)
+    if "train" not in found:
+        raise ValueError(f"{data} has no train in it, only {', '.join(found)}")
+    training, validation = found["train"], found.get("vali")
+    if vali is not None:
+        if validation is not None:
+            raise ValueError(f"{data} has validation data in it: leave out --vali")
+        validation = load(vali, **features_of(training))
     return training, validation
-
-
-def _settings(options: dict[str, Any], file: Path | None) -> Settings:
-    """The options that were given, over a file of settings, over the defaults."""
-    from rankgrad.training import Settings
-
-    values: dict[str, Any] = {}
-    if file is not None:
-        if not file.is_file():
-            raise FileNotFoundError(f"there are no settings at {file}")
-        try:
-            values = Settings.from_toml(file.read_text(encoding="utf-8")).model_dump()
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
-    return Settings(
-        **values | {name: value for name, value in options.items() if value is not None}
-    )
 
 
 def _resuming() -> str:
@@ -247,8 +160,8 @@ def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
 
 def _test_data(data: Path, fold: int | None) -> str:
     """How to name the data to evaluate on, which are never those that were trained on."""
-    from rankgrad.data import layout, store
+    from rankgrad.data import layout
 
-    if data.is_file() or store.is_store(data) or "test" not in layout.splits(data, fold):
+    if layout.is_single(data) or "test" not in layout.splits(data, fold):
         return "TEST_DATA"
     return shlex.quote(str(data)) + ("" if fold is None else f" --fold {fold}")

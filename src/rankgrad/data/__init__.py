@@ -7,6 +7,16 @@ splits of a folder. The parsers, stores and known data sets are modules of this 
 from rankgrad.data import catalog, columnar, store
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.layout import folds, splits
-from rankgrad.data.sources import load, load_splits
+from rankgrad.data.sources import load, load_pair, load_splits
 
-__all__ = ["Dataset", "catalog", "columnar", "folds", "load", "load_splits", "splits", "store"]
+__all__ = [
+    "Dataset",
+    "catalog",
+    "columnar",
+    "folds",
+    "load",
+    "load_pair",
+    "load_splits",
+    "splits",
+    "store",
+]

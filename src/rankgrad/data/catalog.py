@@ -172,7 +172,7 @@ def _peek(path: Path) -> _Peek | None:
         except ValueError:
             return None
         return _Peek(manifest["features"], manifest["items"])
-    if columnar.is_columnar(path):
+    if columnar.is_columnar(path) or not path.is_file():
         return None
     features = layout.first_features(path)
     if not features:

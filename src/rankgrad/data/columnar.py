@@ -10,7 +10,6 @@ import difflib
 import importlib
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
-from rankgrad.data.layout import COMPRESSED, open_bytes
+from rankgrad.data.layout import COMPRESSED, open_bytes, parts
 
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
@@ -60,7 +60,7 @@ def read(
     fill: float | None = None,
     labelled: bool = True,
 ) -> Dataset:
-    r"""Read a columnar file; each row is an item.
+    r"""Read a columnar file, or a folder of Parquet parts in order; each row is an item.
 
     query, label: the columns of the query's id and of the graded label.
     features: the columns of features, in this order; all other numeric columns where not given.
@@ -79,10 +79,18 @@ def read(
     """
     path = Path(path)
     roles = _Roles(path, query, label, features, weight, id, labelled)
-    with _opened(path, roles) as (total, batches):
-        builder = _Builder(roles, total, fill)
-        for batch in batches:
-            builder.add(batch)
+    builder = None
+    sources = parts(path) or [path]
+    for part in sources:
+        roles.path = part
+        with _opened(part, roles) as (total, batches):
+            if builder is None:
+                builder = _Builder(roles, total if len(sources) == 1 else None, fill)
+            builder.begin_file()
+            for batch in batches:
+                builder.add(batch)
+    assert builder is not None
+    roles.path = path
     return builder.finish()
 
 
@@ -98,23 +106,15 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
         raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
     parquet = _pyarrow("pyarrow.parquet")
     schema = _schema(dataset)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
-    try:
-        with unfinished.open("xb") as file:
-            with parquet.ParquetWriter(file, schema) as writer:
-                for start in range(0, max(1, dataset.n_items), _ROWS):
-                    writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with files.whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, max(1, dataset.n_items), _ROWS):
+            writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
     return path
 
 
 @dataclass
 class _Roles:
-    """Which column is what, settled once the file's schema is known."""
+    """Which column is what, settled once the file's schema is known; later parts have the same."""
 
     path: Path
     query: str
@@ -151,6 +151,7 @@ class _Roles:
                     f"{self.path}: the feature {name!r} must be a column of numbers, found "
                     f"{schema.field(name).type}"
                 )
+        self.features = self.names
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
@@ -175,6 +176,7 @@ class _Builder:
 
     def __init__(self, roles: _Roles, total: int | None, fill: float | None) -> None:
         self.roles, self.fill, self.rows, self.filled = roles, fill, 0, 0
+        self.first = 0  # row of the file that is being read
         size = _ROWS if total is None else total
         self.features = np.empty((size, len(roles.names)), np.float32)
         self.labels = np.empty(size, np.float32)
@@ -182,6 +184,10 @@ class _Builder:
         self.ids: list[np.ndarray] | None = None if roles.id is None else []
         self.codes = np.empty(size, np.int64)  # of the queries, in order of first appearance
         self.code: dict[str, int] = {}
+
+    def begin_file(self) -> None:
+        """What is added from here on is of the next file."""
+        self.first = self.rows
 
     def add(self, batch: Any) -> None:
         """Take in the rows of a record batch."""
@@ -209,7 +215,7 @@ class _Builder:
         self._resize(self.rows)
         ids = None if self.ids is None else np.concatenate(self.ids)
         arrays = [self.features, self.labels, self.weights, ids]
-        notes = []
+        notes, order = [], None
         apart = _apart(self.codes, len(self.code))
         if apart:
             order = np.argsort(self.codes, kind="stable")
@@ -235,6 +241,7 @@ class _Builder:
                 ids=ids,
                 feature_names=tuple(self.roles.names),
                 notes=tuple(notes),
+                source_rows=order,
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -287,7 +294,7 @@ class _Builder:
         return values
 
     def _error(self, role: str, name: str, what: str, where: np.ndarray) -> ValueError:
-        row = self.rows + int(where.argmax()) + 1
+        row = self.rows - self.first + int(where.argmax()) + 1
         return ValueError(f"{self.roles.path}: the {role} {name!r} of row {row} {what}")
 
 

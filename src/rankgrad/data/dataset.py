@@ -44,6 +44,7 @@ class Dataset:
     feature_names: tuple[str, ...] | None = None  # F of them
     notes: tuple[str, ...] = ()  # what was done on reading that a person should know
     zero_based: bool | None = None  # LETOR files: whether feature ids start at 0
+    source_rows: np.ndarray | None = None  # [N] int64, of each item in its file, if out of order
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
@@ -55,12 +56,15 @@ class Dataset:
             self._set("weights", _numbers("weights", self.weights, np.float32, 1))
         if self.ids is not None:
             self._set("ids", _texts("ids", self.ids))
+        if self.source_rows is not None:
+            self._set("source_rows", _numbers("source_rows", self.source_rows, np.int64, 1))
         if self.feature_names is not None:
             self._set("feature_names", tuple(map(str, self.feature_names)))
         self._set("notes", tuple(self.notes))
         self._check_shapes()
         if check:
             self._check_qids()
+            self._check_source_rows()
             self.check_numbers()
 
     def __len__(self) -> int:
@@ -81,6 +85,14 @@ class Dataset:
     def lengths(self) -> np.ndarray:
         """The number of items of each list, ``[B]``."""
         return np.diff(self.offsets)
+
+    @property
+    def source_order(self) -> np.ndarray | None:
+        """The items in the order of the rows of their file, ``[N]``; None where they stand so.
+
+        Readers bring the rows of a query together where the file has them apart.
+        """
+        return None if self.source_rows is None else np.argsort(self.source_rows, kind="stable")
 
     def select(self, lists: Sequence[int] | np.ndarray) -> Dataset:
         """The lists at these indices (or where a boolean array is True), in this order.
@@ -106,6 +118,7 @@ class Dataset:
             feature_names=self.feature_names,
             notes=self.notes,
             zero_based=self.zero_based,
+            source_rows=None if self.source_rows is None else self.source_rows[rows],
             check=False,
         )
 
@@ -130,7 +143,7 @@ class Dataset:
         features[:, : self.n_features] = self.features
         return Dataset(
             features, self.labels, self.offsets, self.qids, self.weights, self.ids,
-            notes=self.notes, zero_based=self.zero_based, check=False,
+            notes=self.notes, zero_based=self.zero_based, source_rows=self.source_rows, check=False,
         )  # fmt: skip
 
     def check_numbers(self) -> None:
@@ -170,7 +183,8 @@ class Dataset:
 
     def _check_shapes(self) -> None:
         items, columns = self.features.shape
-        for name, array in (("labels", self.labels), ("weights", self.weights), ("ids", self.ids)):
+        for name in ("labels", "weights", "ids", "source_rows"):
+            array = getattr(self, name)
             if array is not None and len(array) != items:
                 raise ValueError(
                     f"{name} must have one value per item: features have {items} rows, "
@@ -208,6 +222,15 @@ class Dataset:
             before = int(np.flatnonzero(self.qids == self.qids[at])[0])
             raise ValueError(
                 f"qids must be unique: lists {before} and {at} both have {str(self.qids[at])!r}"
+            )
+
+    def _check_source_rows(self) -> None:
+        if self.source_rows is None:
+            return
+        unique, counts = np.unique(self.source_rows, return_counts=True)
+        if len(unique) != self.n_items:
+            raise ValueError(
+                f"source_rows must be distinct; {unique[counts > 1][0]} is there twice"
             )
 
     def _check_values(self, name: str, values: np.ndarray) -> None:

@@ -26,6 +26,7 @@ _ALIASES = {
 }
 _SPLIT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 _FOLD = re.compile(r"fold[ _-]?(\d+)", re.IGNORECASE)
+_PART = re.compile(r"part[-_.]?(\d+).*\.(parquet|pq)", re.IGNORECASE)
 _SIDE = (".query", ".group", ".weight", ".init", ".position")  # LightGBM's files beside the data
 _HEAD = 1 << 20  # bytes looked at to tell what a file is
 _LISTED = 12  # names that an error spells out
@@ -46,6 +47,26 @@ def first_features(path: str | os.PathLike[str]) -> set[int]:
     with open_bytes(path) as file:
         head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD))
     return set(map(int, set(re.findall(rb"[ \t](\d+):", head))))
+
+
+def parts(path: str | os.PathLike[str]) -> list[Path]:
+    """The Parquet files of a folder that are parts of one data set, in order.
+
+    They are called ``part-0000.parquet`` and so on; marks of writers, such as ``_SUCCESS``, may
+    stand beside them, and nothing else. The list is empty where that is not so.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return []
+    inside = [place for place in path.iterdir() if not place.name.startswith((".", "_"))]
+    numbers = {place: _PART.fullmatch(place.name) for place in inside}
+    found = [(int(match[1]), place.name, place) for place, match in numbers.items() if match]
+    return [place for _, _, place in sorted(found)] if len(found) == len(inside) else []
+
+
+def is_single(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is one data set: a file, a store, or a folder of parts."""
+    return Path(path).is_file() or store.is_store(path) or bool(parts(path))
 
 
 def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Path]:
@@ -134,13 +155,13 @@ def describe(path: Path, fold: int | None) -> str:
 
 
 def _find_splits(path: Path) -> dict[str, list[Path]]:
-    """The files and stores in a folder that have a split's name between the dots of theirs."""
+    """What is one data set in a folder and has a split's name between the dots of its own."""
     folder, prefix = (path, "") if path.is_dir() else (path.parent, f"{path.name}.")
     found: dict[str, list[Path]] = {}
     for inside in sorted(folder.iterdir()):
         if not inside.name.startswith(prefix) or inside.name.startswith("."):
             continue
-        if inside.suffix in _SIDE or not (inside.is_file() or store.is_store(inside)):
+        if inside.suffix in _SIDE or not is_single(inside):
             continue
         for part in inside.name.lower().split("."):
             if part in _SPLIT:

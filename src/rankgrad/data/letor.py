@@ -36,6 +36,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
+_BEHIND = 40  # bytes behind a block: for a line end that is missing, and for the kernel
 _PROBE = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"[^\n#]*#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)")
@@ -110,12 +111,16 @@ def read(
         qids = np.arange(1, len(sizes) + 1).astype(str)
     notes = _notes(parts, labels, base, moved, sizes is not None)
     features = _assemble(parts, rows, base, width, target, threads)
+    back = None
     if target is not None:
         back = np.empty_like(target)
         back[target] = np.arange(rows)
         labels = labels[back]
         item_ids = None if item_ids is None else item_ids[back]
-    return Dataset(features, labels, offsets, qids, ids=item_ids, notes=notes, zero_based=base == 0)
+    return Dataset(
+        features, labels, offsets, qids,
+        ids=item_ids, notes=notes, zero_based=base == 0, source_rows=back,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -363,35 +368,37 @@ def _docid(block: _Block, start: int) -> str:
 
 def _blocks(path: Path, size: int, spare: list[bytearray]) -> Iterator[_Block]:
     """A file in blocks of whole lines, of about ``size`` bytes or one line."""
+    from rankgrad.data import letor_kernel
+
     line = 1
     tail = bytearray()
     with _open(path) as file:
         ended = False
         while not ended:
-            room = max(size, 2 * len(tail)) + 1  # with a byte for a line end that is missing
+            room = max(size, 2 * len(tail)) + _BEHIND
             text = spare.pop() if spare else bytearray(room)
             if len(text) < room:
                 text = bytearray(room)
             text[: len(tail)] = tail
             filled = _fill(path, file, text, len(tail))
-            ended = filled < len(text) - 1
+            ended = filled < len(text) - _BEHIND
             if ended and filled and text[filled - 1] != ord("\n"):
                 text[filled] = ord("\n")
                 filled += 1
             end = text.rfind(b"\n", 0, filled) + 1
             tail = text[end:filled]
             if end:
-                lines = int(np.count_nonzero(np.frombuffer(text, np.uint8, end) == ord("\n")))
+                lines = letor_kernel.count_lines(np.frombuffer(text, np.uint8), end)
                 yield _Block(path, text, end, line, lines)
                 line += lines
 
 
 def _fill(path: Path, file: IO[bytes], text: bytearray, filled: int) -> int:
-    """Read until ``text`` is full, less one byte, or the file ends; how much of it is filled."""
+    """Read until ``text`` is full, less some bytes, or the file ends; how much of it is filled."""
     with memoryview(text) as view:
         try:
-            while filled < len(text) - 1:
-                count = file.readinto(view[filled:-1])  # type: ignore[attr-defined]
+            while filled < len(text) - _BEHIND:
+                count = file.readinto(view[filled:-_BEHIND])  # type: ignore[attr-defined]
                 if not count:
                     break
                 filled += count

@@ -3,20 +3,24 @@
 It stands apart from :mod:`rankgrad.data.letor` so that Numba is imported only when a file is read.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator"
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return"
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
 
 Array = np.ndarray[Any, Any]
 Unsigned = np.uint64
 
 # Without Numba's check for a division by zero, as powers of ten are not zero.
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_inlined = numba.njit(nogil=True, cache=True, error_model="numpy", inline="always")
 
 # What the loop counted in a block: the slots of its ``counts``.
 ROWS, RUNS, HARD, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5
@@ -33,12 +37,155 @@ MAX_ID = 2**31 - 2  # what fits an int32 column index, as in scipy's sparse matr
 
 # Positions are unsigned throughout: a signed index would be checked for counting from the end.
 # Numba makes a float of a signed and an unsigned number, so the small numbers are unsigned too.
-_0, _1, _2, _3, _4, _10, _48 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 10, 48))
+_0, _1, _2, _3, _4, _8, _10, _48 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 8, 10, 48))
+_16, _32, _64, _TOP = (Unsigned(n) for n in (16, 32, 64, 63))
 _MAX_ID = Unsigned(MAX_ID)
 
 _EXACT = Unsigned(15)  # numbers of so many digits, and powers of ten up to 1e22, are exact float64
 _POWERS = np.array([float(f"1e{e}") for e in range(128)])
+_TENS = np.array([10**e for e in range(9)], np.uint64)
 _SLACK = 2.0**-49  # bounds the error of three float64 roundings and of digits past the 19th
+
+
+# Eight bytes are read as one number, the first of them lowest, and worked on side by side.
+_HIGH, _LOW = Unsigned(0x8080808080808080), Unsigned(0x7F7F7F7F7F7F7F7F)  # bits of each byte
+_ONES, _POINTS = Unsigned(0x0101010101010101), Unsigned(0x2E2E2E2E2E2E2E2E)
+_ZEROS, _SIXES = Unsigned(0x3030303030303030), Unsigned(0x0606060606060606)
+_TO_HIGH = Unsigned(0x5F5F5F5F5F5F5F5F)  # added to a byte from 33 on, sets its highest bit
+_UPPER = Unsigned(0xF0F0F0F0F0F0F0F0)
+_PAIRS, _FOURS = Unsigned(0x00FF00FF00FF00FF), Unsigned(0x0000FFFF0000FFFF)
+_BY_10, _BY_100 = Unsigned(10 * 2**8 + 1), Unsigned(100 * 2**16 + 1)
+_BY_10000 = Unsigned(10000 * 2**32 + 1)
+
+SLACK = 32  # bytes that must be there behind a text, whatever they are
+
+# " 1:", " 2:" and so on, as eight bytes, with which of them count and how many those are. Most
+# files name every feature in every row, so which id comes next is known.
+_N_NEXT = 1000
+_NEXT_TEXTS = [f" {feature}:".encode() for feature in range(_N_NEXT)]
+_NEXT = np.array([int.from_bytes(text, "little") for text in _NEXT_TEXTS], np.uint64)
+_NEXT_LENGTHS = np.array([len(text) for text in _NEXT_TEXTS], np.uint64)
+_NEXT_MASKS = np.array([2 ** (8 * len(text)) - 1 for text in _NEXT_TEXTS], np.uint64)
+_NEXT_KNOWN = Unsigned(_N_NEXT)
+
+
+def _count_zeros(context: Any, bits: Any) -> Any:
+    """How many of the lowest bits are 0; 64 where all are."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return numba.uint64(numba.uint64), generate
+
+
+_trailing_zeros: Any = intrinsic(_count_zeros)
+
+
+def _load_eight(context: Any, text: Any, i: Any) -> Any:
+    """The eight bytes at ``i`` in one load, wherever that is; the first of them lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        bits = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+        return bits if sys.byteorder == "little" else builder.bswap(bits)
+
+    return numba.uint64(text, numba.uint64), generate
+
+
+_eight: Any = intrinsic(_load_eight)
+
+
+@_compiled
+def _first_end(eight: Unsigned) -> Unsigned:
+    """Where the first of eight bytes is that is a space, a line end or the like; 8 if none is."""
+    return _trailing_zeros(~((eight & _LOW) + _TO_HIGH | eight) & _HIGH) >> _3
+
+
+@_compiled
+def _first_point(eight: Unsigned) -> Unsigned:
+    """Where the first point of eight bytes is; 8 if there is none."""
+    others = eight ^ _POINTS
+    return _trailing_zeros(others - _ONES & ~others & _HIGH) >> _3
+
+
+@_compiled
+def _whole_number(digits: Unsigned) -> Unsigned:
+    """The number that eight bytes from 0 to 9 are the digits of."""
+    pairs = digits * _BY_10 >> _8 & _PAIRS
+    fours = pairs * _BY_100 >> _16 & _FOURS
+    return fours * _BY_10000 >> _32
+
+
+@_inlined
+def _short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
+    """The unsigned decimal at ``i``, where it ends, and whether it is one that is read here.
+
+    That is one of up to eight digits before the point and eight after it, and of 15 in all. There
+    is no loop and hardly a branch that depends on the text: a wrong guess of how long a number is
+    would take longer than to read it.
+    """
+    eight = _eight(text, i)
+    length, more = _first_end(eight), _first_end(_eight(text, i + _8))
+    length += more if length == _8 else _0
+    whole = min(_first_point(eight), length)
+    places = length - whole - _1 if whole < length else _0
+    end = i + length
+    ended = text[end] == 32 or text[end] == 10
+    pointless = whole == _8 and length > _8  # in the first eight bytes
+    if not ended or whole == _0 or pointless or places > _8 or whole + places > _EXACT:
+        return 0.0, i, False
+    before = (eight ^ _ZEROS) << (_64 - _8 * whole)
+    after = (_eight(text, i + whole + _1) ^ _ZEROS) << (_64 - _8 * places & _TOP)
+    after = after if places else _0
+    if (before | before + _SIXES | after | after + _SIXES) & _UPPER:
+        return 0.0, i, False
+    digits = _whole_number(before) * _TENS[places] + _whole_number(after)
+    return np.float64(np.int64(digits)) / _POWERS[places], end, True
+
+
+@_compiled
+def _long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
+    """As :func:`_short_decimal`, of 15 digits wherever its point is."""
+    digits = _0
+    begin = i
+    d = text[i] - _48
+    while d < _10:
+        digits = digits * _10 + d
+        i += _1
+        d = text[i] - _48
+    n_digits = i - begin
+    scale = _0
+    if text[i] == 46:
+        i += _1
+        begin = i
+        d = text[i] - _48
+        while d < _10:
+            digits = digits * _10 + d
+            i += _1
+            d = text[i] - _48
+        scale = i - begin
+        n_digits += scale
+    ended = text[i] == 32 or text[i] == 10
+    if not ended or n_digits - _1 >= _EXACT:
+        return 0.0, i, False
+    return np.float64(np.int64(digits)) / _POWERS[scale], i, True
+
+
+@_compiled
+def count_lines(text: Array, size: int) -> int:
+    """How many lines ``text[:size]`` has."""
+    total = start = 0
+    while start + 128 <= size:
+        # Counts of a byte each, of which the compiler makes many in one instruction.
+        count = np.uint8(0)
+        for i in range(start, start + 128):
+            count = np.uint8(count + np.uint8(text[i] == 10))
+        total += int(count)
+        start += 128
+    for i in range(start, size):
+        total += int(text[i] == 10)
+    return total
 
 
 @_compiled
@@ -179,39 +326,32 @@ def _short_way(
     """
     while True:
         stop = i
-        if text[i] == 32:
-            i += _1
-        begin = i
-        feature, i = _feature_id(text, i)
-        if text[i] != 58 or i - begin - _1 > _10:
-            return stop, least
-        i += _1
-        negative = text[i] == 45
-        if negative:
-            i += _1
-        digits = _0
-        begin = i
-        d = text[i] - _48
-        while d < _10:
-            digits = digits * _10 + d
-            i += _1
-            d = text[i] - _48
-        n_digits = i - begin
-        scale = _0
-        if text[i] == 46:
-            i += _1
-            begin = i
-            d = text[i] - _48
-            while d < _10:
-                digits = digits * _10 + d
+        feature = least
+        if least < _NEXT_KNOWN and _eight(text, i) & _NEXT_MASKS[least] == _NEXT[least]:
+            i += _NEXT_LENGTHS[least]
+        else:
+            if text[i] == 32:
                 i += _1
-                d = text[i] - _48
-            scale = i - begin
-            n_digits += scale
-        ended = text[i] == 32 or text[i] == 10
-        if not ended or n_digits - _1 >= _EXACT or feature - least >= width - least:
+            begin = i
+            feature, i = _feature_id(text, i)
+            if text[i] != 58 or i - begin - _1 > _10:
+                return stop, least
+            i += _1
+        if feature - least >= width - least:
             return stop, least
-        value = np.float64(np.int64(digits)) / _POWERS[scale]
+        digit = text[i] - _48
+        if digit < _10 and text[i + _1] == 32:  # a third of all values and more
+            features[cells + feature] = np.float64(np.int64(digit))
+            least = feature + _1
+            i += _1
+            continue
+        negative = text[i] == 45
+        i += Unsigned(negative)
+        value, i, read = _short_decimal(text, i)
+        if not read:
+            value, i, read = _long_decimal(text, i)
+            if not read:
+                return stop, least
         features[cells + feature] = -value if negative else value
         least = feature + _1
 
@@ -231,6 +371,8 @@ def parse(
     counts: Array,
 ) -> tuple[int, int]:
     """Parse ``text[:size]``, whole lines; return how it ended and where.
+
+    Behind ``text[:size]`` there must be ``SLACK`` bytes more.
 
     ``features`` (flat, zeros, ``n_columns`` to a row) has the value of feature id ``f`` in column
     ``f``; ids from ``n_columns`` on are counted in ``counts`` and not stored. ``starts`` has where

@@ -1,9 +1,9 @@
 """Scores in files: one for each item of a data set, from any ranker, to any evaluation.
 
-Three formats: ``plain``, one score a line in the order of the items; ``parquet``, the columns
-``qid``, ``id`` where there are ids, ``label`` and ``score``; ``trec``, a run file whose lines are
-``qid Q0 id rank score tag``, best first. Items without ids are called by their place in their list,
-from 1.
+Three formats: ``plain``, one score a line in the order of the rows of the data's file; ``parquet``,
+the columns ``qid``, ``id`` where there are ids, ``label`` and ``score``, list by list; ``trec``, a
+run file whose lines are ``qid Q0 id rank score tag``, best first. Items without ids are called by
+their place in their list, from 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import lzma
 import os
 import re
 import sys
-import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data import columnar, layout
 from rankgrad.data.dataset import Dataset
 
@@ -30,8 +30,6 @@ Format = Literal["plain", "parquet", "trec"]
 
 FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")
 _TREC = (".run", ".trec")
-_QID = re.compile(rb"\s*[^\s#]+[ \t]+qid:(\S+)")
-_APART = re.compile(r"rows of \d+ queries were not")  # the readers' notes
 
 
 def format_of(path: str | os.PathLike[str]) -> Format:
@@ -53,7 +51,6 @@ def write(
     dataset: Dataset,
     *,
     format: Format | None = None,
-    order: Array | None = None,
     tag: str = "rankgrad",
     overwrite: bool = False,
 ) -> None:
@@ -64,7 +61,6 @@ def write(
         scores: ``[N]``.
         dataset: whose items they are of.
         format: ``"plain"``, ``"parquet"`` or ``"trec"``; by default what the name asks for.
-        order: the items in the order in which plain scores are to stand, from :func:`file_order`.
         tag: the name of the run in a run file.
         overwrite: replace a file that is there.
     """
@@ -82,21 +78,16 @@ def write(
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
         else:
-            lines = (
-                _plain(scores if order is None else scores[order])
-                if kind == "plain"
-                else _trec(scores, dataset, tag)
-            )
+            lines = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
             file.writelines(f"{line}\n".encode() for line in lines)
 
 
-def read(path: str | os.PathLike[str], dataset: Dataset, *, order: Array | None = None) -> Array:
+def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
     """Read one score for each item of a data set, in the order of its items.
 
     Args:
         path: a file of any of the formats; text is told apart by its first line.
         dataset: whose items they are of.
-        order: the items in the order in which plain scores stand, from :func:`file_order`.
     """
     path = Path(path)
     layout.check_exists(path)
@@ -115,31 +106,7 @@ def read(path: str | os.PathLike[str], dataset: Dataset, *, order: Array | None 
             f"{path}, line 1: expected one score, or the six columns of a TREC run (qid Q0 id rank "
             f"score tag), found {len(first)} columns"
         )
-    return _read_plain(path, lines, dataset, order)
-
-
-def file_order(path: str | os.PathLike[str], dataset: Dataset) -> Array | None:
-    """The items of a data set in the order of the rows of its file; None where they stand so.
-
-    Readers bring the rows of a query together, so the order differs where they were apart.
-    """
-    path = Path(path)
-    if not any(_APART.search(note) for note in dataset.notes):
-        return None
-    if not path.is_file():
-        return None  # a store has them brought together
-    if columnar.is_columnar(path):
-        raise ValueError(
-            f"the rows of some queries in {path} were not together, so plain scores have no order "
-            "that is sure: write parquet or trec, or sort the rows by query"
-        )
-    code = {str(qid): number for number, qid in enumerate(dataset.qids)}
-    with layout.open_bytes(path) as file:
-        found = filter(None, map(_QID.match, file))
-        codes = np.array([code[match[1].decode("utf-8", "surrogateescape")] for match in found])
-    order = np.empty(len(codes), np.int64)
-    order[np.argsort(codes, kind="stable")] = np.arange(len(codes))
-    return order
+    return _read_plain(path, lines, dataset)
 
 
 @contextmanager
@@ -155,18 +122,16 @@ def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
-    try:
-        with unfinished.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with files.whole(path) as file:
+        yield file
 
 
-def _plain(scores: Array) -> list[str]:
+def _plain(scores: Array, dataset: Dataset) -> list[str]:
+    order = dataset.source_order
+    return _decimals(scores if order is None else scores[order])
+
+
+def _decimals(scores: Array) -> list[str]:
     """The shortest decimals that give the same numbers back."""
     texts: list[str] = scores.astype(np.str_).tolist()
     return texts
@@ -183,7 +148,7 @@ def _names(dataset: Dataset) -> list[str]:
 
 
 def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
-    texts, names = _plain(scores), _names(dataset)
+    texts, names = _decimals(scores), _names(dataset)
     for qid, start, stop in zip(
         dataset.qids.tolist(), dataset.offsets[:-1], dataset.offsets[1:], strict=True
     ):
@@ -224,7 +189,7 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     return scores
 
 
-def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset, order: Array | None) -> Array:
+def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
     scores = []
     for number, line in enumerate(lines, start=1):
         if len(line) > 1:
@@ -234,6 +199,7 @@ def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset, order: Arr
     _check_count(path, len(scores), dataset)
     given = np.array(scores, np.float32)
     _check_finite(path, given)
+    order = dataset.source_order
     if order is None:
         return given
     placed = np.empty_like(given)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def load(
     r"""Read a data set, whatever the path is.
 
     path: a LETOR/LibSVM file (also .gz, .bz2, .xz), one with LightGBM's ``.query`` file beside it,
-        a Parquet, Arrow, Feather or CSV file, a store, or a folder of splits or folds of these.
+        a Parquet, Arrow, Feather or CSV file, a folder of Parquet parts (part-0000.parquet and so
+        on), a store, or a folder of splits or folds of these.
     split: which split of a folder, ``train``, ``vali`` or ``test``.
     fold: which fold of a folder of folds, ``1`` for ``Fold1``.
     n_features: the number of features; a sparse file that names fewer is filled up with zeros.
@@ -55,9 +57,10 @@ def load(
     """
     path = Path(path)
     layout.check_exists(path)
-    if path.is_file() or store.is_store(path):
+    if layout.is_single(path):
         if split is not None or fold is not None:
-            kind = "a file" if path.is_file() else "one store"
+            whole = "one store" if store.is_store(path) else "one data set in parts"
+            kind = "a file" if path.is_file() else whole
             raise ValueError(f"{path} is {kind}: split= and fold= go with folders of splits")
         return _read(path, n_features, zero_based, feature_names, finite, labelled)
     if split is None:
@@ -71,10 +74,44 @@ def load(
     return _read(found[name], n_features, zero_based, feature_names, finite, labelled)
 
 
+def load_pair(
+    train: str | os.PathLike[str], vali: str | os.PathLike[str]
+) -> tuple[Dataset, Dataset]:
+    """Training and validation data from two places, with the same features.
+
+    As with the splits of a folder, sparse files of which one names fewer features get the wider
+    one's width, and count features from 0 if one does.
+    """
+    train, vali = Path(train), Path(vali)
+    training = load(train)
+    layout.check_exists(vali)
+    if not _is_letor(vali) or training.feature_names is not None:
+        return training, load(
+            vali,
+            n_features=training.n_features,
+            zero_based=training.zero_based,
+            feature_names=training.feature_names,
+        )
+    validation = load(vali, zero_based=training.zero_based or None)
+    if validation.zero_based and training.zero_based is False:
+        training = load(train, zero_based=True)
+    width = max(training.n_features, validation.n_features)
+    return training.widen(width), validation.widen(width)
+
+
 def load_splits(
-    path: str | os.PathLike[str], fold: int | None = None, *, finite: bool = False
+    path: str | os.PathLike[str],
+    fold: int | None = None,
+    *,
+    finite: bool = False,
+    ids: bool = False,
+    columns: Mapping[str, Any] | None = None,
 ) -> dict[str, Dataset]:
     """All splits of a folder, with the same features.
+
+    finite: take a value in a LETOR file that is not finite for an error.
+    ids: item ids of LETOR files from ``docid = X`` in the comments.
+    columns: options of :func:`rankgrad.data.columnar.read`, for columnar files.
 
     Sparse files may name fewer features in one split than in another: all get the widest one's
     width, and count features from 0 if one does. A known data set is compared with the catalog, and
@@ -85,12 +122,17 @@ def load_splits(
     found = layout.splits(path, fold)
     for name, source in found.items():
         first = next(iter(datasets.values()), None)
-        names = first.feature_names if first is not None and columnar.is_columnar(source) else None
-        datasets[name] = _read(source, feature_names=names, finite=finite)
+        if _is_columnar(source):
+            options = dict(columns or {})
+            if first is not None:
+                options["features"] = first.feature_names
+            datasets[name] = columnar.read(source, **options)
+        else:
+            datasets[name] = _read(source, finite=finite, ids=ids)
     if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
             if _is_letor(found[name]) and not data.zero_based:
-                datasets[name] = _read(found[name], zero_based=True, finite=finite)
+                datasets[name] = _read(found[name], zero_based=True, finite=finite, ids=ids)
     datasets = _same_width(path, datasets)
     entry = catalog.recognise(path)
     if entry is not None:
@@ -106,11 +148,12 @@ def _read(
     feature_names: Sequence[str] | None = None,
     finite: bool = False,
     labelled: bool = True,
+    ids: bool = False,
 ) -> Dataset:
-    """Read one file or store."""
+    """Read one file, store or folder of parts."""
     if _is_letor(path):
-        return _read_letor(path, n_features, zero_based, finite)
-    if path.is_dir():
+        return _read_letor(path, n_features, zero_based, finite, ids)
+    if not _is_columnar(path):
         dataset = store.open(path)
         _check_features(path, dataset, zero_based, feature_names)
     else:
@@ -146,6 +189,12 @@ def _is_letor(path: Path) -> bool:
     return path.is_file() and not columnar.is_columnar(path)
 
 
+def _is_columnar(path: Path) -> bool:
+    if path.is_dir():
+        return not store.is_store(path) and bool(layout.parts(path))
+    return columnar.is_columnar(path)
+
+
 def _zero_based(paths: Iterable[Path]) -> bool | None:
     """True where the beginning of one of the files has a feature 0: then all count from there.
 
@@ -156,7 +205,7 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
 
 
 def _read_letor(
-    path: Path, n_features: int | None, zero_based: bool | None, finite: bool
+    path: Path, n_features: int | None, zero_based: bool | None, finite: bool, ids: bool
 ) -> Dataset:
     """Read a LETOR file, with the groups and weights that LightGBM keeps in files beside it."""
     from rankgrad.data import letor
@@ -165,12 +214,20 @@ def _read_letor(
     weights = _side_file(path, (".weight",))
     sizes = None if groups is None else _side_numbers(groups, np.int64)
     dataset = letor.read(
-        [path], groups=sizes, n_features=n_features, zero_based=zero_based, finite=finite
+        [path],
+        groups=sizes,
+        n_features=n_features,
+        zero_based=zero_based,
+        finite=finite,
+        ids=ids,
     )
     if weights is None:
         return dataset
+    found = _side_numbers(weights, np.float32)
+    if dataset.source_rows is not None and len(found) == dataset.n_items:
+        found = found[dataset.source_rows]
     try:
-        return replace(dataset, weights=_side_numbers(weights, np.float32))
+        return replace(dataset, weights=found)
     except ValueError as error:
         raise ValueError(f"{weights}: {error}") from error
 

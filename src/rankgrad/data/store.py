@@ -15,10 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import shutil
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
 
 FORMAT = "rankgrad store"
 VERSION = 1
 MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
-_OPTIONAL = ("weights", "ids")
+_OPTIONAL = ("weights", "ids", "source_rows")
 _KEYS = {  # of a manifest, and their types
     "lists": int,
     "items": int,
@@ -43,15 +40,13 @@ _KEYS = {  # of a manifest, and their types
     "notes": list,
     "files": dict,
 }
-_UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # how hidden folders of a writer end
-_ABANDONED = 86_400  # seconds after which an unfinished folder is taken for left behind
 _FILE_KEYS = {"shape", "dtype", "bytes", "blake2b"}
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is a store, whole or damaged; one lost in replacing is brought back."""
     folder = Path(folder)
-    _recover(folder)
+    files.recover(folder)
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
@@ -128,7 +123,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """A store's manifest, checked: what the store holds, without mapping it."""
     folder = Path(folder)
     path = folder / MANIFEST
-    _recover(folder)
+    files.recover(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
     if not path.is_file():
@@ -169,17 +164,15 @@ def _check_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[str]]) -> None:
     """Write the files of a store into an empty folder, through to the disk."""
-    files = {}
+    written = {}
     for name in (*_REQUIRED, *_OPTIONAL):
         array = getattr(dataset, name)
         if array is None:
             continue
         path = folder / f"{name}.npy"
-        with path.open("xb") as file:
+        with files.whole(path) as file:
             np.save(file, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        files[name] = {
+        written[name] = {
             "shape": list(array.shape),
             "dtype": array.dtype.str,
             "bytes": path.stat().st_size,
@@ -194,7 +187,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
         "notes": list(dataset.notes),
         "zero_based": dataset.zero_based,
-        "files": files,
+        "files": written,
         "provenance": {
             "sources": [os.fspath(source) for source in sources],
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -202,74 +195,16 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         },
     }
     manifest["checksum"] = _manifest_checksum(manifest)
-    with (folder / MANIFEST).open("x", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(folder)
+    files.write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 @contextmanager
 def published(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
-    _recover(folder)
-    _clean(folder)
+    files.recover(folder)
     _check_free(folder, overwrite)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}"
-    unfinished.mkdir()
-    try:
+    with files.folder(folder, replace=overwrite) as unfinished:
         yield unfinished
-        _sync_folder(unfinished)
-        if overwrite and folder.exists():
-            _replace(unfinished, folder)
-        else:
-            os.rename(unfinished, folder)  # fails, as it should, where a store came up meanwhile
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    _sync_folder(folder.parent)
-
-
-def _replace(new: Path, folder: Path) -> None:
-    """Exchange a folder for another.
-
-    Where the process is killed between the renamings, :func:`_recover` finds the old one.
-    """
-    old = new.with_suffix(_REPLACED)
-    os.rename(folder, old)
-    try:
-        os.rename(new, folder)
-    except BaseException:
-        os.rename(old, folder)
-        raise
-    os.rename(old, new)  # so that what is called replaced is always whole
-
-
-def _recover(folder: Path) -> None:
-    """Bring back a folder that was moved away to be replaced by another that never came."""
-    if not folder.exists():
-        for old in _beside(folder, _REPLACED):
-            os.rename(old, folder)
-            return
-
-
-def _clean(folder: Path) -> None:
-    """Remove what writers that were killed left beside a folder; a young one may be at work."""
-    for left in _beside(folder, _UNFINISHED):
-        if time.time() - left.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(left, ignore_errors=True)
-    if folder.exists():
-        for old in _beside(folder, _REPLACED):
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _beside(folder: Path, suffix: str) -> list[Path]:
-    """The hidden folders that writers of this folder made beside it."""
-    pattern = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}{re.escape(suffix)}")
-    if not folder.parent.is_dir():
-        return []
-    return [path for path in folder.parent.iterdir() if pattern.fullmatch(path.name)]
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
@@ -326,14 +261,6 @@ def _digest(path: Path) -> str:
 def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
     text = json.dumps({k: v for k, v in manifest.items() if k != "checksum"}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +12,13 @@ from typing import Any
 
 import torch
 
+from rankgrad import files
 from rankgrad.data import Dataset, synthetic
 from rankgrad.experiments.significance import Interval, bootstrap_interval
 from rankgrad.metrics import Evaluation, evaluate
 from rankgrad.training import Settings, fit
+from rankgrad.training.evaluations import Evaluated
+from rankgrad.training.run import RUN, facts_of
 
 #: What is compared, and what each stands for.
 LOSSES: Mapping[str, str] = {
@@ -26,6 +30,7 @@ LOSSES: Mapping[str, str] = {
 }
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 BEST = "best achievable"
+MARK = "demo.json"  # says that a folder is a demonstration's
 
 OnEpoch = Callable[[str, dict[str, float]], None]
 
@@ -86,7 +91,8 @@ def run(
     Args:
         size: of the data, see :func:`rankgrad.data.synthetic.splits`.
         losses: what to compare, with the kind of each; by default :data:`LOSSES`.
-        folder: where to keep a run folder for each loss; by default they are not kept.
+        folder: where to keep a run folder for each loss and one for the best ranking, each with
+            its evaluation on the test queries; by default they are not kept.
         on_data: called once the data are there.
         on_epoch: called with the loss and the new line of its history after each epoch.
         options: settings other than those of :func:`settings_for`.
@@ -97,6 +103,8 @@ def run(
         on_data(data)
     shared = settings_for(size, **options)
     rows, test = [], data["test"]
+    if folder is not None:
+        _make(folder)
     for loss, kind in (losses or LOSSES).items():
         settings = Settings(**shared.model_dump() | {"loss": loss})
         with _threads(1 if size == "small" else None):
@@ -104,18 +112,52 @@ def run(
                 settings,
                 data["train"],
                 data["vali"],
-                folder=None if folder is None else folder / loss.replace("@", "-at-"),
+                folder=None if folder is None else _place(folder, loss),
                 on_epoch=None if on_epoch is None else _reporter(on_epoch, loss),
             )
             if done.stopped == "interrupted":
                 raise KeyboardInterrupt
             scores = done.model.predict(test.features, test.offsets)
+        if folder is not None:
+            labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
+            Evaluated.of(scores, test, METRICS, labels).save(_place(folder, loss))
         row = _row(loss, kind, _evaluate(test, scores))
         rows.append(replace(row, best_epoch=done.best_epoch, seconds=done.seconds))
-    best = _evaluate(test, synthetic.oracle(test))
+    oracle = synthetic.oracle(test)
+    if folder is not None:
+        _save_best(folder, oracle, data)
+    best = _evaluate(test, oracle)
     rows.append(_row(BEST, "known, as the data are simulated", best))
     conventions = tuple(str(best).splitlines()[len(METRICS) :])
     return Demo(tuple(rows), data, shared, conventions, time.perf_counter() - began)
+
+
+def is_demo(folder: Path) -> bool:
+    """Whether a folder is there that a demonstration made, and that another may replace."""
+    return (folder / MARK).is_file()
+
+
+def _make(folder: Path) -> None:
+    """The folder of a demonstration. One that is there is replaced only if it is one itself."""
+    if folder.exists() and not is_demo(folder) and any(folder.iterdir()):
+        raise FileExistsError(
+            f"{folder} is there already and was not made by the demonstration: choose another"
+        )
+    with files.folder(folder) as place:
+        files.write(place / MARK, json.dumps({"format": "rankgrad demo", "version": 1}) + "\n")
+
+
+def _place(folder: Path, loss: str) -> Path:
+    return folder / loss.replace("@", "-at-")
+
+
+def _save_best(folder: Path, scores: Any, data: Mapping[str, Dataset]) -> None:
+    """A folder for the best ranking there is, which was not trained: to be shown, not compared."""
+    place = folder / BEST.replace(" ", "-")
+    place.mkdir()
+    files.write(place / RUN, json.dumps(facts_of({}), indent=1) + "\n")
+    labels = {"candidate": BEST, "kind": "reference"}
+    Evaluated.of(scores, data["test"], METRICS, labels).save(place)
 
 
 @contextmanager

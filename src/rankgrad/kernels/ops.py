@@ -84,23 +84,60 @@ METRICS = {"exact_metrics": ("metrics",)}
 _library = torch.library.Library("rankgrad", "DEF")
 
 
-def _twin(name: str, module: str, device: str) -> Any:
-    """Calls the twin of an operation on a kind of device, imported when it is first needed."""
-    found: list[Any] = []
+class _Twin:
+    """The twin of an operation on a kind of device, imported when it is first needed."""
 
-    def call(*arguments: Any) -> Any:
-        if not found:
-            place = importlib.import_module(f"rankgrad.kernels.{device}.{module}")
-            found.append(getattr(place, name))
-        return found[0](*arguments)
+    def __init__(self, name: str, module: str, room: str) -> None:
+        self.name, self.place = name, f"rankgrad.kernels.{room}.{module}"
+        self.found: Any = None
 
-    return call
+    def __call__(self, *arguments: Any) -> Any:
+        if self.found is None:
+            self.found = getattr(importlib.import_module(self.place), self.name)
+        return self.found(*arguments)
+
+
+_twins: dict[tuple[str, str], _Twin] = {}
 
 
 def _enter(name: str, module: str, schema: str) -> None:
     _library.define(name + schema)
-    _library.impl(name, _twin(name, module, "cpu"), "CPU")
-    _library.impl(name, _twin(name, module, "gpu"), "CUDA")
+    for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
+        twin = _twins[name, device] = _Twin(name, module, room)
+        _library.impl(name, twin.__call__, device.upper())
+
+
+def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Values and defined of one of :data:`LOSSES`.
+
+    The same as ``torch.ops.rankgrad.NAME``, without the way through PyTorch's registry where nobody
+    looks on: that costs as much as a small loss itself.
+    """
+    if torch.compiler.is_compiling():
+        values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
+        return values, defined
+    found: tuple[Tensor, Tensor] = _Direct.apply(name, *arguments)
+    return found
+
+
+class _Direct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
+        values, slopes, defined = _twins[name, arguments[0].device.type](*arguments)
+        ctx.save_for_backward(slopes, arguments[4])
+        ctx.longest, ctx.inputs = arguments[5], len(arguments)
+        ctx.mark_non_differentiable(defined)
+        ctx.set_materialize_grads(False)
+        return values, defined
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        spread = None
+        if grad is not None:
+            _only_once()
+            slopes, offsets = ctx.saved_tensors
+            spread = _twins["spread", slopes.device.type](grad, slopes, offsets, ctx.longest)
+        return (None, spread, *[None] * (ctx.inputs - 1))
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

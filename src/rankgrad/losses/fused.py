@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -36,10 +35,7 @@ def through(
     if found is None or not kernels.ready(found[0], lists.slots.scores):
         return None
     name, options = found
-    values, _, defined = getattr(torch.ops.rankgrad, name)(
-        *lists.slots, *options, *_described(metric)
-    )
-    return values, defined
+    return kernels.ops.loss(name, *lists.slots, *options, *_described(metric))
 
 
 def _operation(

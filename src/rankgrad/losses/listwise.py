@@ -110,8 +110,7 @@ class ListMLE(ListwiseLoss):
             device = lists.slots.scores.device
             generator = self._random.generator(device)
             seed = torch.empty(1, dtype=torch.int64, device=device).random_(generator=generator)
-        values, _, defined = torch.ops.rankgrad.listmle(*lists.slots, seed)
-        return values, defined
+        return kernels.ops.loss("listmle", *lists.slots, seed)
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)

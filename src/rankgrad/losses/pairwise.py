@@ -66,8 +66,7 @@ class PairwiseLoss(Loss):
         found = self.fused_options()
         if found is None or not kernels.ready("pairs", lists.slots.scores):
             return None
-        values, _, defined = torch.ops.rankgrad.pairs(*lists.slots, *found)
-        return values, defined
+        return kernels.ops.loss("pairs", *lists.slots, *found)
 
     def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
         """The options of the fused operation ``pairs``: kind, k, sigma, gain, truncation, mu, half.

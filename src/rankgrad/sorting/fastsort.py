@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.kernels import pool_adjacent
+from rankgrad.kernels.isotonic import block_sums, pool
 from rankgrad.lists import (
     as_scores,
     check_choice,
@@ -179,31 +178,19 @@ def _countdown(front: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
 
 def _project_l2(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
     """``z - v``, v the decreasing isotonic regression of ``z - w`` (both sorted): block means."""
-    blocks = _pool(anchors, weights, front, entropic=False)
-    sizes = _block_sums(torch.ones_like(anchors), blocks)
-    return anchors - _block_sums(anchors - weights, blocks) / sizes
+    blocks = pool(anchors, weights, front.sum(-1), entropic=False)
+    sizes = block_sums(torch.ones_like(anchors), blocks)
+    return anchors - block_sums(anchors - weights, blocks) / sizes
 
 
 def _project_entropic(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
     """``z - v`` with ``v = LSE(z) - LSE(w)`` on each block (both sorted, logarithms)."""
-    blocks = _pool(anchors, weights, front, entropic=True)
+    blocks = pool(anchors, weights, front.sum(-1), entropic=True)
     return anchors - _block_logsumexp(anchors, blocks) + _block_logsumexp(weights, blocks)
-
-
-def _block_sums(values: Tensor, blocks: Tensor) -> Tensor:
-    return torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
 
 
 def _block_logsumexp(values: Tensor, blocks: Tensor) -> Tensor:
     """Within a block the first value is the largest, since all are sorted."""
     largest = values.detach().gather(-1, blocks)
     finite = torch.where(largest.isfinite(), largest, 0.0)
-    return _block_sums((values - finite).exp(), blocks).log() + finite
-
-
-def _pool(anchors: Tensor, weights: Tensor, front: Tensor, entropic: bool) -> Int[Tensor, "b n"]:
-    """The blocks of the isotonic regression, each named by the position of its first item."""
-    z, w = (x.detach().to("cpu", torch.float64).numpy() for x in (anchors, weights))
-    blocks = np.tile(np.arange(z.shape[1]), (len(z), 1))
-    pool_adjacent(z, w, front.sum(-1).to("cpu").numpy(), entropic, blocks)
-    return torch.from_numpy(blocks).to(anchors.device)
+    return block_sums((values - finite).exp(), blocks).log() + finite

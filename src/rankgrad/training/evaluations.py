@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -24,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.metrics import evaluate
-from rankgrad.training import files
 
 EVALUATIONS, FACTS = "evaluations", "evaluation.json"
 _FORMAT, _VERSION = "rankgrad evaluation", 1
@@ -102,9 +101,8 @@ class Evaluated:
         }
         with files.folder(Path(run) / EVALUATIONS / name) as place:
             for array in _ARRAYS:
-                data = io.BytesIO()
-                np.save(data, getattr(self, array), allow_pickle=False)
-                files.write(place / f"{array}.npy", data.getvalue())
+                with files.whole(place / f"{array}.npy") as file:
+                    np.save(file, getattr(self, array), allow_pickle=False)
             files.write(place / FACTS, json.dumps(facts, indent=1) + "\n")
 
     @classmethod

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankgrad import files
 from rankgrad.data.batches import Batches
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
-from rankgrad.training import files
+from rankgrad.training import tensors as stored
 from rankgrad.training.settings import Settings
 
 FORMAT = "rankgrad model"
@@ -187,7 +188,7 @@ class FittedRanker:
 
     def write(self, folder: Path) -> None:
         """:meth:`save` into a folder that is there, beside what it holds."""
-        files.write_tensors(folder / WEIGHTS, self.tensors())
+        stored.write(folder / WEIGHTS, self.tensors())
         files.write(folder / MANIFEST, json.dumps(self._manifest(), indent=1) + "\n")
 
     @classmethod
@@ -206,7 +207,7 @@ class FittedRanker:
                 f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
                 "one as network= and its weights are loaded into it"
             )
-        tensors = files.read_tensors(folder / WEIGHTS)
+        tensors = stored.read(folder / WEIGHTS)
         transform = Pipeline(settings.transforms)
         if network is None:
             network = models.get(settings.model).build(manifest["n_inputs"])

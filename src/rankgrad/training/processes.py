@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from rankgrad.data.dataset import Dataset
+from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.settings import Settings
 
 _ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
@@ -60,7 +61,9 @@ def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> 
     )
     try:
         launch: Any = fabric.launch
-        result = launch(_guarded, partial(function, *arguments))
+        # Ctrl-C reaches the processes too: they stop and save, and what they say is waited for.
+        with Interrupts():
+            result = launch(_guarded, partial(function, *arguments))
     finally:  # the launcher leaves the address of this run there, and the next would take it
         os.environ.clear()
         os.environ.update(before)

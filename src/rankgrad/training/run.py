@@ -27,8 +27,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from rankgrad import files
 from rankgrad.data.dataset import Dataset
-from rankgrad.training import files
+from rankgrad.training import tensors
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.settings import Settings
 
@@ -81,7 +82,7 @@ class RunFolder:
         cls.check_new(path)
         with files.folder(path) as place:
             files.write(place / SETTINGS, settings.to_toml())
-            files.write(place / RUN, json.dumps(_facts(data, command), indent=1) + "\n")
+            files.write(place / RUN, json.dumps(facts_of(data, command), indent=1) + "\n")
             files.write(place / METRICS, "")
         return cls(path, settings)
 
@@ -171,7 +172,7 @@ class RunFolder:
         """Replace ``last/``."""
         with files.folder(self.path / LAST) as place:
             ranker.write(place)
-            files.write_tensors(place / OPTIMIZER, other)
+            tensors.write(place / OPTIMIZER, other)
             files.write(place / STATE, json.dumps(asdict(position)) + "\n")
 
     def checkpoint(self) -> Checkpoint | None:
@@ -179,8 +180,9 @@ class RunFolder:
 
         ``metrics.jsonl`` is cut back to it: a kill may have come between the two.
         """
-        for name in (BEST, LAST):
+        for name in (BEST, LAST, METRICS):
             files.recover(self.path / name)
+            files.clean(self.path / name)  # of a writer that was killed: a run has one at a time
         last = self.path / LAST
         if not last.exists():
             files.write(self.path / METRICS, "")
@@ -191,9 +193,9 @@ class RunFolder:
         best = self.path / BEST / "model.safetensors"
         return Checkpoint(
             position=position,
-            model=files.read_tensors(last / "model.safetensors"),
-            other=files.read_tensors(last / OPTIMIZER),
-            best=files.read_tensors(best) if best.exists() else {},
+            model=tensors.read(last / "model.safetensors"),
+            other=tensors.read(last / OPTIMIZER),
+            best=tensors.read(best) if best.exists() else {},
         )
 
 
@@ -216,7 +218,8 @@ def _read_position(path: Path) -> Position:
     return Position(**values)  # not what was validated, which makes decimals of whole numbers
 
 
-def _facts(data: Mapping[str, Dataset], started_by: str | None) -> dict[str, Any]:
+def facts_of(data: Mapping[str, Dataset], started_by: str | None = None) -> dict[str, Any]:
+    """What ``run.json`` says of a run on these data."""
     return {
         "format": "rankgrad run",
         "version": 1,

@@ -61,6 +61,7 @@ def fit(
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     network: nn.Module | None = None,
+    others: Mapping[str, Dataset] | None = None,
     on_epoch: OnEpoch | None = None,
     quiet: bool = True,
 ) -> Fit:
@@ -79,6 +80,8 @@ def fit(
         resume: go on where the run in ``folder`` ended or was killed.
         network: a module of your own in place of ``settings.model``: ``network(features, mask)``
             gives scores, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
+        others: further data sets by name, on which the metrics are logged each epoch, as
+            ``"name metric"`` in the history; they choose nothing.
         on_epoch: called with each new entry of the history.
         quiet: show no progress on the terminal.
 
@@ -89,11 +92,11 @@ def fit(
     >>> done.stopped, len(done.history), sorted(done.history[0])
     ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
     """
-    check_data(train, vali)
+    check_data(train, vali, others)
     if resume and folder is None:
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)
-    job = Job(settings, train, vali, path, resume, network, on_epoch, quiet)
+    job = Job(settings, train, vali, dict(others or {}), path, resume, network, on_epoch, quiet)
     if settings.devices > 1 and not processes.launched():
         return _fit_in_processes(job)
     return work(processes.connect(settings), job)
@@ -106,6 +109,7 @@ class Job:
     settings: Settings
     train: Dataset
     vali: Dataset | None
+    others: dict[str, Dataset]
     folder: Path | None
     resume: bool
     network: nn.Module | None
@@ -115,40 +119,52 @@ class Job:
     @property
     def data(self) -> dict[str, Dataset]:
         """The data sets by name."""
-        both = {"train": self.train, "vali": self.vali}
-        return {name: dataset for name, dataset in both.items() if dataset is not None}
+        chosen = {"train": self.train, "vali": self.vali}
+        return {name: data for name, data in chosen.items() if data is not None} | self.others
 
     def __getstate__(self) -> dict[str, Any]:
         sent = {name: processes.Sent.of(dataset) for name, dataset in self.data.items()}
-        return vars(self) | sent
+        train, vali = sent.pop("train"), sent.pop("vali", None)
+        return vars(self) | {"train": train, "vali": vali, "others": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
+        others = {name: sent.receive() for name, sent in state["others"].items()}
+        for name, value in (state | {"others": others}).items():
             vars(self)[name] = value.receive() if isinstance(value, processes.Sent) else value
 
 
-def check_data(train: Dataset, vali: Dataset | None) -> None:
+def check_data(
+    train: Dataset, vali: Dataset | None, others: Mapping[str, Dataset] | None = None
+) -> None:
     """Say at once what training cannot go on with."""
-    for name, data in (("training", train), ("validation", vali)):
-        if data is not None and data.n_items == 0:
+    taken = {"train", "vali"} & set(others or {})
+    if taken:
+        raise ValueError(f"others must have names of their own, found {taken.pop()!r}")
+    further = {"validation": vali} | dict(others or {})
+    beside = {name: data for name, data in further.items() if data is not None}
+    for name, data in {"training": train, **beside}.items():
+        if data.n_items == 0:
             raise ValueError(f"there are no items in the {name} data")
-    if vali is not None and vali.n_features != train.n_features:
+    for name, data in beside.items():
+        _check_same_features(train, name, data)
+    for name, data in {"training": train, **beside}.items():
+        _check_finite(name, data)
+
+
+def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
+    if data.n_features != train.n_features:
         raise ValueError(
-            f"the training data have {train.n_features} features, the validation data "
-            f"{vali.n_features}: they must be the same ones"
+            f"the training data have {train.n_features} features, the {name} data "
+            f"{data.n_features}: they must be the same ones"
         )
-    if vali is not None and train.feature_names and vali.feature_names:
-        for at, (one, other) in enumerate(
-            zip(train.feature_names, vali.feature_names, strict=True)
-        ):
+    if train.feature_names and data.feature_names:
+        pairs = zip(train.feature_names, data.feature_names, strict=True)
+        for at, (one, other) in enumerate(pairs):
             if one != other:
                 raise ValueError(
                     f"feature {at} (counting from 0) is {one!r} in the training data and {other!r} "
-                    "in the validation data: they must be the same ones in the same order"
+                    f"in the {name} data: they must be the same ones in the same order"
                 )
-    for name, data in (("training", train), ("validation", vali)):
-        if data is not None:
-            _check_finite(name, data)
 
 
 def _check_finite(name: str, data: Dataset) -> None:
@@ -255,9 +271,12 @@ class Trainer:
         self.train, self.vali = self._batches(job.train), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
+        self.others = {name: self._batches(data) for name, data in job.others.items()}
         self.position = Position()
         self.best: dict[str, Tensor] = {}
         self.asked = False  # to stop, in any of the processes
+        # Lists with a loss since the last step of the optimiser.
+        self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
         torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -313,10 +332,11 @@ class Trainer:
         )
         progress.begin(position.epoch, position.step, steps)
         for batch in batches:
-            group = min(every, steps - position.step // every * every)
+            first = position.step // every * every  # of those that make one step of the optimiser
+            group = range(first, min(first + every, steps))
+            whole = position.step == group[-1]
+            sums = self._step(batch, steps, group, interrupts.asked)
             position.step += 1
-            whole = position.step % every == 0 or position.step == steps
-            sums = self._step(batch, steps, group, whole, interrupts.asked)
             totals += sums[:2]
             progress.step(totals)
             self.asked = bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
@@ -325,30 +345,51 @@ class Trainer:
         position.loss, position.lists = totals.tolist()
         return position.step == steps
 
-    def _step(self, batch: Batch, steps: int, group: int, whole: bool, interrupted: bool) -> Tensor:
-        """One batch: the sum of its lists' losses, their number, and who asks to stop, over all."""
-        done = self.position.epoch + (self.position.step - 1) / steps
-        self.loss.progress = done / self.settings.epochs
-        rate = self.settings.learning_rate * self.rates.factor(done, self.settings.epochs)
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
+    def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
+        """One batch: the sum of its lists' losses, their number, and who asks to stop, over all.
+
+        The batches of a group make one step of the optimiser, the one that a single batch of all
+        their lists would make.
+        """
+        self._set_rates(group.start / self.settings.accumulate, steps)
+        whole, alone = self.position.step == group[-1], len(group) == 1
+        mean = self.loss.reduction == "mean"
         with self.fabric.no_backward_sync(self.module, enabled=not whole):
             total, count = self._loss(batch)
             sums = torch.stack([total.detach(), count, count.new_tensor(float(interrupted))])
             if self.ranks > 1:
                 sums = self.fabric.all_reduce(sums, reduce_op="sum")
             # Gradients are averaged over the processes, but the loss is the mean over the lists of
-            # all of them, those on which it is undefined left out.
-            divisor = sums[1].clamp(min=1e-12) if self.loss.reduction == "mean" else 1.0
-            self.fabric.backward((self.ranks * total / divisor / group).float())
+            # all of them, those on which it is undefined left out. How many those of a group are
+            # is known at its end.
+            divisor = sums[1].clamp(min=1e-12) if mean and alone else 1.0
+            self.fabric.backward((self.ranks * total / divisor).float())
+        self.counted = self.counted + sums[1]
         if whole:
+            if mean and not alone:
+                self._divide_gradients(self.counted.clamp(min=1e-12))
             if self.settings.clip is not None:
                 self.fabric.clip_gradients(
                     self.module, self.stepper, max_norm=self.settings.clip, error_if_nonfinite=False
                 )
             self.stepper.step()
             self.stepper.zero_grad()
+            self.counted = torch.zeros_like(self.counted)
         return sums
+
+    def _set_rates(self, step: float, batches: int) -> None:
+        """Bring the learning rate and the loss's schedules to a step of the optimiser."""
+        steps = math.ceil(batches / self.settings.accumulate)
+        done = self.position.epoch + step / steps
+        self.loss.progress = done / self.settings.epochs
+        rate = self.settings.learning_rate * self.rates.factor(done, self.settings.epochs)
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate
+
+    def _divide_gradients(self, divisor: Tensor) -> None:
+        for parameter in self.ranker.network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(divisor)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of the losses of the lists of a batch, and on how many it is defined."""
@@ -382,6 +423,9 @@ class Trainer:
             )
         if self.vali is not None:
             line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
+        for name, batches in self.others.items():
+            found = validate(self.ranker.network, batches, self.metrics, self.fabric)
+            line |= {f"{name} {metric}": value for metric, value in found.items()}
         position.epoch, position.step, position.loss, position.lists = (
             position.epoch + 1,
             0,

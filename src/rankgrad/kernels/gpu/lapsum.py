@@ -164,8 +164,9 @@ def _chunks(
         low = tl.minimum(tl.min(tl.where(real, score, float("inf")), 0), top)
         # Nothing but padding: the sums are 0, wherever they are seen from.
         high = tl.where(top > float("-inf"), top, 0.0)
+        near_end = tl.where(top > float("-inf"), low, 0.0)
         score = tl.where(real, score, high)
-        over = tl.where(real, tl.exp2((tl.maximum(low, -3e38) - score) * strength), 0.0)
+        over = tl.where(real, tl.exp2((near_end - score) * strength), 0.0)
         under = tl.where(real, tl.exp2((score - high) * strength), 0.0)
         mine = chunks + base + tl.program_id(1)
         tl.store(mine, tl.sum(over, 0))

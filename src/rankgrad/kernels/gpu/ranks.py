@@ -156,7 +156,7 @@ def _through_lapsum(
     return values, slopes, defined
 
 
-#: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, or r; or only ranks are wanted.
+#: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r; or none.
 _LOGARITHM, _FLAT, _GEOMETRIC, _RANK, _NONE = 0, 1, 2, 3, 4
 
 

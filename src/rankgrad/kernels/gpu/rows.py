@@ -31,7 +31,7 @@ from rankgrad.kernels.gpu.prepare import prepare
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
 _ITEMS = 64  # of a tile
-_CHUNK = 256  # of a long list, in sorted order
+_CHUNK = 1024  # of a long list, in sorted order
 
 
 def through_rows(

@@ -1,10 +1,10 @@
 """NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
 
-In sorted order, with ``slope_i = n - 1 - 2i`` (i from 0) and ``b_j = Σ_k |s_j - s_k|``, NeuralSort is
-``K_ij = exp((slope_i (s_j - s_i) - (b_j - b_i)) / τ)`` with rows normalised: 1 on the diagonal and
+In sorted order, with ``slope_i = n - 1 - 2i`` (i from 0) and ``b_j = Σ_k |s_j - s_k|``, NeuralSort
+is ``K_ij = exp((slope_i (s_j - s_i) - (b_j - b_i)) / τ)`` with rows normalised: 1 on the diagonal and
 falling away from it on both sides, so that tiles far off the diagonal are left out. Everything runs
-on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``; transposed, the last
-row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the discounts and g the
+on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``; transposed, the
+last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the discounts and g the
 gains.
 
 Back, the gradient by log K is ``K_ij Σ_f l_fi r_fj``, two factors (l, r) for each step. Only its
@@ -16,12 +16,11 @@ rows' part of the column sums; a barrier; and each reads the columns it needs fr
 a fixed order, so the same input gives the same bytes.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return, no-untyped-def"
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return, no-untyped-def, attr-defined"
 
 from __future__ import annotations
 
 import functools
-import math
 
 import torch
 import triton
@@ -53,7 +52,7 @@ def through_sinkhorn(
     threshold: float,
     persistence: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of each list, its slopes, and where it is defined: see :mod:`rankgrad.kernels.ops`."""
+    """The twin of the operation in :mod:`rankgrad.kernels.ops`."""
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
@@ -199,9 +198,7 @@ def _logit(ranked, distances, base, items, row, column):
     gap = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row).to(
         tl.float64
     )
-    return slope * gap - (
-        tl.load(distances + base + column) - tl.load(distances + base + row)
-    )
+    return slope * gap - (tl.load(distances + base + column) - tl.load(distances + base + row))
 
 
 @triton.jit
@@ -253,8 +250,8 @@ def _scale(
     here = tl.cdiv(items, ROWS)  # tiles of rows of this list
     each = tl.cdiv(here, SHARED)
     sharing = tl.cdiv(here, tl.maximum(each, 1))
+    slots = slots.to(tl.int64)
     if (tl.load(defined + at_list) != 0) & (mine < sharing):
-        slots = slots.to(tl.int64)
         top = mine * each
         end = tl.minimum(top + each, here)
         limits += at_list * tiles * 2
@@ -268,14 +265,13 @@ def _scale(
             first, last = tile * ROWS, tl.minimum(tile * ROWS + ROWS, items) - 1
             low = first // COLUMNS
             while (low > 0) & (
-                _logit(ranked, distances, base, items, first, tl.maximum(low * COLUMNS - 1, 0)) > far
+                _logit(ranked, distances, base, items, first, tl.maximum(low * COLUMNS - 1, 0))
+                > far
             ):
                 low -= 1
             high = last // COLUMNS + 1
             while (high < width) & (
-                _logit(
-                    ranked, distances, base, items, last, tl.minimum(high * COLUMNS, items - 1)
-                )
+                _logit(ranked, distances, base, items, last, tl.minimum(high * COLUMNS, items - 1))
                 > far
             ):
                 high += 1
@@ -536,7 +532,7 @@ def _column_parts(
     half, mine, sharpness, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     BACK: tl.constexpr,
 ):  # fmt: skip
-    """This program's part of column sums: there ``Kᵀ u``; back, with ``l = -pull u²``, of
+    """The program's part of column sums: there ``Kᵀ u``; back, with ``l = -pull u²``, of
     ``Kᵀ l``, and with K leaning of ``Kᵀ l`` and ``Kᵀ u_{step-1}``.
     """
     for left in range(reach, bound):
@@ -573,7 +569,7 @@ def _leaning_parts(
     ranked, distances, base, items, rows, parts, limits, top, end, reach, bound, step, slots, half,
     mine, sharpness, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """This program's part of ``Kᵀ u_{step-1}``, K leaning, and nothing for the other two."""
+    """The program's part of ``Kᵀ u_{step-1}``, K leaning, and nothing for the other two."""
     for left in range(reach, bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -597,7 +593,7 @@ def _output_parts(
     half, mine, sharpness, k, persistence, DISCOUNT: tl.constexpr, ARP: tl.constexpr,
     SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """This program's part of ``Kᵀ (w u)``, K plain and leaning."""
+    """The program's part of ``Kᵀ (w u)``, K plain and leaning."""
     for left in range(reach, bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         plain = tl.zeros([ROWS, COLUMNS], tl.float32)

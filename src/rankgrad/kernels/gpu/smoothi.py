@@ -67,7 +67,7 @@ def through_smoothi(
     }
     if longest <= _LONGEST:
         width = max(32, triton.next_power_of_2(longest))
-        warps = min(16, max(1, width // (256 if width <= 1024 else 512)))
+        warps = min(16, max(1, width // 256))
         _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
     else:
         _long(tensors, numbers, options, lists, longest)
@@ -144,6 +144,30 @@ def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
 
 
 @triton.jit
+def _row(
+    logits, value, product, slope, worth, weight, factor, delta,
+    gain: tl.constexpr, weighted: tl.constexpr,
+):  # fmt: skip
+    """One softmax: into the value, the slopes and the products."""
+    part = tl.exp2(logits)
+    if weighted:
+        total, mean, mean_weight = tl.reduce((part, part * worth, part * weight), 0, _add)
+    else:
+        total, mean = tl.reduce((part, part * worth), 0, _add_two)
+        mean_weight = total
+    shrink = 1.0 / total
+    mean *= shrink
+    mean_weight *= shrink
+    at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
+    indicator = part * shrink
+    pull = (factor * by_worth) * (worth - mean)
+    if weighted:
+        pull += (factor * by_weight) * (weight - mean_weight)
+    slope += indicator * product * pull
+    return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
+
+
+@triton.jit
 def _list(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
     persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
@@ -158,6 +182,7 @@ def _list(
     real = is_real(mask, slot, inside, masked)
     score = tl.load(scores + slot, mask=real, other=float("inf"))
     worth = tl.load(worths + slot, mask=real, other=0.0)
+    weight = worth
     if weighted:
         weight = tl.load(weights + slot, mask=real, other=0.0)
     lowest = tl.min(score, 0)
@@ -171,25 +196,21 @@ def _list(
     product = tl.full([width], 1.0, tl.float32)
     slope = tl.zeros([width], tl.float32)
     value = scale * 0.0
-    for row in range(rows):
-        logits = base * product + padding
-        part = tl.exp2(logits - tl.max(logits, 0))
-        if weighted:
-            total, mean, mean_weight = tl.reduce((part, part * worth, part * weight), 0, _add)
-        else:
-            total, mean = tl.reduce((part, part * worth), 0, _add_two)
-            mean_weight = total
-        mean = mean / total
-        mean_weight = mean_weight / total
-        factor = scale * (discount(row + 1.0, metric, persistence) - past)
-        at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
-        value += factor * at_rank
-        indicator = part / total
-        pull = (factor * by_worth) * (worth - mean)
-        if weighted:
-            pull += (factor * by_weight) * (weight - mean_weight)
-        slope += indicator * product * pull
-        product *= (1.0 - delta) - indicator
+    if tl.max(base, 0) < 60.0:  # products are at most 1 in size: nothing can overflow
+        for row in range(rows):
+            factor = scale * (discount(row + 1.0, metric, persistence) - past)
+            value, product, slope = _row(
+                base * product + padding, value, product, slope, worth, weight, factor, delta,
+                gain, weighted,
+            )  # fmt: skip
+    else:
+        for row in range(rows):
+            factor = scale * (discount(row + 1.0, metric, persistence) - past)
+            logits = base * product + padding
+            value, product, slope = _row(
+                logits - tl.max(logits, 0), value, product, slope, worth, weight, factor, delta,
+                gain, weighted,
+            )  # fmt: skip
     slope *= alpha
     least = real & (score == lowest)
     share = tl.sum(slope, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)

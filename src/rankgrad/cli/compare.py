@@ -1,0 +1,312 @@
+"""``rankgrad compare``: losses and models compared on the same data, with significance."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rankgrad.cli import settings as options
+from rankgrad.cli.arguments import Json, Metrics
+from rankgrad.cli.errors import stop
+from rankgrad.cli.printing import console, show_json, show_results
+
+if TYPE_CHECKING:
+    from rankgrad.experiments.compare import Comparison, Plan, Progress, Significance
+    from rankgrad.training import Settings
+
+_COMPARED, _TESTS = "What is compared", "Significance and tables"
+
+
+def compare(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder of train, vali and test, or of folds of these.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Where every run has its folder; the same command goes on with what is there.",
+            show_default=False,
+        ),
+    ],
+    losses: Annotated[
+        str | None,
+        typer.Option(
+            help="Losses, commas between them. See `rankgrad losses`.",
+            rich_help_panel=_COMPARED,
+            show_default="approx_ndcg",
+        ),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Models, commas between them; each with every loss. See `rankgrad models`.",
+            rich_help_panel=_COMPARED,
+            show_default="mlp(hidden=[64], dropout=0.3)",
+        ),
+    ] = None,
+    lightgbm: Annotated[
+        bool,
+        typer.Option(
+            "--lightgbm", help="Also LightGBM's ranker, tuned.", rich_help_panel=_COMPARED
+        ),
+    ] = False,
+    xgboost: Annotated[
+        bool,
+        typer.Option("--xgboost", help="Also XGBoost's ranker, tuned.", rich_help_panel=_COMPARED),
+    ] = False,
+    folds: Annotated[
+        str,
+        typer.Option(help="all, or some such as 1,2.", rich_help_panel=_COMPARED),
+    ] = "all",
+    seeds: Annotated[
+        str,
+        typer.Option(help="How many, from 0 on; or which, such as 3,7.", rich_help_panel=_COMPARED),
+    ] = "1",
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            help="Search learning rate and each loss's own options with so many trials on "
+            "validation data, fold by fold.",
+            min=1,
+            rich_help_panel=_COMPARED,
+            show_default="no search",
+        ),
+    ] = None,
+    metric: Metrics = None,
+    validation_metric: Annotated[
+        str | None,
+        typer.Option(
+            help="What chooses the best epoch, and the best trial.",
+            show_default="the first --metric, or that of --settings",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes side by side; 0 for this one alone.",
+            min=0,
+            show_default="one per core, or per GPU",
+        ),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="Settings that all share, in TOML; options go before them."),
+    ] = None,
+    test: Annotated[
+        Literal["t", "randomisation"],
+        typer.Option(help="The paired test on per-query values.", rich_help_panel=_TESTS),
+    ] = "t",
+    correction: Annotated[
+        Literal["holm", "bonferroni", "none"],
+        typer.Option(help="For the number of candidates.", rich_help_panel=_TESTS),
+    ] = "bonferroni",
+    sides: Annotated[int, typer.Option(help="1 or 2.", min=1, max=2, rich_help_panel=_TESTS)] = 2,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="The candidate that all are tested against.",
+            rich_help_panel=_TESTS,
+            show_default="the best one",
+        ),
+    ] = None,
+    intervals: Annotated[
+        bool,
+        typer.Option("--intervals", help="Show 95% bootstrap intervals.", rich_help_panel=_TESTS),
+    ] = False,
+    format: Annotated[
+        Literal["terminal", "markdown", "latex", "csv"],
+        typer.Option(help="Of the table.", rich_help_panel=_TESTS),
+    ] = "terminal",
+    transforms: options.Transforms = None,
+    list_size: options.ListSize = None,
+    optimizer: options.Optimizer = None,
+    learning_rate: options.LearningRate = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    epochs: options.Epochs = None,
+    patience: options.Patience = None,
+    batching: options.Batching = None,
+    batch_size: options.BatchSize = None,
+    documents: options.Documents = None,
+    clip: options.Clip = None,
+    accumulate: options.Accumulate = None,
+    precision: options.Precision = None,
+    device: options.Device = None,
+    memory: options.Memory = None,
+    json: Json = False,
+) -> None:
+    """Compare losses and models on the same data, and say what is significant.
+
+    Every loss, model, fold and seed is a run folder of its own; runs go side by side. The same
+    command goes on after Ctrl-C or a crash, and with more losses, seeds or folds it makes only what
+    is missing. The test lists are looked at once, by the epoch that was best on validation. A run
+    that fails is a gap in the table with its reason; then the exit code is 1.
+
+    \b
+    Examples:
+      rankgrad compare MQ2008 --losses "mse, ranknet, neural_ndcg@10" -o out
+      rankgrad compare MQ2008 --losses "lambdaloss@5, approx_ndcg" --lightgbm --seeds 5 -o out
+      rankgrad compare data --losses "softmax, smoothi_ndcg" --tune 20 -m ndcg@5 -o out
+      rankgrad compare data --losses "mse, softmax" --models "mlp, context_aware" -o out
+      rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomisation
+    """  # noqa: D301
+    from rankgrad.experiments import compare as experiment
+    from rankgrad.metrics.evaluate import DEFAULT
+    from rankgrad.training import Settings
+
+    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    metrics = tuple(metric or DEFAULT)
+    if validation_metric is None and (metric or settings is None):
+        validation_metric = metrics[0]
+    shared = options.chosen({**given, "metric": validation_metric, "metrics": metrics}, settings)
+    plan = experiment.Plan(
+        data,
+        _candidates(losses, models, shared, lightgbm, xgboost),
+        folds=_folds(data, folds),
+        seeds=_seeds(seeds),
+        metrics=metrics,
+        settings=shared,
+        tune=tune,
+    )
+    how = experiment.Significance(test, correction, 1 if sides == 1 else 2)
+    if baseline is not None:
+        plan.candidate(baseline)
+    try:
+        with _progress(plan) as show:
+            found = experiment.run(plan, output, workers=workers, on_change=show)
+    except KeyboardInterrupt:
+        raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
+    if json:
+        show_json(found.facts(baseline=baseline, how=how))
+    else:
+        _show(found, how, baseline, intervals, format)
+    if found.gaps:
+        raise typer.Exit(1)
+
+
+def _candidates(
+    losses: str | None, models: str | None, shared: Settings, lightgbm: bool, xgboost: bool
+) -> tuple[Any, ...]:
+    """Every loss with every model, then the trees."""
+    from rankgrad.experiments.compare import Candidate, TreeCandidate
+    from rankgrad.specs import split
+
+    each = split(losses) if losses is not None else [shared.loss]
+    if losses is None and (lightgbm or xgboost):
+        each = []  # trees alone may be asked for
+    networks = split(models) if models is not None else [shared.model]
+    named = len(networks) > 1
+    found: list[Any] = [
+        Candidate.of(loss, model, name=f"{loss} × {model}" if named else loss)
+        for model in networks
+        for loss in each
+    ]
+    if lightgbm:
+        found.append(TreeCandidate("LightGBM", "lightgbm"))
+    if xgboost:
+        found.append(TreeCandidate("XGBoost", "xgboost"))
+    return tuple(found)
+
+
+def _folds(data: Path, text: str) -> tuple[int | None, ...]:
+    from rankgrad.experiments.compare import folds_of
+
+    there = folds_of(data)
+    if text.strip() == "all":
+        return there
+    asked = _numbers("--folds", text)
+    for fold in asked:
+        if fold not in there:
+            listed = ", ".join(str(each) for each in there if each is not None) or "none"
+            raise ValueError(f"{data} has no fold {fold}. There are: {listed}")
+    return asked
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    numbers = _numbers("--seeds", text)
+    if "," in text:
+        return numbers
+    if numbers[0] < 1:
+        raise ValueError(f"--seeds is how many there are, at least 1; found {text}")
+    return tuple(range(numbers[0]))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"{option} takes whole numbers with commas between, found {text!r}")
+    return tuple(map(int, parts))
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[Progress], None]]:
+    """One live table on a terminal; elsewhere a line for each run that ends."""
+    err = console(stderr=True)
+    if not err.is_terminal:
+        yield lambda progress: None if progress.event is None else err.print(progress.event)
+        return
+    from rich.live import Live
+
+    with Live(console=err, refresh_per_second=4, transient=True) as live:
+        yield lambda progress: live.update(_drawn(plan, progress))
+
+
+def _drawn(plan: Plan, progress: Progress) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    metric = plan.metrics[0]
+    drawn = Table()
+    drawn.add_column("candidate", overflow="fold")
+    drawn.add_column("runs", justify="right")
+    drawn.add_column(Text(f"{metric} so far"), justify="right")
+    drawn.add_column("state", overflow="fold")
+    for row in progress.rows:
+        mean = f"{row.means[metric]:.4f}" if metric in row.means else ""
+        state = "; ".join(row.running) or ("" if row.done + row.failed < row.total else "done")
+        if row.failed:
+            state = f"{row.failed} failed" + (f"; {state}" if state else "")
+        cells = (row.candidate, f"{row.done}/{row.total}", mean, state)
+        drawn.add_row(*map(Text, cells))
+    return drawn
+
+
+def _show(
+    found: Comparison,
+    how: Significance,
+    baseline: str | None,
+    intervals: bool,
+    format: Literal["terminal", "markdown", "latex", "csv"],
+) -> None:
+    table = found.table(baseline=baseline, how=how, intervals=intervals)
+    if format != "terminal":
+        print(table.render(format))
+        return
+    show_results(table)
+    differences = found.differences_table(found.plan.metrics[0], baseline=baseline, how=how)
+    for more in (differences, found.tuned_table()):
+        if more.rows:
+            console().print()
+            show_results(more)
+    console().print(
+        f"\nRuns, evaluations and comparison.json are in {found.folder}", soft_wrap=True
+    )
+
+
+def _again() -> str:
+    from rankgrad.training.run import command
+
+    return shlex.join(command())

@@ -1,0 +1,78 @@
+"""``rankgrad report``: run folders as one page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankgrad.cli.arguments import Overwrite
+from rankgrad.cli.printing import show_notes
+
+if TYPE_CHECKING:
+    from rankgrad.report.comparison import Comparison
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...",
+            help="Run folders, or folders that hold run folders at any depth, such as those of "
+            "`rankgrad compare`.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    part: Annotated[
+        str, typer.Option(help="Which evaluations to compare, by the part of the data.")
+    ] = "test",
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            "-m",
+            help="The metric of the headline.",
+            show_default="the one that chose the best epochs",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="The candidate that the others are tested against.",
+            show_default="the best, for each metric",
+        ),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Of the page.")] = "Ranking report",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write one page about runs: what won, by how much, how it learned, and on which queries.
+
+    The page needs no network and no server: open it in a browser, or send it to someone. Runs are
+    compared on their evaluations, which `rankgrad compare` makes, and `rankgrad evaluate RUN DATA
+    --save`; those that have none are shown as gaps.
+
+    \b
+    Examples:
+      rankgrad report runs/
+      rankgrad report runs/mse runs/neural -o report.html --overwrite
+      rankgrad report comparison/ --baseline lightgbm --metric ndcg@5
+    """  # noqa: D301
+    from rankgrad.report import write
+
+    if output.is_file() and not overwrite:
+        raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
+    found = write(runs, output, part=part, metric=metric, baseline=baseline, title=title)
+    show_written(output, found)
+
+
+def show_written(output: Path, found: Comparison) -> None:
+    """Say what was written and how to look at it."""
+    count = sum(len(candidate.runs) for candidate in found.candidates)
+    size = output.stat().st_size / 1e6
+    typer.echo(f"{output}: {len(found.candidates)} candidates, {count} runs, {size:.1f} MB")
+    typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
+    show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)

@@ -1,0 +1,114 @@
+"""Jobs: what a worker does for a comparison: tune a candidate on a fold, or make one run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rankgrad import files
+from rankgrad.data import load_splits
+from rankgrad.data.dataset import Dataset
+from rankgrad.experiments.plans import SPLITS, Task, Tell, missing_splits
+from rankgrad.training.evaluations import Evaluated
+
+#: What is a gap in the table. Anything else is an error of ours, and a gap with its type.
+EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``done``, ``failed`` for the reason given, or ``interrupted``."""
+
+    state: Literal["done", "failed", "interrupted"]
+    reason: str = ""
+
+
+class Data:
+    """The splits of the fold that was asked for last, so that jobs on the same one share them."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._splits: Mapping[str, Dataset] = {}
+
+    def of(self, path: str | os.PathLike[str], fold: int | None) -> Mapping[str, Dataset]:
+        """The splits of a fold; an error if one of them is missing."""
+        if self._key != (path, fold):
+            self._key, self._splits = None, {}  # not two folds in memory at a time
+            splits = load_splits(path, fold)
+            missing = [split for split in SPLITS if split not in splits]
+            if missing:
+                raise ValueError(missing_splits(Path(path), fold, missing))
+            self._key, self._splits = (path, fold), splits
+        return self._splits
+
+
+def perform(task: Task, tuning: bool, data: Data, tell: Tell) -> Outcome:
+    """Do a job; what goes wrong in it is its outcome."""
+    try:
+        tell("reading")
+        splits = data.of(task.plan.data, task.fold)
+        if tuning:
+            seen = {name: splits[name] for name in ("train", "vali")}  # test data are not shown
+            task.candidate.tune(task.plan, seen, task.journal, tell)
+            return Outcome("done")
+        return _run(task, splits, tell)
+    except Exception as error:  # whatever it is, the other runs go on
+        return Outcome("failed", reason_of(error))
+
+
+def _run(task: Task, splits: Mapping[str, Dataset], tell: Tell) -> Outcome:
+    task = replace(task, values=chosen(task))
+    scored = task.candidate.score(task, splits, tell)
+    if scored.scores is None:
+        return Outcome("interrupted")
+    tell("evaluating")
+    plan = task.plan
+    labels = {
+        "candidate": task.candidate.name,
+        **task.candidate.labels(plan.settings),
+        "fold": task.fold,
+        "seed": task.seed,
+    }
+    Evaluated.of(scored.scores, splits["test"], plan.metrics, labels).save(task.path)
+    return Outcome("done")
+
+
+def chosen(task: Task) -> dict[str, Any]:
+    """The values that tuning chose for the runs of a candidate on a fold; none without it."""
+    if not task.candidate.is_tuned(task.plan):
+        return {}
+    facts = files.read_json(task.journal)
+    values: dict[str, Any] = facts["chosen"]
+    return values
+
+
+def is_tuned(task: Task) -> bool:
+    """Whether the values for a task are there, or none are searched for."""
+    if not task.candidate.is_tuned(task.plan):
+        return True
+    return task.journal.exists() and files.read_json(task.journal).get("chosen") is not None
+
+
+def finished(task: Task) -> bool:
+    """Whether a run is evaluated with all metrics of the plan.
+
+    One that was evaluated with others is evaluated again, which costs no training.
+    """
+    try:
+        found = Evaluated.load(task.path)
+    except FileNotFoundError:
+        return False
+    return set(task.plan.metrics) <= set(found.metrics)
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    text = " ".join(str(error).split())
+    if isinstance(error, EXPECTED) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,194 @@
+"""Tables of results: one object, printed for terminals, Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rankgrad.lists import check_choice
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Format = Literal["markdown", "latex", "csv"]
+FORMATS = ("markdown", "latex", "csv")
+WORSE, BETTER = "†", "‡"
+
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    WORSE: r"$^{\dagger}$",
+    BETTER: r"$^{\ddagger}$",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Args:
+        text: what is shown.
+        value: the number behind it, which CSV has in full.
+        bold: the best of its column.
+        mark: daggers behind it.
+        gap: there is no number, for a reason that is under the table.
+    """
+
+    text: str
+    value: float | None = None
+    bold: bool = False
+    mark: str = ""
+    gap: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns, with lines under the table that say what the numbers mean.
+
+    The first column names the row.
+
+    >>> from rankgrad.experiments.tables import Cell, Table
+    >>> table = Table(
+    ...     columns=("loss", "ndcg@5"),
+    ...     rows=(
+    ...         (Cell("mse"), Cell("0.451", mark="†")),
+    ...         (Cell("softmax"), Cell("0.470", bold=True)),
+    ...     ),
+    ...     notes=("† significantly worse",),
+    ... )
+    >>> print(table.to_markdown())
+    | loss | ndcg@5 |
+    |:--|--:|
+    | mse | 0.451† |
+    | softmax | **0.470** |
+    <BLANKLINE>
+    † significantly worse
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"a row has {len(row)} cells under {len(self.columns)} columns: {row[0].text!r}"
+                )
+
+    def render(self, format: Format) -> str:
+        """The table as text for elsewhere."""
+        check_choice("format", format, FORMATS)
+        made = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
+        return made[format]()
+
+    def to_markdown(self) -> str:
+        """As GitHub and others read it."""
+        lines = [f"**{_markdown(self.title)}**", ""] if self.title else []
+        lines.append(_bars(map(_markdown, self.columns)))
+        lines.append(_bars([":--", *["--:"] * (len(self.columns) - 1)], ""))
+        for row in self.rows:
+            lines.append(_bars(_markdown_cell(cell) for cell in row))
+        if self.notes:
+            # Two spaces at the end of a line keep the next one from joining it.
+            lines += ["", "  \n".join(map(_markdown, self.notes))]
+        return "\n".join(lines)
+
+    def to_latex(self) -> str:
+        """For papers, with the booktabs package."""
+        lines = [r"\begin{table}", r"\centering"]
+        if self.title:
+            lines.append(rf"\caption{{{latex(self.title)}}}")
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule"]
+        lines += [_ampersands(map(latex, self.columns)), r"\midrule"]
+        lines += [_ampersands(_latex_cell(cell) for cell in row) for row in self.rows]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        if self.notes:
+            notes = r" \\ ".join(map(latex, self.notes))
+            lines += ["", rf"\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}"]
+        return "\n".join([*lines, r"\end{table}"])
+
+    def to_csv(self) -> str:
+        """Numbers in full, marks in columns of their own, the notes as lines that begin with #."""
+        marked = [any(row[at].mark for row in self.rows) for at in range(len(self.columns))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        header: list[str] = []
+        for column, has_marks in zip(self.columns, marked, strict=True):
+            header += [column, f"{column} mark"] if has_marks else [column]
+        writer.writerow(header)
+        for row in self.rows:
+            line: list[str] = []
+            for cell, has_marks in zip(row, marked, strict=True):
+                shown = cell.text if cell.value is None else repr(cell.value)
+                line += ["" if cell.gap else shown, *([cell.mark] if has_marks else [])]
+            writer.writerow(line)
+        return out.getvalue() + "\n".join(f"# {note}" for note in self.notes)
+
+    def to_rich(self) -> Group:
+        """For a terminal, to be printed by rich."""
+        from rich.console import Group
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        drawn = RichTable(title=self.title or None, title_justify="left")
+        # All numbers of a column keep the place of a mark, so that their digits stand in line.
+        # Rich's own way to the right would take those places away.
+        texts = [[cell.text for cell in row] for row in self.rows]
+        for at in range(len(self.columns)):
+            place = max((len(row[at].mark) for row in self.rows), default=0)
+            for row, text in zip(self.rows, texts, strict=True):
+                text[at] += row[at].mark.ljust(place)
+        for at, column in enumerate(self.columns):
+            width = max(map(len, [column, *(text[at] for text in texts)]))
+            drawn.add_column(Text(column.rjust(width) if at else column), overflow="fold")
+            for text in texts:
+                text[at] = text[at].rjust(width) if at else text[at]
+        for row, text in zip(self.rows, texts, strict=True):
+            styles = ("bold" if cell.bold else "dim" if cell.gap else "" for cell in row)
+            drawn.add_row(*map(Text, text, styles))
+        return Group(drawn, *(Text(note) for note in self.notes))
+
+
+def latex(text: str) -> str:
+    r"""Text as LaTeX writes it.
+
+    >>> from rankgrad.experiments.tables import latex
+    >>> print(latex("neural_ndcg@10 †"))
+    neural\_ndcg@10 $^{\dagger}$
+    """
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*<])", r"\\\1", text)
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = _markdown(cell.text)
+    return f"**{text}**{cell.mark}" if cell.bold else f"{text}{cell.mark}"
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = latex(cell.text)
+    return (rf"\textbf{{{text}}}" if cell.bold else text) + latex(cell.mark)
+
+
+def _bars(cells: Iterable[str], space: str = " ") -> str:
+    return f"|{space}" + f"{space}|{space}".join(cells) + f"{space}|"
+
+
+def _ampersands(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"

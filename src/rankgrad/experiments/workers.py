@@ -1,0 +1,265 @@
+"""Workers: processes that do the jobs of a comparison, one job at a time each.
+
+They are started anew, not forked, each with one thread and one GPU where there are GPUs. A worker
+that dies is a gap in the table and replaced by another; workers end when the process that started
+them does, however it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from rankgrad.experiments import jobs
+from rankgrad.experiments.plans import Task
+from rankgrad.training import Settings, processes
+
+LOCK, WORKERS = ".lock", ".workers"
+
+_PATIENCE = 20.0  # seconds that workers have to save their runs when they are interrupted
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make, or values to search for it and those beside it."""
+
+    task: Task
+    tuning: bool = False
+
+
+#: Called with a job and what a worker says of it: how far it is, or its outcome.
+OnTold = Callable[[Job, str], None]
+Next = Callable[[int | None], Job | None]  # the next job, on this fold if there is one
+Ended = Callable[[Job, jobs.Outcome], None]
+
+
+def number(settings: Settings) -> int:
+    """How many workers there are by default: one per GPU if runs are on GPUs, else per core."""
+    if processes.accelerator(settings) == "cuda":
+        return len(_gpus())
+    affinity = getattr(os, "sched_getaffinity", None)  # a container may have fewer than all
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder, so that no two processes run the same comparison."""
+    busy = f"another process is comparing in {folder}: wait for it, or choose another folder"
+    with (folder / LOCK).open("w") as lock, (folder / WORKERS).open("w") as workers:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(busy) from None
+        # Workers of a process that was killed end by themselves, a moment later.
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(workers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise ValueError(busy) from None
+                time.sleep(0.05)
+        fcntl.flock(workers, fcntl.LOCK_UN)
+        yield
+
+
+class Pool:
+    """Workers, and the jobs they are at."""
+
+    def __init__(self, count: int, settings: Settings, folder: Path) -> None:
+        self.count, self.folder = count, folder
+        on_gpus = processes.accelerator(settings) == "cuda"
+        self.gpus: list[str | None] = list(_gpus()) if on_gpus else [None]
+        self.workers: list[_Worker] = []
+
+    def run(self, next_job: Next, told: OnTold, ended: Ended) -> None:
+        """Do jobs until there are no more. Ctrl-C has running ones saved and is raised again."""
+        try:
+            while self._hand_out(next_job) or any(w.job for w in self.workers):
+                for worker in self._heard():
+                    self._listen(worker, told, ended)
+        except BaseException:
+            self._interrupt()
+            raise
+        finally:
+            for worker in self.workers:
+                worker.end()
+
+    def _hand_out(self, next_job: Next) -> bool:
+        """Give work to those that have none; whether anyone was given some."""
+        gave = False
+        for at in range(self.count):
+            worker = self.workers[at] if at < len(self.workers) else None
+            if worker is not None and worker.job is not None:
+                continue
+            job = next_job(None if worker is None else worker.fold)
+            if job is None:
+                break
+            if worker is None:
+                taken = [other.gpu for other in self.workers]
+                worker = _Worker(min(self.gpus, key=taken.count), self.folder)
+                self.workers.append(worker)
+            worker.begin(job)
+            gave = True
+        return gave
+
+    def _heard(self) -> list[_Worker]:
+        busy = {w.connection: w for w in self.workers if w.job is not None}
+        ready = wait(list(busy))  # a worker that died closes its end
+        return [busy[connection] for connection in ready]  # type: ignore[index]
+
+    def _listen(self, worker: _Worker, told: OnTold, ended: Ended) -> None:
+        job = worker.job
+        assert job is not None
+        try:
+            said = worker.connection.recv()
+        except (EOFError, OSError):
+            worker.process.join()
+            self.workers.remove(worker)
+            if not worker.ready:
+                raise ChildProcessError(
+                    "worker processes cannot be started. In a script, call this under "
+                    "`if __name__ == '__main__':`; or take workers=0"
+                ) from None
+            ended(job, jobs.Outcome("failed", _why(worker.process.exitcode)))
+            return
+        worker.ready = True
+        if isinstance(said, jobs.Outcome):
+            worker.job = None
+            ended(job, said)
+        elif said:
+            told(job, said)
+
+    def _interrupt(self) -> None:
+        """Let runs be saved where they are."""
+        for worker in self.workers:
+            if worker.job is not None and worker.process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, signal.SIGINT)
+        deadline = time.monotonic() + _PATIENCE
+        while (busy := [w for w in self.workers if w.job]) and time.monotonic() < deadline:
+            wait([worker.connection for worker in busy], timeout=0.2)
+            for worker in busy:
+                try:
+                    while worker.connection.poll():
+                        said = worker.connection.recv()
+                        if isinstance(said, jobs.Outcome):
+                            worker.job = None
+                except (EOFError, OSError):
+                    worker.job = None
+
+
+class _Worker:
+    """One process at the other end of a pipe."""
+
+    def __init__(self, gpu: str | None, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.gpu = gpu
+        self.job: Job | None = None
+        self.fold: int | None = None
+        self.ready = False
+        self.process = context.Process(target=_work, args=(other, str(folder)), daemon=True)
+        variables = dict.fromkeys(_THREADS, "1")
+        if gpu is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = gpu
+        with _environment(variables), _no_interrupts():
+            self.process.start()
+        other.close()
+
+    def begin(self, job: Job) -> None:
+        """Give it a job."""
+        self.job, self.fold = job, job.task.fold
+        with contextlib.suppress(BrokenPipeError):  # it died: that is heard of next
+            self.connection.send(job)
+
+    def end(self) -> None:
+        """Have it end."""
+        self.connection.close()
+        self.process.terminate()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _work(connection: Connection, folder: str) -> None:
+    """What a worker process does."""
+    try:
+        os.setsid()  # Ctrl-C is for the first process, which tells its workers once
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        import torch
+
+        torch.set_num_threads(1)
+        data = jobs.Data()
+        with open(os.path.join(folder, WORKERS), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            connection.send("")
+            while True:
+                job: Job = connection.recv()
+                connection.send(jobs.perform(job.task, job.tuning, data, connection.send))
+    except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _why(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"its worker process ended with exit code {code}"
+    hint = ", as happens where memory runs out" if -code == signal.SIGKILL else ""
+    return f"its worker process was killed by signal {-code}{hint}"
+
+
+def _gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls each GPU."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[Any]:
+    """A process started meanwhile takes no Ctrl-C until it is ready for one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

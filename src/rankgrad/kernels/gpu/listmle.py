@@ -1,0 +1,223 @@
+"""ListMLE on GPUs: the order of the labels, and one scan each way."""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.prepare import COUNTED, load_real, presence
+
+_COLUMNS = 32
+_SPAN = 1024
+_CHUNK = 4096
+
+
+def listmle(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]`` (see :mod:`rankgrad.kernels.ops`).
+
+    Up to a few thousand slots each item's place is counted, pair by pair; from there on, sorted.
+    """
+    lists = offsets.shape[0] - 1
+    values = scores.new_empty(lists)
+    slopes = torch.empty_like(scores)
+    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    if lists == 0:
+        return values, slopes, defined
+    mask_, masked, counted = presence(mask, scores), mask is not None, longest <= COUNTED
+    draw, drawn = presence(seed, offsets), seed is not None
+    if counted:
+        order = torch.empty_like(scores, dtype=torch.int32)
+        rows = 32 if longest <= 512 else 64
+        _order[(lists, max(1, triton.cdiv(longest, rows)))](
+            labels, mask_, offsets, draw, order, slopes, masked, drawn, rows, _COLUMNS,
+            num_warps=rows // 16,
+        )  # fmt: skip
+    else:
+        keys = torch.empty(lists, longest, dtype=torch.int64, device=scores.device)
+        _lay_keys[(lists, triton.cdiv(longest, _SPAN))](
+            labels, mask_, offsets, draw, keys, slopes, longest, masked, drawn, _SPAN, num_warps=4
+        )
+        order = keys.sort(dim=-1, descending=True, stable=True).indices
+    chunk = min(_CHUNK, max(32, triton.next_power_of_2(longest)))
+    tails = scores.new_empty(2, scores.numel())
+    _likelihood[(lists,)](
+        scores, mask_, presence(weights, scores), offsets, order, tails, values, slopes, defined,
+        longest, scores.numel(), counted, masked, weights is not None, chunk,
+        num_warps=max(1, chunk // 256),
+    )  # fmt: skip
+    return values, slopes, defined
+
+
+@triton.jit
+def _key(label, place, draw, DRAWN: tl.constexpr):
+    """Larger for what comes first: by label and, of equal ones, by SplitMix64 of seed and place."""
+    key = (label + 0.0).to(tl.int32, bitcast=True).to(tl.int64) << 32
+    if DRAWN:
+        seed = tl.load(draw).to(tl.uint64, bitcast=True)
+        mixed = seed + (place + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+        mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9
+        mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB
+        mixed = mixed ^ (mixed >> 31)
+        key |= (mixed >> 32).to(tl.int64)
+    return key
+
+
+@triton.jit
+def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr):
+    """How many real items stand before a slot."""
+    if MASKED:
+        count = tl.zeros([COLUMNS], tl.int32)
+        for left in range(0, first, COLUMNS):
+            column = left + tl.arange(0, COLUMNS)
+            count += load_real(mask, start + column, column < first, MASKED).to(tl.int32)
+        return tl.sum(count, 0)
+    else:
+        return first
+
+
+@triton.jit
+def _order(
+    labels, mask, offsets, draw, order, slopes,
+    MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Count where a block of items comes, and write down there which they are."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    first = tl.program_id(1) * ROWS
+    row = first + tl.arange(0, ROWS)
+    inside = row < slots
+    real = load_real(mask, start + row, inside, MASKED)
+    before = _real_before(mask, start, tl.minimum(first, slots), MASKED, 256)
+    place = before + tl.cumsum(real.to(tl.int32), 0) - 1
+    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
+    ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+    passed = 0
+    for left in range(0, tl.where(first < slots, slots, 0), COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        there = load_real(mask, start + column, column < slots, MASKED)
+        label = tl.load(labels + start + column, mask=there, other=0.0)
+        places = column
+        if MASKED:
+            places = passed + tl.cumsum(there.to(tl.int32), 0) - 1
+            passed += tl.sum(there.to(tl.int32), 0)
+        keys = tl.where(there, _key(label, places, draw, DRAWN), -1)
+        if left + COLUMNS <= first:
+            ahead += (keys[None, :] >= key[:, None]).to(tl.int32)
+        elif left >= first + ROWS:
+            ahead += (keys[None, :] > key[:, None]).to(tl.int32)
+        else:
+            tied = (keys[None, :] == key[:, None]) & (column[None, :] < row[:, None])
+            ahead += ((keys[None, :] > key[:, None]) | tied).to(tl.int32)
+    tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
+    if MASKED:
+        tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
+
+
+@triton.jit(do_not_specialize=["longest"])
+def _lay_keys(
+    labels, mask, offsets, draw, keys, slopes, longest,
+    MASKED: tl.constexpr, DRAWN: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """The keys of a span of a list in its row of what will be sorted; -1 for padding."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    first = tl.program_id(1) * SPAN
+    row = first + tl.arange(0, SPAN)
+    inside = row < slots
+    real = load_real(mask, start + row, inside, MASKED)
+    before = _real_before(mask, start, tl.minimum(first, slots), MASKED, 1024)
+    place = before + tl.cumsum(real.to(tl.int32), 0) - 1
+    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
+    to = keys + at_list.to(tl.int64) * longest + row
+    tl.store(to, tl.where(real, key, -1), mask=row < longest)
+    if MASKED:
+        tl.store(slopes + start + row, tl.zeros([SPAN], tl.float32), mask=inside & (real == 0))
+
+
+@triton.jit
+def _join(peak, total, other_peak, other_total):
+    """The sum of two numbers ``total · exp(peak)``."""
+    high = tl.maximum(peak, other_peak)
+    mine = total * tl.exp2((peak - high) * 1.4426950408889634)
+    return high, mine + other_total * tl.exp2((other_peak - high) * 1.4426950408889634)
+
+
+@triton.jit
+def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.constexpr):
+    """Where the items at these places of the order stand, their scores and weights."""
+    item = start + tl.load(order + base + at, mask=inside, other=0)
+    weight = tl.where(inside, 1.0, 0.0)
+    if WEIGHTED:
+        weight = tl.load(weights + item, mask=inside, other=0.0)
+    return item, tl.load(scores + item, mask=inside, other=-1e30), weight
+
+
+@triton.jit(do_not_specialize=["longest", "slots_in_all"])
+def _likelihood(
+    scores, mask, weights, offsets, order, tails, values, slopes, defined, longest, slots_in_all,
+    COUNTED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The loss of a list and its slopes.
+
+    Sums of exponentials are kept as ``total · exp(peak)`` with the peak a score, so that nothing
+    is lost at any range. With ``t_r`` the tail's sum from r on, item l pulls ``exp(s_l) / t_r`` of
+    the weight of every r up to l.
+    """
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    length = _real_before(mask, start, slots, MASKED, CHUNK)
+    base = start
+    if not COUNTED:
+        base = at_list.to(tl.int64) * longest
+    chunks = tl.cdiv(length, CHUNK)
+    value = tl.zeros([CHUNK], tl.float32)
+    carried_peak = -1e30
+    carried = 0.0
+    for back in range(0, chunks):
+        first = (chunks - 1 - back) * CHUNK
+        at = first + tl.arange(0, CHUNK)
+        inside = at < length
+        _, score, weight = _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED)
+        ones = tl.where(inside, 1.0, 0.0)
+        peak, total = tl.associative_scan((score, ones), 0, _join, reverse=True)
+        peak, total = _join(peak, total, carried_peak, carried)
+        value += tl.where(inside, weight * ((peak - score) + tl.log(total)), 0.0)
+        tl.store(tails + start + at, peak, mask=inside)
+        tl.store(tails + slots_in_all + start + at, total, mask=inside)
+        carried_peak = tl.max(peak, 0)  # where the chunk begins
+        carried = tl.sum(tl.where(at == first, total, 0.0), 0)
+    tl.debug_barrier()
+    carried_peak = -1e30
+    carried = 0.0
+    for ahead in range(0, chunks):
+        at = ahead * CHUNK + tl.arange(0, CHUNK)
+        inside = at < length
+        item, score, weight = _load_ordered(
+            scores, weights, order, start, base, at, inside, WEIGHTED
+        )
+        peak = tl.load(tails + start + at, mask=inside, other=1e30)
+        total = tl.load(tails + slots_in_all + start + at, mask=inside, other=1.0)
+        depth, pull = tl.associative_scan((-peak, weight / total), 0, _join)
+        depth, pull = _join(depth, pull, carried_peak, carried)
+        slope = pull * tl.exp2((score + depth) * 1.4426950408889634) - weight
+        tl.store(slopes + item, slope, mask=inside)
+        last = tl.minimum(ahead * CHUNK + CHUNK, length) - 1
+        carried_peak = tl.sum(tl.where(at == last, depth, 0.0), 0)
+        carried = tl.sum(tl.where(at == last, pull, 0.0), 0)
+    tl.store(values + at_list, tl.sum(value, 0))
+    tl.store(defined + at_list, length > 1)

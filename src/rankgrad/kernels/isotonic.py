@@ -1,0 +1,74 @@
+"""Isotonic regression of sorted lists: its blocks, and sums over them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad import kernels
+from rankgrad.kernels.cpu.isotonic import pool_adjacent
+
+
+def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
+    """The blocks of the decreasing isotonic regression of ``z - w``, rows of both descending.
+
+    Args:
+        z: ``[b, n]``.
+        w: ``[b, n]``.
+        lengths: ``[b]``; places past a row's length are blocks of their own.
+        entropic: a block's value is ``LSE(z) - LSE(w)`` instead of the mean of ``z - w``.
+
+    Returns:
+        ``[b, n]``: for each place that of its block's first item.
+
+    >>> z, w = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 0.0]])
+    >>> pool(z, w, torch.tensor([3]), entropic=False)
+    tensor([[0, 0, 0]])
+    """
+    if _on_gpu(z):
+        blocks: Tensor = _twin().pool(z, w, lengths, entropic)
+        return blocks
+    anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
+    found = np.tile(np.arange(z.shape[1]), (len(z), 1))
+    pool_adjacent(anchors, weights, lengths.to("cpu").numpy(), entropic, found)
+    return torch.from_numpy(found).to(z.device)
+
+
+def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
+    """For each item the sum over its block, differentiable.
+
+    >>> block_sums(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 0, 2]]))
+    tensor([[3., 3., 3.]])
+    """
+    if _on_gpu(values):
+        sums: Tensor = _BlockSums.apply(values, blocks)
+        return sums
+    return torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
+
+
+class _BlockSums(torch.autograd.Function):
+    """PyTorch's own sums on a GPU are added up in any order; these always in the same."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:
+        ctx.save_for_backward(blocks)
+        sums: Tensor = _twin().block_sums(values, blocks)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _BlockSums.apply(grad, *ctx.saved_tensors), None
+
+
+def _on_gpu(values: Tensor) -> bool:
+    installed = importlib.util.find_spec("triton") is not None
+    return values.is_cuda and kernels.mode() != "eager" and installed
+
+
+def _twin() -> Any:
+    return importlib.import_module("rankgrad.kernels.gpu.isotonic")

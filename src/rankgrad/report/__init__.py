@@ -1,0 +1,12 @@
+"""The report: run folders in, one page out that opens from disk.
+
+>>> from rankgrad import report
+>>> report.find(["/nowhere"])
+Traceback (most recent call last):
+FileNotFoundError: /nowhere is not there
+"""
+
+from rankgrad.report.page import build, write
+from rankgrad.report.runs import Run, find, read
+
+__all__ = ["Run", "build", "find", "read", "write"]

@@ -1,0 +1,129 @@
+"""The page: numbers, tables, script and style put into one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rankgrad import files
+from rankgrad.report import queries, tables
+from rankgrad.report.candidates import Candidate, add_failures, group
+from rankgrad.report.comparison import Comparison, compare
+from rankgrad.report.curves import curves, relaxed
+from rankgrad.report.runs import failures, find, read
+
+TITLE = "Ranking report"
+
+
+def write(
+    runs: Iterable[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    part: str = "test",
+    metric: str | None = None,
+    baseline: str | None = None,
+    title: str = TITLE,
+) -> Comparison:
+    """Read run folders and write the report of them, whole or not at all.
+
+    Args:
+        runs: run folders, or folders with run folders in them.
+        output: the file to write.
+        part: whose evaluations to compare.
+        metric: that of the headline; by default the one that chose the best epochs.
+        baseline: the candidate to test the others against; by default the best of each metric.
+        title: of the page.
+    """
+    if Path(output).is_dir():
+        raise IsADirectoryError(f"{output} is a folder: name the file to write")
+    page, found = build(runs, part=part, metric=metric, baseline=baseline, title=title)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    files.write(Path(output), page)
+    return found
+
+
+def build(
+    runs: Iterable[str | os.PathLike[str]],
+    *,
+    part: str = "test",
+    metric: str | None = None,
+    baseline: str | None = None,
+    title: str = TITLE,
+) -> tuple[str, Comparison]:
+    """The page as text, and what it compares; see :func:`write`."""
+    places = [Path(place) for place in runs]
+    candidates = group([read(path, part) for path in find(places)])
+    add_failures(candidates, failures(places))
+    found = compare(candidates, metric=metric, baseline=baseline)
+    blocks = {
+        "title": tables.escape(title),
+        "subtitle": tables.escape(_subtitle(found, part)),
+        "headline": tables.headline(found),
+        "facts": tables.facts(found),
+        "comparison": tables.comparison(found),
+        "footnotes": tables.footnotes(found, part),
+        "gaps": tables.gaps(found),
+        "settings": tables.settings(candidates),
+        "provenance": tables.provenance(candidates, part),
+        "runs": tables.runs(candidates),
+        "style": _own("page.css"),
+        "script": _own("page.js"),
+        "plotly": _plotly(),
+        "data": _in_script(_data(found, candidates, part)),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _own("page.html")), found
+
+
+def _subtitle(found: Comparison, part: str) -> str:
+    """What was compared on what."""
+    names = [c.name for c, ok in zip(found.candidates, found.complete, strict=True) if ok]
+    if not names:
+        return f"{len(found.candidates)} candidates"
+    listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
+    folds = f" of {len(found.parts)} folds" if len(found.parts) > 1 else ""
+    return f"{listed} on {len(found.qids):,} {part} queries{folds}"
+
+
+def _data(found: Comparison, candidates: list[Candidate], part: str) -> dict[str, Any]:
+    """What the script draws."""
+    metric = found.metrics[found.primary] if found.metrics else None
+    against = found.against[found.primary] if found.metrics else None
+    return {
+        "candidates": [candidate.name for candidate in candidates],
+        "complete": list(found.complete),
+        "reference": [candidate.is_reference for candidate in candidates],
+        "parts": list(found.part_names),
+        "metrics": list(found.metrics),
+        "lower": list(found.lower),
+        "primary": found.primary,
+        "against": against,
+        "order": sorted(
+            (c for c, ok in enumerate(found.complete) if ok),
+            key=lambda c: tables.rank(found, c),
+        ),
+        "curves": curves(candidates),
+        "relaxed": relaxed(candidates, metric),
+        "changes": queries.changes(found),
+        "lists": queries.lists(found, part),
+    }
+
+
+def _own(name: str) -> str:
+    return resources.files("rankgrad.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    """Plotly's script, which its package brings along; the package itself need not be imported."""
+    place = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return place.read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def _in_script(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,0 +1,201 @@
+"""What a run folder says of its run; what it cannot say is a gap with its reason, not an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rankgrad import files
+from rankgrad.training import evaluations
+from rankgrad.training.evaluations import Evaluated
+from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS
+
+COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
+_FORMAT, _VERSION = "rankgrad run", 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as it was found. ``gaps`` says in words what is missing, and why."""
+
+    path: Path
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Mapping[str, float], ...] = ()
+    evaluated: Evaluated | None = None
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """What the run is in its experiment: candidate, loss, model, fold, seed, where it says."""
+        own = self.facts.get("labels")
+        stated = self.evaluated.labels_of_run if self.evaluated is not None else {}
+        return {**(own if isinstance(own, dict) else {}), **stated}
+
+    @property
+    def loss(self) -> str:
+        """The loss, by the settings or by what the evaluation says."""
+        return str(self.settings.get("loss") or self.labels.get("loss") or "")
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, or None where nothing says it."""
+        seed = self.labels.get("seed", self.settings.get("seed"))
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long training took, or None where nothing says it."""
+        last = self.history[-1].get("seconds") if self.history else None
+        seconds = self.facts.get("seconds") if last is None else last
+        return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The run folders among some folders and at any depth within them, each once.
+
+    Folders with hidden names are left out: they are being written.
+    """
+    found: dict[Path, Path] = {}
+    for place in map(Path, places):
+        if not place.exists():
+            raise FileNotFoundError(f"{place} is not there")
+        before = len(found)
+        for folder, inside, names in os.walk(place):
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
+            if RUN in names:
+                inside.clear()
+                found.setdefault(Path(folder).resolve(), Path(folder))
+        if len(found) == before and not any(_within(path, place) for path in found):
+            raise ValueError(
+                f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
+            )
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run of a comparison that came to nothing, and why."""
+
+    candidate: str
+    fold: int | None
+    seed: int | None
+    reason: str
+
+
+def failures(places: Iterable[Path]) -> list[Failure]:
+    """The runs that comparisons among some folders say have failed; these may have no folder."""
+    found = []
+    for place in places:
+        for file in sorted(place.rglob(COMPARISON)):
+            try:
+                rows = files.read_json(file)["rows"]
+                found += [
+                    Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                    for row in rows
+                    for run in row["runs"]
+                    if run["gap"]
+                ]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # of another version, or damaged: the folders still tell what is there
+    return found
+
+
+def _within(path: Path, place: Path) -> bool:
+    return path.is_relative_to(place.resolve())
+
+
+def read(path: Path, part: str = "test") -> Run:
+    """Read a run folder with its evaluation on a part of the data."""
+    try:
+        facts = _facts(path)
+    except (OSError, ValueError) as error:
+        return Run(path, gaps=(_reason(error, path),))
+    gaps: list[str] = []
+    settings: Mapping[str, Any] = {}
+    history: list[Mapping[str, float]] = []
+    try:
+        settings = _settings(path, facts)
+        history = _history(path)
+    except (OSError, ValueError) as error:
+        gaps.append(_reason(error, path))
+    evaluated = None
+    failure = facts.get("error")
+    if failure:
+        gaps.append(f"it failed: {failure}")
+    try:
+        evaluated = _without_items(Evaluated.load(path, part))
+    except FileNotFoundError:
+        gaps.append(_not_evaluated(path, part, settings, history))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        gaps.append(_reason(error, path))
+    return Run(path, facts, settings, tuple(history), evaluated, tuple(gaps))
+
+
+def _without_items(found: Evaluated) -> Evaluated:
+    """An evaluation without its items, of which many runs have too many to hold at once."""
+    return replace(found, labels=found.labels[:0].copy(), scores=found.scores[:0].copy())
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    facts = files.read_json(path / RUN)
+    if not isinstance(facts, dict) or facts.get("format", _FORMAT) != _FORMAT:
+        raise ValueError(f"{path / RUN} is damaged (it describes no run)")
+    if facts.get("version", _VERSION) != _VERSION:
+        raise ValueError(
+            "it was written by another version of rankgrad (format "
+            f"{facts['version']}, this one reads {_VERSION})"
+        )
+    return facts
+
+
+def _settings(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as they stand, also those that this version does not know."""
+    file = path / SETTINGS
+    if not file.exists():  # trees have theirs among the facts
+        own = facts.get("settings")
+        return dict(own) if isinstance(own, dict) else {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{SETTINGS} is damaged ({error})") from None
+
+
+def _history(path: Path) -> list[Mapping[str, float]]:
+    file = path / METRICS
+    if not file.exists():
+        return []
+    lines: list[Mapping[str, float]] = []
+    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            lines.append({name: float(value) for name, value in line.items()})
+        except (ValueError, AttributeError, TypeError):
+            raise ValueError(f"line {number} of {METRICS} is damaged") from None
+    return lines
+
+
+def _not_evaluated(
+    path: Path, part: str, settings: Mapping[str, Any], history: list[Mapping[str, float]]
+) -> str:
+    """Why a run has no evaluation, as far as its folder tells."""
+    others = evaluations.names(path)
+    has = f" (it has {', '.join(others)})" if others else ""
+    if (path / SETTINGS).exists() and not files.standing(path / BEST).exists():
+        return "training stopped before the first epoch was done"
+    epochs = settings.get("epochs")
+    far = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""
+    return f"not evaluated on {part}{has}{far}"
+
+
+def _reason(error: Exception, path: Path) -> str:
+    if isinstance(error, KeyError):
+        return f"its evaluation is damaged ({error} is missing)"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{Path(error.filename or path).name} cannot be read: {error.strerror}"
+    return str(error).replace(f"{path}{os.sep}", "").replace(f"{path} ", "it ")

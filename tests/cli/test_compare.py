@@ -1,0 +1,136 @@
+"""``rankgrad compare`` on small files, in this process."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rankgrad.cli import app
+from rankgrad.cli.compare import _drawn
+from rankgrad.experiments.compare import Candidate, Plan, Progress, Row
+
+QUICK = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
+
+
+@pytest.fixture(scope="module")
+def out(folder, tmp_path_factory):
+    """A comparison that is done."""
+    place = tmp_path_factory.mktemp("compare") / "out"
+    losses = "mse, neural_ndcg@10(temperature=0.5, sinkhorn=false)"
+    arguments = ["compare", str(folder), "--losses", losses, "-m", "ndcg@5", "-m", "rr"]
+    result = CliRunner().invoke(app, [*arguments, "-o", str(place), *QUICK])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return place, result, arguments[1:]
+
+
+def test_the_table_and_what_it_means(out):
+    place, result, _ = out
+    assert "neural_ndcg@10(temperature=0.5, sinkhorn=false)" in result.stdout
+    for words in ("ndcg@5", "† significantly worse", "lists without relevant", "gain: 2^y - 1"):
+        assert words in result.stdout
+    assert "difference from" in result.stdout
+    assert "mse seed 0: ndcg@5 0." in result.stderr
+    assert (place / "runs" / "mse" / "seed0" / "evaluations" / "test").is_dir()
+
+
+def test_json(out, in_json):
+    place, _, arguments = out
+    facts = in_json("compare", *arguments, "-o", place, *QUICK, "--test", "randomisation")
+    assert [row["candidate"] for row in facts["rows"]] == [
+        "mse",
+        "neural_ndcg@10(temperature=0.5, sinkhorn=false)",
+    ]
+    assert facts["rows"][0]["complete"] is True
+    assert facts["plan"]["metrics"] == ["ndcg@5", "rr"]
+    assert facts["plan"]["candidates"]["mse"]["metric"] == "ndcg@5"  # the first is validated on
+    assert {d["metric"] for d in facts["differences"]} == {"ndcg@5", "rr"}
+    assert facts["significance"].startswith("paired randomisation test, two-sided, Bonferroni")
+
+
+def test_formats(out, rankgrad):
+    place, _, arguments = out
+    command = ["compare", *arguments, "-o", place, *QUICK]
+    assert rankgrad(*command, "--format", "markdown").stdout.startswith("| candidate | ndcg@5 | rr")
+    assert r"\begin{tabular}{lrr}" in rankgrad(*command, "--format", "latex").stdout
+    rows = list(csv.reader(io.StringIO(rankgrad(*command, "--format", "csv").stdout)))
+    assert rows[1][0] == "mse"
+    assert 0 < float(rows[1][1]) < 1
+    with_baseline = rankgrad(*command, "--baseline", "mse", "--intervals", "--sides", "1").stdout
+    assert "‡ significantly better than mse (paired t-test, one-sided" in with_baseline
+    assert "95% bootstrap intervals" in with_baseline
+
+
+def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):
+    facts = in_json(
+        *("compare", folder, "--losses", "mse", "--models", "mlp(hidden=[4]), mlp(hidden=[8])"),
+        *("--seeds", "2", "-o", tmp_path / "out", "--epochs", "1", "--workers", "0"),
+        *("-m", "rr", "--device", "cpu"),
+    )
+    names = [row["candidate"] for row in facts["rows"]]
+    assert names == ["mse × mlp(hidden=[4])", "mse × mlp(hidden=[8])"]
+    assert [run["seed"] for run in facts["rows"][0]["runs"]] == [0, 1]
+
+
+def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
+    arguments = ["compare", str(folder), "--losses", "mse", "-o", str(tmp_path / "out"), *QUICK]
+    result = CliRunner().invoke(app, [*arguments, "--lr", "1e30", "--epochs", "2"])
+    assert result.exit_code == 1, result.output
+    assert "gap (0/1)" in result.stdout
+    assert "gap: mse, seed 0: training diverged" in result.stdout
+    assert "mse seed 0: failed: training diverged" in result.stderr
+    facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert "diverged" in facts["rows"][0]["runs"][0]["gap"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--losses", "msee"], "unknown loss 'msee'"),
+        (["--losses", "mse ranknet"], "expected the end at character 5"),
+        (["--losses", "mse", "--folds", "1"], "has no fold 1. There are: none"),
+        (["--losses", "mse", "--seeds", "x"], "--seeds takes whole numbers"),
+        (["--losses", "mse", "--seeds", "0"], "at least 1"),
+        (["--losses", "mse", "--baseline", "ranknet"], "no candidate 'ranknet'. There are: mse"),
+        (["--losses", "mse, mse"], "are both in the folder mse"),
+        (["--losses", "mse", "-m", "ndgc"], "Did you mean 'ndcg'"),
+    ],
+)
+def test_bad_options(folder, tmp_path, refused, options, words):
+    assert words in refused("compare", folder, "-o", tmp_path / "out", *QUICK, *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_without_a_split(folder, tmp_path, refused):
+    data = tmp_path / "data"
+    data.mkdir()
+    for split in ("train", "vali"):
+        (data / f"{split}.txt").write_bytes((folder / f"{split}.txt").read_bytes())
+    line = refused("compare", data, "--losses", "mse", "-o", tmp_path / "out", *QUICK)
+    assert "has no test split: to compare, train, vali and test are needed" in line
+    line = refused("compare", data / "train.txt", "--losses", "mse", "-o", tmp_path / "o", *QUICK)
+    assert "give a folder with train, vali and test in it" in line
+
+
+def test_other_settings_in_the_same_folder(out, refused):
+    place, _, arguments = out
+    line = refused("compare", *arguments, "-o", place, *QUICK, "--lr", "0.5")
+    assert "mse: learning_rate 0.5, not 0.003" in line
+
+
+def test_the_live_table():
+    from rich.console import Console
+
+    plan = Plan("data", [Candidate.of("mse"), Candidate.of("softmax")], metrics=("rr",))
+    rows = (
+        Row("mse", 1, 0, 2, ("fold 1 seed 1: epoch 3/9",), {"rr": 0.25}),
+        Row("softmax", 0, 1, 2, (), {}),
+    )
+    text = io.StringIO()
+    Console(file=text, width=80).print(_drawn(plan, Progress(rows)))
+    assert "epoch 3/9" in text.getvalue()
+    assert "0.2500" in text.getvalue()
+    assert "1 failed" in text.getvalue()

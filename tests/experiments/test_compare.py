@@ -1,0 +1,526 @@
+"""Comparisons: runs, resumption, gaps, significance."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments.dying import Dying
+from learnable import lists
+from scipy.stats import ttest_rel
+
+from rankgrad.data import Dataset, store
+from rankgrad.experiments import compare, jobs, plans, tuning
+from rankgrad.experiments.compare import Candidate, Plan, Significance, run
+from rankgrad.metrics import evaluate
+from rankgrad.training import RunFolder, Settings
+from rankgrad.training.evaluations import Evaluated
+
+TESTS = Path(__file__).resolve().parents[1]
+BAD = Candidate.of("softmax", name="bad", learning_rate=1e30)
+
+
+def same(one, other):
+    """Whether two comparisons found the same to the last bit."""
+    assert one.evaluated.keys() == other.evaluated.keys()
+    for key, found in one.evaluated.items():
+        assert np.array_equal(found.scores, other.evaluated[key].scores), key
+        assert np.array_equal(found.values, other.evaluated[key].values, equal_nan=True), key
+    return True
+
+
+def test_every_combination_is_a_run_folder(plan, tmp_path):
+    found = run(plan(seeds=(0, 3)), tmp_path / "out", workers=0)
+    assert not found.gaps
+    assert len(found.evaluated) == 8
+    place = tmp_path / "out" / "runs" / "softmax" / "fold2-seed3"
+    kept = Evaluated.load(place)
+    assert kept.labels_of_run == {
+        "candidate": "softmax",
+        "loss": "softmax",
+        "model": "mlp(hidden=[8])",
+        "fold": 2,
+        "seed": 3,
+    }
+    settings = RunFolder.open(place).settings
+    assert (settings.loss, settings.seed, settings.epochs) == ("softmax", 3, 2)
+    test = store.open(Path(found.plan.data) / "Fold2" / "test")
+    scores = RunFolder.open(place).best().predict(test.features, test.offsets)
+    expected = evaluate(
+        scores, np.array(test.labels), offsets=np.array(test.offsets), metrics="ndcg@5"
+    )
+    assert found.runs("softmax", "ndcg@5")[1, 1] == pytest.approx(expected["ndcg@5"])
+
+
+def test_means_are_over_runs_and_tests_over_lists(plan, tmp_path):
+    found = run(plan(seeds=(0, 1)), tmp_path / "out", workers=0)
+    means = found.runs("mse", "ap")
+    assert means.shape == (2, 2)
+    assert found.mean("mse", "ap") == pytest.approx(means.mean())
+    values = found.values("mse", "ap")
+    by_hand = [
+        np.mean([found.evaluated["mse", fold, seed].of_metric("ap") for seed in (0, 1)], axis=0)
+        for fold in (1, 2)
+    ]
+    assert values == pytest.approx(np.concatenate(by_hand))
+    assert len(found.queries("mse")) == len(values) == 24
+    assert found.queries("mse")[12] == "2/0"
+    assert found.standard_error("mse", "ap") == pytest.approx(
+        np.std(means.mean(1), ddof=1) / np.sqrt(2)
+    )
+
+
+def test_differences_are_paired_tests_against_the_best_or_a_baseline(plan, tmp_path):
+    candidates = tuple(map(Candidate.of, ("mse", "softmax", "ranknet")))
+    found = run(plan(candidates=candidates), tmp_path / "out", workers=0)
+    best = max(found.names, key=lambda name: found.mean(name, "ndcg@5"))
+    assert found.best("ndcg@5") == best
+    differences = found.differences("ndcg@5", how=Significance(correction="bonferroni"))
+    assert {d.candidate for d in differences} == set(found.names) - {best}
+    for d in differences:
+        mine, theirs = found.values(d.candidate, "ndcg@5"), found.values(best, "ndcg@5")
+        assert d.p_value == pytest.approx(ttest_rel(mine, theirs).pvalue)
+        assert d.corrected == pytest.approx(min(1, 2 * d.p_value))
+        assert d.difference == pytest.approx((mine - theirs).mean())
+        assert d.interval.low <= d.difference <= d.interval.high
+    one_sided = Significance(sides=1, correction="none")
+    for d in found.differences("ap", baseline="mse", how=one_sided):
+        mine, theirs = found.values(d.candidate, "ap"), found.values("mse", "ap")
+        assert d.p_value == pytest.approx(ttest_rel(mine, theirs, alternative="greater").pvalue)
+        assert d.better == (mine.mean() > theirs.mean())
+
+
+def made(plan, values):
+    """A comparison whose lists have these values of ndcg@5, by candidate."""
+    data = lists(len(next(iter(values.values()))), 0)
+    base = Evaluated.of(np.zeros(data.n_items), data, plan.metrics)
+    evaluated = {
+        (name, None, 0): replace(
+            base,
+            values=np.stack([np.asarray(column), base.values[:, 1]], 1),
+            mean={"ndcg@5": float(np.mean(column)), "ap": 0.5},
+        )
+        for name, column in values.items()
+    }
+    return compare.Comparison(plan, Path("out"), evaluated, {}, {})
+
+
+def test_daggers_are_those_of_the_smoothi_paper(plan):
+    random = np.random.default_rng(0)
+    base = random.uniform(0.2, 0.6, 40)
+    values = {
+        "low": base - 0.1 + 0.02 * random.normal(size=40),
+        "near": base + 0.001 * random.normal(size=40),
+        "high": base,
+    }
+    candidates = [Candidate("low"), Candidate("near"), Candidate("high")]
+    found = made(plan(candidates=candidates, folds=(None,)), values)
+    best = found.best("ndcg@5")
+    marks = {row[0].text: (row[1].mark, row[1].bold) for row in found.table().rows}
+    assert marks["low"] == ("†", False)
+    assert marks[best] == ("", True)
+    legend = found.table().notes[0]
+    assert "† significantly worse than the best one (paired t-test, two-sided, Bonf" in legend
+    against = found.table(baseline="low", how=Significance("randomisation", "holm", 1))
+    marks = {row[0].text: row[1].mark for row in against.rows}
+    assert marks == {"low": "", "near": "‡", "high": "‡"}
+    assert "‡ significantly better than low (paired randomisation test, one" in against.notes[0]
+
+
+def test_metrics_where_lower_is_better(plan):
+    random = np.random.default_rng(0)
+    data = lists(30, 0)
+    good = data.labels + random.normal(size=data.n_items)
+    evaluated = {
+        ("good", None, 0): Evaluated.of(good, data, ["arp"]),
+        ("bad", None, 0): Evaluated.of(-good, data, ["arp"]),
+    }
+    candidates = [Candidate("bad"), Candidate("good")]
+    small = plan(candidates=candidates, folds=(None,), metrics=("arp",))
+    found = compare.Comparison(small, Path("out"), evaluated, {}, {})
+    assert found.best("arp") == "good"
+    (difference,) = found.differences("arp")
+    assert difference.difference > 0
+    assert not difference.better
+    assert difference.significant
+    assert found.table().rows[0][1].mark == "†"
+
+
+def test_finished_runs_are_not_repeated(plan, tmp_path, monkeypatch):
+    small = plan(folds=(1,))
+    first = run(small, tmp_path / "out", workers=0)
+    monkeypatch.setattr(jobs, "perform", None)  # whatever would be run would fail
+    assert same(run(small, tmp_path / "out", workers=0), first)
+
+
+def test_candidates_seeds_and_folds_can_be_added(plan, tmp_path):
+    small = plan(folds=(1,))
+    run(small, tmp_path / "out", workers=0)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*.npy")}
+    more = replace(
+        small, folds=(1, 2), seeds=(0, 1), candidates=(*small.candidates, Candidate.of("listnet"))
+    )
+    found = run(more, tmp_path / "out", workers=0)
+    assert len(found.evaluated) == 12
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    fewer = run(small, tmp_path / "out", workers=0)
+    assert len(fewer.evaluated) == 2
+
+
+def test_other_metrics_need_no_training(plan, tmp_path, monkeypatch):
+    small = plan(folds=(1,))
+    first = run(small, tmp_path / "out", workers=0)
+    monkeypatch.setattr("rankgrad.training.trainer.Trainer._epoch", None)
+    other = replace(small, metrics=("rr", "ndcg@5"))
+    found = run(other, tmp_path / "out", workers=0)
+    assert found.mean("mse", "ndcg@5") == first.mean("mse", "ndcg@5")
+    assert found.mean("mse", "rr") > 0
+
+
+def test_another_plan_in_the_same_folder_is_refused(plan, tmp_path):
+    run(plan(folds=(1,)), tmp_path / "out", workers=0)
+    other = Settings(**{**plan().settings.model_dump(), "learning_rate": 0.5})
+    with pytest.raises(ValueError, match=r"mse: learning_rate 0\.5, not 0\.003"):
+        run(plan(folds=(1,), settings=other), tmp_path / "out", workers=0)
+    with pytest.raises(ValueError, match="tune: 3, not None"):
+        run(plan(folds=(1,), tune=3), tmp_path / "out", workers=0)
+
+
+def test_a_folder_of_something_else_is_left_alone(plan, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds no comparison"):
+        run(plan(), tmp_path, workers=0)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_in_use_is_refused(plan, tmp_path):
+    run(plan(folds=(1,)), tmp_path / "out", workers=0)
+    with (tmp_path / "out" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is comparing"):
+            run(plan(folds=(1,)), tmp_path / "out", workers=0)
+
+
+def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
+    small = plan(candidates=(Candidate.of("mse"), BAD, Candidate.of("softmax")))
+    events = []
+    found = run(small, tmp_path / "out", workers=0, on_change=lambda p: events.append(p))
+    assert set(found.gaps) == {("bad", 1, 0), ("bad", 2, 0)}
+    assert all("training diverged in epoch 1" in reason for reason in found.gaps.values())
+    assert np.isnan(found.mean("bad", "ap"))
+    assert [d.candidate for d in found.differences("ap")] != []
+    assert "bad" not in {d.candidate for d in found.differences("ap")}
+    table = found.table()
+    assert table.rows[1][1].text == "gap (0/2)"
+    assert any(
+        note.startswith("gap: bad, fold 1 seed 0; fold 2 seed 0: training diverged")
+        for note in table.notes
+    )
+    with pytest.raises(ValueError, match="bad, fold 1, seed 0 is missing: training diverged"):
+        found.values("bad", "ap")
+    facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert facts["rows"][1]["mean"] == {"ndcg@5": None, "ap": None}
+    assert "diverged" in facts["rows"][1]["runs"][0]["gap"]
+    assert events[-1].rows[1].failed == 2
+    assert events[-1].rows[0].done == 2
+    assert events[-1].rows[0].means["ap"] == pytest.approx(found.mean("mse", "ap"))
+
+
+def test_a_gap_in_one_seed_is_not_averaged_away(plan, tmp_path):
+    found = run(plan(folds=(1,), seeds=(0, 1)), tmp_path / "out", workers=0)
+    shutil.rmtree(tmp_path / "out" / "runs" / "mse" / "fold1-seed1" / "evaluations")
+    found = compare.load(found.plan, tmp_path / "out")
+    assert found.gaps == {("mse", 1, 1): "it has not been run to its end"}
+    assert np.isnan(found.mean("mse", "ap"))
+    assert np.isfinite(found.runs("mse", "ap")[0, 0])
+    assert found.table().rows[0][1].text == "gap (1/2)"
+    assert found.best("ap") == "softmax"
+
+
+def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, tmp_path):
+    small = plan(folds=(1,))
+    first = run(small, tmp_path / "out", workers=0)
+    path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
+    facts = json.loads((path / "evaluation.json").read_text())
+    (path / "evaluation.json").write_text(json.dumps({**facts, "version": 99}))
+    found = compare.load(small, tmp_path / "out")
+    assert "another version of rankgrad (format 99" in found.gaps["mse", 1, 0]
+    assert same(run(small, tmp_path / "out", workers=0), first)
+
+
+def test_a_damaged_run_is_a_gap(plan, tmp_path):
+    small = plan(folds=(1,))
+    run(small, tmp_path / "out", workers=0)
+    place = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
+    shutil.rmtree(place / "evaluations")
+    (place / "run.json").write_text("{")
+    found = run(small, tmp_path / "out", workers=0)
+    assert "run.json is damaged" in found.gaps["mse", 1, 0]
+
+
+def test_a_missing_split_is_a_gap_or_an_error(plan, folds, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(folds, data)
+    shutil.rmtree(data / "Fold2" / "vali")
+    found = run(plan(data=data), tmp_path / "out", workers=0)
+    assert set(found.gaps) == {("mse", 2, 0), ("softmax", 2, 0)}
+    assert "has no vali split" in found.gaps["mse", 2, 0]
+    shutil.rmtree(data / "Fold1" / "test")
+    with pytest.raises(ValueError, match=r"fold 1 of .* has no test split"):
+        run(plan(data=data), tmp_path / "other", workers=0)
+    assert not (tmp_path / "other").exists()
+
+
+def test_unequal_sets_of_queries_are_an_error(plan, folds, tmp_path):
+    small = plan(folds=(1,))
+    run(small, tmp_path / "out", workers=0)
+    place = tmp_path / "out" / "runs" / "softmax" / "fold1-seed0"
+    test = store.open(folds / "Fold1" / "test")
+    fewer = test.select(np.arange(len(test) - 1))
+    Evaluated.of(np.zeros(fewer.n_items), fewer, small.metrics).save(place)
+    with pytest.raises(ValueError, match="12 and 11 of them; only mse, fold 1, seed 0 has '11'"):
+        compare.load(small, tmp_path / "out")
+
+
+def test_other_data_of_the_same_queries_are_an_error(plan, folds, tmp_path):
+    small = plan(folds=(1,))
+    run(small, tmp_path / "out", workers=0)
+    place = tmp_path / "out" / "runs" / "softmax" / "fold1-seed0"
+    test = store.open(folds / "Fold1" / "test")
+    other = replace(test, labels=np.zeros(test.n_items))
+    Evaluated.of(np.zeros(test.n_items), other, small.metrics).save(place)
+    with pytest.raises(ValueError, match="evaluated on other data, though of the same queries"):
+        compare.load(small, tmp_path / "out")
+
+
+def test_queries_without_documents_are_said_under_the_table(plan, folds, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(folds / "Fold1", data)
+    test = store.open(data / "test")
+    ends = np.append(test.offsets, test.offsets[-1])
+    more = Dataset(test.features, test.labels, ends, [*test.qids, "lonely"])
+    store.write(more, data / "test", overwrite=True)
+    found = run(plan(data=data, folds=(None,)), tmp_path / "out", workers=0)
+    assert any("1 test queries have no documents, such as 'lonely'" in p for p in found.problems())
+    assert (tmp_path / "out" / "runs" / "mse" / "seed0").is_dir()
+
+
+def test_conventions_are_under_the_table(plan, tmp_path):
+    small = plan(settings=Settings(**{**plan().settings.model_dump(), "list_size": 6}))
+    notes = run(small, tmp_path / "out", workers=0).table().notes
+    for words in (
+        "means over 2 folds × 1 seed",
+        "lists without relevant items",
+        "tied scores: average",
+        "gain: 2^y - 1",
+        "a cutoff beyond a list's end",
+        "training lists are cut to 6 items",
+    ):
+        assert any(words in note for note in notes), words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"candidates": ()}, "no candidates"),
+        ({"candidates": [Candidate.of("mse"), Candidate.of("mse")]}, "are both"),
+        ({"candidates": [Candidate.of("mse"), Candidate.of("mse", name="MSE")]}, "would both be"),
+        ({"candidates": [Candidate.of("mse", seed=3)]}, "the plan has the seeds"),
+        ({"candidates": [Candidate.of("mse", devices=2)]}, "each run has one"),
+        ({"candidates": [Candidate.of("msee")]}, "candidate 'msee': loss: unknown loss 'msee'"),
+        ({"candidates": [Candidate(" ")]}, "needs a name"),
+        ({"seeds": (1, 1)}, "seed 1 is given twice"),
+        ({"metrics": ("ndgc",)}, "Did you mean 'ndcg'"),
+        ({"tune": 0}, "at least 1"),
+    ],
+)
+def test_plans_that_make_no_sense(plan, options, words):
+    with pytest.raises(ValueError, match=words):
+        plan(**options)
+
+
+def test_names_of_folders_are_safe_and_last():
+    names = ["mse", "neural_ndcg@10(temperature=0.5)", "../up", "a/b", "a b", "é" * 200, ".x"]
+    places = [plans.folder_name(name) for name in names]
+    assert len(set(places)) == len(names)
+    for place in places:
+        assert set(place) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.=+-")
+        assert not place.startswith(".")
+        assert len(place) < 100
+
+
+@pytest.mark.slow
+def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_gap(plan, tmp_path):
+    both = (Candidate.of("mse"), Dying("dying", {"loss": "mse"}), Candidate.of("softmax"))
+    found = run(plan(candidates=both), tmp_path / "out", workers=2)
+    assert set(found.gaps) == {("dying", 1, 0), ("dying", 2, 0)}
+    assert "worker process was killed by signal 9" in found.gaps["dying", 1, 0]
+    assert found.gaps["dying", 2, 0] == "KeyError: 'lost'"
+    assert same(found, run(plan(), tmp_path / "alone", workers=0))
+
+
+LONG = ("--epochs", "12", "--patience", "none", "--models", "mlp(hidden=[8])", "--batch-size", "8")
+
+
+def start(folds, folder):
+    """A real `rankgrad compare` on two workers, of which one run is done and another is not."""
+    command = [sys.executable, "-m", "rankgrad", "compare", str(folds), "-o", str(folder)]
+    command += ["--losses", "mse, softmax", "-m", "ndcg@5", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*command, *LONG, "--workers", "2"],
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        runs = list((folder / "runs").glob("*/*"))
+        done = [r for r in runs if (r / "evaluations" / "test").exists()]
+        half = [r for r in runs if (r / "last").exists() and r not in done]
+        if done and half:
+            return process
+        time.sleep(0.01)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+def expected(folds):
+    settings = Settings(
+        model="mlp(hidden=[8])",
+        epochs=12,
+        patience=None,
+        batch_size=8,
+        metric="ndcg@5",
+        metrics=("ndcg@5",),
+        device="cpu",
+    )
+    candidates = [Candidate.of(loss, settings.model, name=loss) for loss in ("mse", "softmax")]
+    return Plan(folds, candidates, folds=(1, 2), metrics=("ndcg@5",), settings=settings)
+
+
+@pytest.mark.slow
+def test_killed_and_run_again_it_finds_the_same(folds, tmp_path):
+    process = start(folds, tmp_path / "killed")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    small = expected(folds)
+    assert compare.load(small, tmp_path / "killed").gaps
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("values.npy")}
+    again = run(small, tmp_path / "killed", workers=0)
+    assert not again.gaps
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    assert same(again, run(small, tmp_path / "whole", workers=0))
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_go_on(folds, tmp_path):
+    process = start(folds, tmp_path / "out")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2, err
+    last = err.splitlines()[-1]
+    assert last.startswith("rankgrad: interrupted; what is done is kept in")
+    assert "To go on: rankgrad compare" in last
+    assert "Traceback" not in err
+    small = expected(folds)
+    assert compare.load(small, tmp_path / "out").gaps
+    assert not run(small, tmp_path / "out", workers=0).gaps
+
+
+def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tmp_path):
+    small = plan(folds=(1,), tune=3, candidates=[Candidate.of("mse"), Candidate.of("ranknet")])
+    found = run(small, tmp_path / "out", workers=0)
+    assert not found.gaps
+    for name, options in (("mse", {"learning_rate"}), ("ranknet", {"learning_rate", "sigma"})):
+        journal = json.loads((tmp_path / "out" / "tuning" / name / "fold1.json").read_text())
+        assert len(journal["trials"]) == 3
+        assert set(journal["trials"][0]["parameters"]) == options
+        assert journal["trials"][0]["parameters"]["learning_rate"] == 0.003
+        best = max(journal["trials"], key=lambda trial: trial["value"])
+        chosen = found.chosen[name, 1]
+        assert chosen["learning_rate"] == best["parameters"]["learning_rate"]
+        settings = RunFolder.open(tmp_path / "out" / "runs" / name / "fold1-seed0").settings
+        assert settings.learning_rate == chosen["learning_rate"]
+        assert settings.loss == chosen["loss"]
+    assert any("3 trials for each candidate" in note for note in found.table().notes)
+    assert [row[0].text for row in found.tuned_table().rows] == ["mse", "ranknet"]
+    seen = {}
+
+    class Watching(Candidate):
+        def tune(self, plan, data, journal, tell):
+            seen.update(data)
+            tuning.tune_losses(self, plan, data, journal, tell)
+
+    watched = plan(folds=(1,), tune=1, candidates=[Watching("mse", {"loss": "mse"})])
+    run(watched, tmp_path / "watched", workers=0)
+    assert set(seen) == {"train", "vali"}
+
+
+def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
+    space = {"a": tuning.Range(0.1, 10), "n": tuning.Range(1, 50, whole=True)}
+    calls = []
+
+    def search(journal, dies_at=None):
+        def objective(parameters):
+            calls.append(parameters)
+            if len(calls) == dies_at:
+                raise KeyboardInterrupt
+            if parameters["a"] > 8:
+                raise ValueError("diverged")
+            return -((parameters["a"] - 2) ** 2) - abs(parameters["n"] - 20) / 10
+
+        calls.clear()
+        return tuning.search(
+            space,
+            objective,
+            16,
+            tmp_path / journal,
+            first={"a": 9.0, "n": 5},
+            metric="ndcg",
+            seed=0,
+            tell=lambda text: None,
+        )
+
+    whole = search("whole.json")
+    with pytest.raises(KeyboardInterrupt):
+        search("killed.json", dies_at=12)
+    assert search("killed.json") == whole
+    assert len(calls) == 5
+    trials = [json.loads((tmp_path / name).read_text()) for name in ("whole.json", "killed.json")]
+    assert trials[0] == trials[1]
+    assert trials[0]["trials"][0]["reason"] == "diverged"
+
+
+def test_a_search_of_which_all_trials_fail_is_a_gap(plan, tmp_path):
+    found = run(plan(folds=(1,), candidates=[BAD], tune=1), tmp_path / "out", workers=0)
+    assert "tuning: all 1 trials of tuning failed; the last: training" in found.gaps["bad", 1, 0]
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_is_told_so(folds, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from rankgrad.experiments.compare import Candidate, Plan, run\n"
+        f"run(Plan({str(folds)!r}, [Candidate.of('mse')], folds=(1,)), {str(tmp_path / 'out')!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "ChildProcessError: worker processes cannot be started. In a script, call"
+    )

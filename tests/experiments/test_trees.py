@@ -1,0 +1,85 @@
+"""Boosted trees as candidates."""
+
+import importlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from rankgrad.data import load_splits
+from rankgrad.experiments.compare import TreeCandidate, run
+from rankgrad.training.evaluations import Evaluated
+
+FIXED = {
+    "lightgbm": {"learning_rate": 0.1, "min_data_in_leaf": 5},
+    "xgboost": {"learning_rate": 0.1, "min_child_weight": 0.1},
+}
+
+
+def tree(kind, **options):
+    return TreeCandidate(kind, kind, FIXED[kind], **{"rounds": 8, "patience": 4} | options)
+
+
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path, kind):
+    small = plan(folds=(1,), candidates=[tree(kind)])
+    found = run(small, tmp_path / "out", workers=0)
+    assert not found.gaps
+    journal = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
+    assert len(journal["trials"]) == 3  # what is left of the grid: numbers of leaves
+    best = max(journal["trials"], key=lambda trial: trial["value"])
+    assert found.chosen[kind, 1] == best["parameters"]
+    place = tmp_path / "out" / "runs" / kind / "fold1-seed0"
+    facts = json.loads((place / "run.json").read_text())
+    assert facts["kind"] == kind
+    assert facts["settings"]["values"] == best["parameters"]
+    assert facts["data"]["train"]["lists"] == 24
+    curve = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    values = [line["ndcg@5"] for line in curve]
+    assert values[facts["best_epoch"] - 1] == max(values) == pytest.approx(best["value"])
+    first = Evaluated.load(place)
+    assert first.labels_of_run["model"] == kind
+    assert found.mean(kind, "ndcg@5") > 0.6  # random order has 0.5
+
+    shutil.rmtree(place / "evaluations")  # and from the model that is kept
+    run(small, tmp_path / "out", workers=0)
+    assert np.array_equal(Evaluated.load(place).scores, first.scores)
+
+
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_tuned_comparisons_give_trees_the_same_budget(plan, tmp_path, kind):
+    small = plan(folds=(1,), candidates=[tree(kind, rounds=3)], tune=4)
+    found = run(small, tmp_path / "out", workers=0)
+    journal = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
+    assert len(journal["trials"]) == 4
+    assert not set(FIXED[kind]) & set(found.chosen[kind, 1])
+
+
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_boosting_is_deterministic_and_stops_by_the_validation_metric(folds, kind):
+    data = load_splits(folds, 1)
+    leaves = {"num_leaves" if kind == "lightgbm" else "max_leaves": 7}
+    one, other = (
+        tree(kind, rounds=40, patience=3).boost(data, "ndcg@5", 0, leaves) for _ in range(2)
+    )
+    assert one.curve == other.curve
+    assert one.best_round == 1 + int(np.argmax(one.curve))
+    assert len(one.curve) in (40, one.best_round + 3)
+    found = Evaluated.of(one.predict(data["vali"].features), data["vali"], ["ndcg@5"])
+    assert found.mean["ndcg@5"] == pytest.approx(max(one.curve))
+
+
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_a_missing_library_is_a_gap_that_says_how_to_get_it(plan, tmp_path, monkeypatch, kind):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    found = run(plan(folds=(1,), candidates=[tree(kind)]), tmp_path / "out", workers=0)
+    assert f"{kind} is not installed: pip install 'rankgrad[trees]'" in found.gaps[kind, 1, 0]
+
+
+def test_there_are_two_kinds():
+    with pytest.raises(ValueError, match="kind must be one of 'lightgbm', 'xgboost'"):
+        TreeCandidate("CatBoost", "catboost")

@@ -1,0 +1,66 @@
+"""Sums over pairs on GPUs, against the eager forms in float64."""
+
+import pytest
+from slots import Slots, check
+
+from rankgrad import losses
+
+pytest.importorskip("triton")
+from rankgrad.kernels.gpu.pairs import pairs
+
+# Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+KINDS = {
+    "ranknet": {"kind": "ranknet"},
+    "ranknet(sigma=2.0, ties=half)": {"kind": "ranknet", "sigma": 2.0, "half": True},
+    "ranknet@3(ties=half)": {"kind": "ranknet", "k": 3, "half": True},
+    "hinge(margin=0.7)": {"kind": "hinge", "sigma": 0.7},
+    "hinge@4": {"kind": "hinge", "k": 4},
+    "lambdarank": {"kind": "lambdarank"},
+    "lambdarank@5(gain=linear)": {"kind": "lambdarank", "k": 5, "gain": "linear"},
+    "lambdaloss": {"kind": "ndcg_loss2"},
+    "lambdaloss@5": {"kind": "ndcg_loss2", "k": 5},
+    "lambdaloss@5(truncation=heuristic)": {
+        "kind": "ndcg_loss2",
+        "k": 5,
+        "truncation": "heuristic",
+    },
+    "lambdaloss@1(scheme=ndcg_loss1)": {"kind": "ndcg_loss1", "k": 1},
+    "lambdaloss(scheme=ndcg_loss1)": {"kind": "ndcg_loss1"},
+    'lambdaloss@5(scheme="ndcg_loss2++", mu=3.0)': {"kind": "ndcg_loss2++", "k": 5, "mu": 3.0},
+    'lambdaloss@5(scheme="ndcg_loss2++", truncation=heuristic)': {
+        "kind": "ndcg_loss2++",
+        "k": 5,
+        "truncation": "heuristic",
+    },
+}
+
+
+def both(slots, spec):
+    options = {"kind": "", "k": 0, "sigma": 1.0, "gain": "exponential", "truncation": "corrected"}
+    options |= {"mu": 10.0, "half": False} | KINDS[spec]
+    return pairs(*slots.given, *options.values()), slots.eager(losses.get(spec))
+
+
+@pytest.mark.parametrize("spec", KINDS)
+def test_kinds_with_ties_padding_and_weights(spec):
+    slots = Slots.drawn([9, 1, 0, 2, 40], masked=True, weighted=True, ties=True)
+    check(slots, *both(slots, spec))
+
+
+@pytest.mark.parametrize("spec", KINDS)
+def test_kinds_of_flat_lists(spec):
+    slots = Slots.drawn([70, 3], seed=1)
+    check(slots, *both(slots, spec))
+
+
+@pytest.mark.parametrize("spread", [0.0, 30.0, 1e4])
+def test_any_range_of_scores(spread):
+    slots = Slots.drawn([70, 5], spread=spread, ties=True, weighted=True)
+    check(slots, *both(slots, "lambdaloss"))
+
+
+def test_blocks_of_long_lists():
+    slots = Slots.drawn([130, 520], ties=True)
+    check(slots, *both(slots, "lambdaloss@5"))

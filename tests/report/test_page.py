@@ -1,0 +1,253 @@
+"""What the page says, read from its text and its data."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import data_of, text_of
+
+from rankgrad import report
+from rankgrad.report import queries, statistics
+from rankgrad.training.evaluations import Evaluated
+
+METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
+
+
+def read(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def unpack(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, run_folder, lists):
+    """Two losses on two folds with two seeds, and trees without curves."""
+    place = tmp_path_factory.mktemp("compared")
+    folds = [lists(60, seed=f, qid=f"{f}-{{}}") for f in (1, 2)]
+    for fold, data in enumerate(folds, start=1):
+        for loss, quality in (("approx_ndcg", 3.0), ("mse", 0.6)):
+            for seed in (0, 1):
+                path = place / "runs" / loss / f"fold{fold}-seed{seed}"
+                options = {"quality": quality, "candidate": loss, "fold": fold, "seed": seed}
+                run_folder(path, data, loss=loss, **options)
+        path = place / "runs" / "lightgbm" / f"fold{fold}-seed0"
+        run_folder(path, data, loss="", candidate="lightgbm", fold=fold, trained=False, quality=2.9)
+    page, found = report.build([place])
+    return place, page, found
+
+
+def test_run_folders_are_found_at_any_depth_once(compared, tmp_path):
+    place, _, _ = compared
+    assert len(report.find([place])) == 10
+    assert len(report.find([place, place / "runs" / "mse"])) == 10
+    assert len(report.find([place / "runs" / "mse" / "fold1-seed0"])) == 1
+    with pytest.raises(ValueError, match="holds no run folder"):
+        report.find([place, tmp_path])
+
+
+def test_means_are_those_of_the_runs(compared):
+    place, page, found = compared
+    means = [
+        np.mean([Evaluated.load(run).mean["ndcg@10"] for run in (place / "runs" / loss).iterdir()])
+        for loss in ("approx_ndcg", "lightgbm", "mse")
+    ]
+    assert [candidate.name for candidate in found.candidates] == ["approx_ndcg", "lightgbm", "mse"]
+    at = found.metrics.index("ndcg@10")
+    np.testing.assert_allclose(found.mean[:, at], means, rtol=1e-9)
+    text = text_of(page)
+    for mean in means:
+        assert f"{mean:.4f}" in text
+    assert (found.low < found.mean).all() and (found.mean < found.high).all()
+
+
+def test_the_headline_says_what_won_and_whether_it_is_significant(compared):
+    place, page, found = compared
+    text = text_of(page)
+    best = max((0, 1), key=lambda c: found.mean[c, found.primary])
+    name, other = (found.candidates[c].name for c in (best, 1 - best))
+    assert f"{name} has the highest ndcg@10: {found.mean[best, found.primary]:.4f}" in text
+    assert f"significantly better than 1 of 2 others; its lead over {other} is not" in text
+    assert found.p[2, found.primary] < 0.05 < found.p[1 - best, found.primary]
+    assert "on 120 test queries of 2 folds" in text
+    against_mse, _ = report.build([place], baseline="mse", metric="rr")
+    assert "highest rr" in text_of(against_mse)
+    assert "2 of 2 others differ significantly from the baseline mse" in text_of(against_mse)
+
+
+def test_conventions_are_said(compared):
+    text = text_of(compared[1])
+    for part in ("without relevant items count 0", "tied scores: average", "gain: 2^y - 1"):
+        assert part in text
+    assert "Holm-corrected" in text and "randomisation test" in text
+
+
+def test_curves_are_means_with_the_seeds_as_bands(compared):
+    place, page, _ = compared
+    series = data_of(page)["curves"]["series"]
+    assert [own["candidate"] for own in series] == [0, 2]  # trees have none
+    histories = {
+        (fold, seed): [
+            json.loads(line)["ndcg@5"]
+            for line in read(place / "runs/mse" / f"fold{fold}-seed{seed}/metrics.jsonl")
+        ]
+        for fold in (1, 2)
+        for seed in (0, 1)
+    }
+    line = series[1]["lines"]["ndcg@5"]
+    over_folds = [np.mean([histories[f, s] for f in (1, 2)], axis=0) for s in (0, 1)]
+    np.testing.assert_allclose(line["mean"], np.mean(over_folds, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(line["low"], np.min(over_folds, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(line["high"], np.max(over_folds, axis=0), rtol=1e-5)
+
+
+def test_a_run_that_has_stopped_keeps_its_last_value(tmp_path, run_folder, lists):
+    data = lists(4)
+    for seed, epochs in ((0, 3), (1, 5)):
+        run_folder(tmp_path / str(seed), data, loss="mse", candidate="a", seed=seed, epochs=epochs)
+    series = data_of(report.build([tmp_path])[0])["curves"]["series"]
+    short, long = (
+        [json.loads(line)["rr"] for line in read(tmp_path / seed / "metrics.jsonl")]
+        for seed in ("0", "1")
+    )
+    expected = (np.array([*short, short[-1], short[-1]]) + long) / 2
+    assert series[0]["ends"] == 3 and series[0]["over"] == "seeds"
+    np.testing.assert_allclose(series[0]["lines"]["rr"]["mean"], expected, rtol=1e-5)
+
+
+def test_relaxed_metrics_stand_beside_the_exact_ones(compared):
+    _, page, _ = compared
+    data = data_of(page)
+    (own,) = data["relaxed"]  # mse relaxes no metric
+    assert data["candidates"][own["candidate"]] == "approx_ndcg"
+    assert own["metric"] == "ndcg" and own["exact_metric"] == "ndcg@10"  # the deepest logged
+    loss = data["curves"]["series"][0]["lines"]["loss"]["mean"]
+    np.testing.assert_allclose(own["relaxed"]["mean"], 1 - np.array(loss), atol=1e-5)
+
+
+def test_every_query_has_its_value(compared):
+    place, page, found = compared
+    changes = data_of(page)["changes"]
+    assert changes["qids"] == list(found.qids) and changes["rows"] == 120
+    for packed in changes["metrics"]:
+        for candidate, text in packed["values"].items():
+            codes = unpack(text, "<i2").astype(float)
+            values = (codes + 32767) * packed["step"] + packed["low"]
+            expected = found.values[packed["metric"], :, int(candidate)]
+            np.testing.assert_allclose(values, expected, atol=packed["step"])
+    one = Evaluated.load(place / "runs/lightgbm/fold1-seed0")
+    at = found.metrics.index("ap")
+    np.testing.assert_allclose(found.values[at, :60, 1], one.of_metric("ap"))
+
+
+def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
+    place, page, found = compared
+    data = data_of(page)["lists"]
+    shape = (3, len(data["rows"]), data["top"])
+    items, scores = unpack(data["items"], "<u4"), unpack(data["scores"], "<f4")
+    items, scores = items.reshape(shape), scores.reshape(shape)
+    labels = np.array(data["labels"])[unpack(data["codes"], "<u2")].reshape(shape)
+    one = Evaluated.load(place / "runs/mse/fold2-seed0")
+    for q, row in enumerate(data["rows"]):
+        assert data["queries"][q]["qid"] == found.qids[row]
+        if row >= 60:
+            inside = slice(one.offsets[row - 60], one.offsets[row - 59])
+            order = np.argsort(-one.scores[inside], kind="stable")[: data["top"]]
+            n = len(order)
+            np.testing.assert_array_equal(items[2, q, :n], order + 1)
+            np.testing.assert_array_equal(labels[2, q, :n], one.labels[inside][order])
+            np.testing.assert_array_equal(scores[2, q, :n], one.scores[inside][order])
+            assert data["queries"][q]["items"] == inside.stop - inside.start
+
+
+def test_many_queries_are_bounded(compared, monkeypatch):
+    monkeypatch.setattr(queries, "_CELLS", 300)
+    monkeypatch.setattr(queries, "_ITEMS", 600)
+    data = data_of(report.build([compared[0]])[0])
+    assert data["changes"]["rows"] == 100 and len(data["changes"]["metrics"]) == 1
+    assert data["changes"]["metrics"][0]["metric"] == data["primary"]
+    assert data["changes"]["queries"] == 120
+    assert len(data["lists"]["rows"]) == 10
+
+
+def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists, monkeypatch):
+    monkeypatch.setattr(statistics, "DRAWS", 100)  # tested elsewhere, and what takes long
+    count, random = 10_000, np.random.default_rng(0)
+    empty = lists(1)
+    for at in range(50):
+        path = run_folder(tmp_path / f"{at}", empty, candidate=f"a {at}", epochs=60, evaluate=False)
+        Evaluated(
+            metrics=METRICS,
+            mean=dict.fromkeys(METRICS, 0.5),
+            values=random.random((count, 4)),
+            qids=np.array([f"query-{i}" for i in range(count)]),
+            offsets=np.arange(0, 3 * count + 1, 3),
+            labels=np.ones(3 * count, np.float32),
+            scores=random.random(3 * count, np.float32),
+            conventions=(),
+            checksum="c" * 32,
+            labels_of_run={"candidate": f"a loss with a name of some length {at}"},
+        ).save(path)
+    page, found = report.build([tmp_path])
+    data = data_of(page)
+    assert found.values.shape == (4, count, 50)
+    assert data["changes"]["rows"] == count and len(data["lists"]["rows"]) == 200
+    assert len(page.encode()) < 15e6
+
+
+def test_what_runs_say_is_text_and_nothing_else(tmp_path, run_folder, lists):
+    bad = "</script><img src=x onerror=alert(1)>&amp;\"'"
+    data = lists(5, qid="<b>{}</b></script>&\u2028")
+    run_folder(tmp_path / "a", data, loss=bad, candidate=bad)
+    run_folder(tmp_path / "b", data, loss="mse", candidate="mse")
+    page, found = report.build([tmp_path], title=bad)
+    assert "<img" not in page and page.count("</script>") == 3
+    assert data_of(page)["candidates"] == [bad, "mse"]
+    assert data_of(page)["changes"]["qids"] == list(found.qids) == [str(q) for q in data.qids]
+    assert bad in text_of(page)
+
+
+def test_the_page_asks_for_nothing(compared):
+    page = compared[1]
+    own = page.replace(plotly_of(page), "")
+    assert "default-src 'none'" in own
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)""", own)
+    assert "url(" not in own and "@import" not in own and "fetch(" not in own
+
+
+def plotly_of(page: str) -> str:
+    """Plotly's script, which names addresses that it does not ask for in what we draw."""
+    start = page.index("<script>")
+    return page[start : page.index("</script>", start)]
+
+
+def test_settings_and_provenance(compared):
+    text = text_of(compared[1])
+    for part in ("rankgrad train DATA --loss 'mse' --seed 1", "ab" * 8, "0.1.0", "learning_rate"):
+        assert part in text
+
+
+def test_same_runs_same_page(compared):
+    assert report.build([compared[0]])[0] == compared[1]
+
+
+def test_runs_trained_by_themselves_are_told_apart(tmp_path, run_folder, lists):
+    data = lists(8)
+    for seed in (0, 1):
+        run_folder(tmp_path / f"slow{seed}", data, seed=seed, settings={"learning_rate": 0.001})
+        run_folder(tmp_path / f"fast{seed}", data, seed=seed, settings={"learning_rate": 0.01})
+    run_folder(tmp_path / "mse", data, loss="mse")
+    _, found = report.build([tmp_path])
+    names = {candidate.name: len(candidate.runs) for candidate in found.candidates}
+    assert names == {
+        "approx_ndcg · learning_rate=0.01": 2,
+        "approx_ndcg · learning_rate=0.001": 2,
+        "mse": 1,
+    }
+    assert not any(candidate.gaps for candidate in found.candidates)
