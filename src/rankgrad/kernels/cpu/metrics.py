@@ -130,9 +130,9 @@ def _lists(
 def _same_gains(last: Array, now: Array, last_number: float, number: float) -> bool:
     """Whether two metrics see the same gains: those of the one before need not be made again."""
     if last[0] <= DCG or now[0] <= DCG:
-        return last[0] <= DCG and now[0] <= DCG and last[3] == now[3]
+        return bool(last[0] <= DCG and now[0] <= DCG and last[3] == now[3])
     special = last[0] == ERR or now[0] == ERR or last[0] == ARP or now[0] == ARP
-    return not special and last_number == number
+    return bool(not special and last_number == number)
 
 
 @compiled
