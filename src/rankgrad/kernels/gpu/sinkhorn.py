@@ -13,8 +13,8 @@ come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i
 
 The rows of a list are shared out over several programs, all of which run at once. Each adds up its
 rows' part of the column sums; a barrier; and each reads the columns it needs from all. Sums are in
-a fixed order, so the same input gives the same bytes. Programs of short lists keep their part of K
-in registers; longer ones compute it anew in every sweep.
+a fixed order, so the same input gives the same bytes. K is computed anew in every sweep: kept in
+registers, it took twice as long for want of them.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
@@ -30,8 +30,7 @@ from torch import Tensor
 
 from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
-_ROWS, _COLUMNS, _KEPT = 64, 64, 256  # a tile of K; the columns up to which it is kept
-_WARPS, _REGISTERS, _RESIDENT = 8, 128, 2  # so many programs fit on a processor at once
+_ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
 _TOGETHER = 16  # parts of a column sum that are read at a time
 _SCRATCH = 1 << 22  # floats for the parts of column sums
 
@@ -63,8 +62,6 @@ def through_sinkhorn(
         return values, slopes, defined
     tiles = triton.cdiv(longest, _ROWS)
     shared = _programs(scores, lists, slots, tiles)
-    kept = longest <= _KEPT and tiles <= shared
-    width = _KEPT if kept else _COLUMNS
     order, above, below = torch.empty(3, slots, dtype=torch.int32, device=device)
     ranked, high, low, worth = scores.new_empty(4, slots)
     _rank[(lists, triton.cdiv(longest, 64))](
@@ -75,15 +72,15 @@ def through_sinkhorn(
     parts = scores.new_empty(2, 3, shared, slots)
     turns, pull, sums, tilted = scores.new_empty(5, slots).split([2, 1, 1, 1])
     limits = torch.empty(lists, tiles, 2, dtype=torch.int32, device=device)
-    spans = torch.empty(lists, triton.cdiv(longest, width), 2, dtype=torch.int32, device=device)
+    spans = torch.empty(lists, triton.cdiv(longest, _COLUMNS), 2, dtype=torch.int32, device=device)
     barriers = torch.zeros(lists, 2 + iterations, dtype=torch.int32, device=device)
     shares = scores.new_empty(lists, shared)
     _scale[(lists * shared,)](
         ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, turns, parts,
         limits, spans, pull, sums, tilted, shares, barriers, slots, tiles,
-        triton.cdiv(longest, width), iterations, tolerance, 1 / temperature, k, persistence,
-        _discount(metric), transposed, shared, triton.next_power_of_2(shared), kept,
-        _ROWS, width, _TOGETHER, num_warps=_WARPS, maxnreg=_REGISTERS,
+        triton.cdiv(longest, _COLUMNS), iterations, tolerance, 1 / temperature, k, persistence,
+        _discount(metric), transposed, shared, triton.next_power_of_2(shared),
+        _ROWS, _COLUMNS, min(_TOGETHER, triton.next_power_of_2(shared)), num_warps=_WARPS,
     )  # fmt: skip
     _finish[(lists,)](
         order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,
@@ -101,8 +98,7 @@ def _programs(scores: Tensor, lists: int, slots: int, tiles: int) -> int:
     """How many programs share a list: all must run at once, since they wait for each other."""
     if not scores.is_cuda:
         return 1  # interpreted, one after another
-    at_once = _RESIDENT * _processors(scores.device.index)
-    return max(1, min(at_once // lists, tiles, _SCRATCH // slots))
+    return max(1, min(_processors(scores.device.index) // lists, tiles, _SCRATCH // slots))
 
 
 @functools.cache
@@ -159,7 +155,7 @@ def _load(ranked, high, low, base, at, items):
     """The scores of some places and their c; past the list's end, what makes K zero."""
     inside = at < items
     score = tl.load(ranked + base + at, inside, 0.0)
-    return score, tl.load(high + base + at, inside, 1e38), tl.load(low + base + at, inside, 0.0)
+    return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
 
 
 @triton.jit
@@ -172,17 +168,6 @@ def _entries(row, score, high, low, score_, high_, low_, sharpness):
         high[:, None] - high_[None, :],
     )
     return tl.exp2((main + (low[:, None] - low_[None, :])) * (sharpness * 1.4426950408889634))
-
-
-@triton.jit
-def _tile(
-    ranked, high, low, base, items, tile, left, sharpness, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """The entries of K for a tile of rows and one of columns; 0 past the list's end."""
-    row, column = tile * ROWS + tl.arange(0, ROWS), left * COLUMNS + tl.arange(0, COLUMNS)
-    score, main, rest = _load(ranked, high, low, base, tl.minimum(row, items - 1), items)
-    score_, main_, rest_ = _load(ranked, high, low, base, column, items)
-    return _entries(row, score, main, rest, score_, main_, rest_, sharpness)
 
 
 @triton.jit
@@ -239,8 +224,7 @@ def _scale(
     limits, spans, pull, sums, tilted, shares, barriers, slots, tiles, stride,
     iterations, tolerance, sharpness, k, persistence,
     DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Scale the rows of one program, there and back."""
     at_list = tl.program_id(0) // SHARED
@@ -258,10 +242,6 @@ def _scale(
         spans += at_list * stride * 2
         barriers += at_list * (2 + iterations)
         arrived = sharing
-        if KEPT:
-            kept = _tile(ranked, high, low, base, items, top, 0, sharpness, ROWS, COLUMNS)
-        else:
-            kept = 0.0
         _find_band(ranked, high, low, base, items, limits, top, end, sharpness, ROWS, COLUMNS)
         _wait(barriers, 0, arrived, SHARED)
         reach = tl.load(limits + top * 2, cache_modifier=".cg")
@@ -274,16 +254,16 @@ def _scale(
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
         tl.debug_barrier()
-        _row_step(kept, ranked, high, low, base, items, rows, columns, limits, top, end, 0, slots,
-                  sharpness, KEPT, ROWS, COLUMNS)  # fmt: skip
+        _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, slots,
+                  sharpness, ROWS, COLUMNS)  # fmt: skip
         step = 0
         half = 0
         running = 1
         while running != 0:
             tl.debug_barrier()
             half = step % 2
-            _column_parts(kept, ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                          reach, bound, step, slots, half, mine, sharpness, SHARED, KEPT, ROWS,
+            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                          reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 1)  # fmt: skip
             arrived += sharing
             _wait(barriers, 0, arrived, SHARED)
@@ -302,8 +282,8 @@ def _scale(
                     worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
                     tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
                 tl.debug_barrier()
-                _row_step(kept, ranked, high, low, base, items, rows, columns, limits, top, end,
-                          step, slots, sharpness, KEPT, ROWS, COLUMNS)  # fmt: skip
+                _row_step(ranked, high, low, base, items, rows, columns, limits, top, end,
+                          step, slots, sharpness, ROWS, COLUMNS)  # fmt: skip
                 if TRANSPOSED:
                     tl.debug_barrier()
                     worst = _row_error(rows, base, items, top, end, step, slots, ROWS)
@@ -323,8 +303,8 @@ def _scale(
             row = tile * ROWS + tl.arange(0, ROWS)
             weight = _weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
             by_row = weight * _row_sums(
-                kept, ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
-                sharpness, True, KEPT, ROWS, COLUMNS,
+                ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
+                sharpness, True, ROWS, COLUMNS,
             )  # fmt: skip
             factor = tl.load(rows + last_row * slots + base + row, row < items, 0.0)
             share += tl.sum(by_row * factor, 0)
@@ -334,8 +314,8 @@ def _scale(
         tl.store(shares + at_list * SHARED + mine, share)
         tl.debug_barrier()
         half = step % 2
-        _column_parts(kept, ranked, high, low, base, items, turns, pull, parts, limits, top, end,
-                      reach, bound, 0, slots, half, mine, sharpness, SHARED, KEPT, ROWS,
+        _column_parts(ranked, high, low, base, items, turns, pull, parts, limits, top, end,
+                      reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
                       COLUMNS, 2)  # fmt: skip
         arrived += sharing
         _wait(barriers, 0, arrived, SHARED)
@@ -360,13 +340,13 @@ def _scale(
             tl.debug_barrier()
             half = 1 - half
             if TRANSPOSED and (back == step):  # the row step that was left out
-                _column_parts(kept, ranked, high, low, base, items, rows, pull, parts, limits, top,
-                              end, reach, bound, back, slots, half, mine, sharpness, SHARED, KEPT,
-                              ROWS, COLUMNS, 4)  # fmt: skip
+                _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                              reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+                              COLUMNS, 4)  # fmt: skip
             else:
-                _column_parts(kept, ranked, high, low, base, items, rows, pull, parts, limits, top,
-                              end, reach, bound, back, slots, half, mine, sharpness, SHARED, KEPT,
-                              ROWS, COLUMNS, 3)  # fmt: skip
+                _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                              reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+                              COLUMNS, 3)  # fmt: skip
             arrived += sharing
             _wait(barriers, 0, arrived, SHARED)
             for left in range(reach, bound):
@@ -393,8 +373,8 @@ def _scale(
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
                 fresh = _row_sums(
-                    kept, ranked, high, low, base, items, turns + half * slots, worth, limits, tile,
-                    sharpness, False, KEPT, ROWS, COLUMNS,
+                    ranked, high, low, base, items, turns + half * slots, worth, limits, tile,
+                    sharpness, False, ROWS, COLUMNS,
                 )  # fmt: skip
                 if TRANSPOSED and (back == step):
                     # u_{step - 1} is the output's own row factor as well.
@@ -404,8 +384,8 @@ def _scale(
         # u_0 = 1 / (K 1).
         tl.debug_barrier()
         half = 1 - half
-        _column_parts(kept, ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                      reach, bound, 0, slots, half, mine, sharpness, SHARED, KEPT, ROWS,
+        _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                      reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
                       COLUMNS, 3)  # fmt: skip
         arrived += sharing
         _wait(barriers, 0, arrived, SHARED)
@@ -461,15 +441,15 @@ def _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED: tl.con
 
 @triton.jit
 def _row_step(
-    kept, ranked, high, low, base, items, rows, columns, limits, top, end, step, slots, sharpness,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ranked, high, low, base, items, rows, columns, limits, top, end, step, slots, sharpness,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """``u = 1 / (K v)`` for the rows of the program."""
     for tile in range(top, end):
         row = tile * ROWS + tl.arange(0, ROWS)
         found = _row_sums(
-            kept, ranked, high, low, base, items, columns + step * slots, columns, limits, tile,
-            sharpness, False, KEPT, ROWS, COLUMNS,
+            ranked, high, low, base, items, columns + step * slots, columns, limits, tile,
+            sharpness, False, ROWS, COLUMNS,
         )  # fmt: skip
         found = tl.where(row < items, found, 1.0)
         tl.store(rows + step * slots + base + row, 1 / found, row < items)
@@ -477,35 +457,28 @@ def _row_step(
 
 @triton.jit
 def _row_sums(
-    kept, ranked, high, low, base, items, factors, gains, limits, tile, sharpness,
-    GAINS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ranked, high, low, base, items, factors, gains, limits, tile, sharpness,
+    GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """``K f`` for a tile of rows, or ``K (f g)``."""
-    if KEPT:
-        column = tl.arange(0, COLUMNS)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    score, main, rest = _load(ranked, high, low, base, tl.minimum(row, items - 1), items)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        score_, main_, rest_ = _load(ranked, high, low, base, column, items)
         factor = tl.load(factors + base + column, column < items, 0.0)
         if GAINS:
             factor *= tl.load(gains + base + column, column < items, 0.0)
-        return tl.sum(kept * factor[None, :], 1)
-    else:
-        row = tile * ROWS + tl.arange(0, ROWS)
-        score, main, rest = _load(ranked, high, low, base, tl.minimum(row, items - 1), items)
-        total = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
-            column = left * COLUMNS + tl.arange(0, COLUMNS)
-            score_, main_, rest_ = _load(ranked, high, low, base, column, items)
-            factor = tl.load(factors + base + column, column < items, 0.0)
-            if GAINS:
-                factor *= tl.load(gains + base + column, column < items, 0.0)
-            entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
-            total += entries * factor[None, :]
-        return tl.sum(total, 1)
+        entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
+        total += entries * factor[None, :]
+    return tl.sum(total, 1)
 
 
 @triton.jit
 def _column_parts(
-    kept, ranked, high, low, base, items, rows, pull, parts, limits, top, end, reach, bound, step,
-    slots, half, mine, sharpness, SHARED: tl.constexpr, KEPT: tl.constexpr,
+    ranked, high, low, base, items, rows, pull, parts, limits, top, end, reach, bound, step,
+    slots, half, mine, sharpness, SHARED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHICH: tl.constexpr,
 ):  # fmt: skip
     """The program's part of column sums.
@@ -514,57 +487,35 @@ def _column_parts(
     leaning and ``Kᵀ u_{step-1}`` leaning. 4: the last of these, and nothing for the others.
     """
     place = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base
-    if KEPT:
-        column = tl.arange(0, COLUMNS)
-        row = top * ROWS + tl.arange(0, ROWS)
-        factor, before = _factors(rows, pull, base, items, row, step, slots, WHICH)
-        # Leaning by vectors alone: 2 (j - i) = 2 (j - first) - 2 (i - first).
-        down, across = tl.arange(0, ROWS).to(tl.float32), (column - top * ROWS).to(tl.float32)
-        inside = column < items
-        plain = tl.zeros([COLUMNS], tl.float32)
-        leaning = tl.zeros([COLUMNS], tl.float32)
-        if WHICH != 4:
-            plain = tl.sum(kept * factor[:, None], 0)
-        tl.store(place + column, plain, inside)
-        if WHICH != 1:
-            place += SHARED * slots
-            if WHICH != 4:
-                leaning = 2 * (across * plain - tl.sum(kept * (down * factor)[:, None], 0))
-            tl.store(place + column, leaning, inside)
-            if WHICH != 2:
-                earlier = across * tl.sum(kept * before[:, None], 0)
-                earlier = 2 * (earlier - tl.sum(kept * (down * before)[:, None], 0))
-                tl.store(place + SHARED * slots + column, earlier, inside)
-    else:
-        for left in range(reach, bound):
-            column = left * COLUMNS + tl.arange(0, COLUMNS)
-            score_, main_, rest_ = _load(ranked, high, low, base, column, items)
-            plain = tl.zeros([ROWS, COLUMNS], tl.float32)
-            leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
-            earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
-            for tile in range(top, end):
-                low_, high_ = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
-                if (low_ <= left) & (left < high_):
-                    row = tile * ROWS + tl.arange(0, ROWS)
-                    factor, before = _factors(rows, pull, base, items, row, step, slots, WHICH)
-                    score, main, rest = _load(
-                        ranked, high, low, base, tl.minimum(row, items - 1), items
-                    )
-                    entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
+    for left in range(reach, bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        score_, main_, rest_ = _load(ranked, high, low, base, column, items)
+        plain = tl.zeros([ROWS, COLUMNS], tl.float32)
+        leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
+        earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for tile in range(top, end):
+            low_, high_ = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
+            if (low_ <= left) & (left < high_):
+                row = tile * ROWS + tl.arange(0, ROWS)
+                factor, before = _factors(rows, pull, base, items, row, step, slots, WHICH)
+                score, main, rest = _load(
+                    ranked, high, low, base, tl.minimum(row, items - 1), items
+                )
+                entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
+                if WHICH != 4:
+                    plain += entries * factor[:, None]
+                if WHICH != 1:
+                    tilt = entries * _lean(row, column)
                     if WHICH != 4:
-                        plain += entries * factor[:, None]
-                    if WHICH != 1:
-                        tilt = entries * _lean(row, column)
-                        if WHICH != 4:
-                            leaning += tilt * factor[:, None]
-                        if WHICH != 2:
-                            earlier += tilt * before[:, None]
-            tl.store(place + column, tl.sum(plain, 0), column < items)
-            if WHICH != 1:
-                at = place + SHARED * slots + column
-                tl.store(at, tl.sum(leaning, 0), column < items)
-                if WHICH != 2:
-                    tl.store(at + SHARED * slots, tl.sum(earlier, 0), column < items)
+                        leaning += tilt * factor[:, None]
+                    if WHICH != 2:
+                        earlier += tilt * before[:, None]
+        tl.store(place + column, tl.sum(plain, 0), column < items)
+        if WHICH != 1:
+            at = place + SHARED * slots + column
+            tl.store(at, tl.sum(leaning, 0), column < items)
+            if WHICH != 2:
+                tl.store(at + SHARED * slots, tl.sum(earlier, 0), column < items)
 
 
 @triton.jit
