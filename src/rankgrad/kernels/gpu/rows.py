@@ -39,7 +39,6 @@ from rankgrad.kernels.gpu.prepare import (
 )
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
-_ITEMS = 64  # of a tile
 _CHUNK = 1024  # of a long list, in sorted order
 
 
@@ -143,6 +142,11 @@ def _sort(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
     return _Items(numbers, distances, ranked.slots, (scale, lengths), defined, parts, 0)
 
 
+def _tile(rows: int) -> tuple[int, int]:
+    """Rows and items that a program looks at together: what its registers hold."""
+    return (16, 64) if rows <= 16 else (32, 32)
+
+
 def _sum_rows(
     items: _Items,
     offsets: Tensor,
@@ -152,16 +156,16 @@ def _sum_rows(
 ) -> Tensor:
     """For every row: its factor over the sum, mean, worth; SoftSort: its pulls on tied items."""
     lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
-    height = 16 if rows <= 16 else 32
+    height, width = _tile(rows)
     blocks = triton.cdiv(rows, height)
-    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * _ITEMS)))
+    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * width)))
     total = lists * rows if options["few"] else slots
     sums = items.numbers.new_empty(5, total)
     parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
     arguments = (*items.of_lists, offsets, items.numbers, items.distances, parts, sums)
     shared = {**options, "norm": items.norm, "height": height}
     _rows[(lists, blocks, splits)](
-        *arguments, *numbers, total, splits, **shared, whole=splits == 1, width=_ITEMS
+        *arguments, *numbers, total, splits, **shared, whole=splits == 1, width=width
     )
     if splits > 1:
         _finish_rows[(lists, blocks)](*arguments, *numbers, total, splits, **shared)
@@ -181,10 +185,11 @@ def _gather(
     """The slope of every item from the rows, and the values."""
     lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
     order = offsets if items.slots is None else items.slots
-    _gather_rows[(lists, triton.cdiv(longest, _ITEMS))](
+    height, width = _tile(rows)
+    _gather_rows[(lists, triton.cdiv(longest, width))](
         *items.of_lists, offsets, items.numbers, items.distances, sums, order, values, slopes,
         *numbers, sums.shape[1],
-        **options, norm=items.norm, height=16 if rows <= 16 else 32, width=_ITEMS,
+        **options, norm=items.norm, height=height, width=width,
     )  # fmt: skip
     if options["soft"]:
         return
