@@ -33,7 +33,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("relaxation", SPECS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_as_the_eager_loss(way, relaxation, padded):
-    lists = slots([7, 1, 35, 2], padded=padded, weighted=padded, tied=padded)
+    lists = slots([7, 1, 0, 35, 2], padded=padded, weighted=padded, tied=padded)
     k = 0 if padded else 5
     found = fused(lists, relaxation, k=k, temperature=0.3)
     check(found, eager(spec(relaxation, k=k, temperature=0.3), *lists))
