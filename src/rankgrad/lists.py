@@ -136,7 +136,9 @@ class Lists:
     @cached_property
     def scores(self) -> Float[Tensor, "b n"]:
         """The scores, 0 on padding."""
-        return self._pad(self.slots.scores)
+        # Kept for all who ask, so attached to the graph even if the first who asks needs none.
+        with torch.enable_grad():
+            return self._pad(self.slots.scores)
 
     @cached_property
     def labels(self) -> Float[Tensor, "b n"]:

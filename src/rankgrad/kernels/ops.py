@@ -78,6 +78,9 @@ RANKS = {
     ),
 }
 
+#: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
+METRICS = {"exact_metrics": ("metrics",)}
+
 _library = torch.library.Library("rankgrad", "DEF")
 
 
