@@ -46,7 +46,9 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
     sums = torch.empty_like(values, memory_format=torch.contiguous_format)
     if values.numel() == 0:
         return sums
-    _add[(lists,)](values.contiguous(), blocks, sums, width, tile=512, num_warps=4)
+    tile = min(4096, max(128, triton.next_power_of_2(width)))
+    warps = min(8, tile // 128)
+    _add[(lists,)](values.contiguous(), blocks, sums, width, tile=tile, num_warps=warps)
     return sums.gather(-1, blocks)
 
 

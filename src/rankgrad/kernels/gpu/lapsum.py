@@ -89,7 +89,7 @@ def _pass(
     shape = {"back": back, "chunk": _CHUNK}
     sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
     _chunks[grid](*sorted_, **shape)
-    _chunked[grid](*sorted_, result, **shape, width=16)
+    _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
     return result
 
 

@@ -39,7 +39,6 @@ from rankgrad.kernels.gpu.prepare import (
 )
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
-_ITEMS = 64  # of a tile
 _CHUNK = 1024  # of a long list, in sorted order
 
 
@@ -80,9 +79,9 @@ class _Items:
     """Items, in slot order (short lists) or sorted; and the same by rank, for the rows.
 
     Args:
-        numbers: ``[8, slots]``: score, gain, and below - above (SoftSort: the size of the tie);
-            by rank the score and, for SoftSort, tilt within and size of the tie; and two to come,
-            what the rows pull.
+        numbers: ``[7, slots]``: score, gain, and below - above (SoftSort: the size of the tie);
+            by rank the score, two more, and the gain. Those two are for SoftSort, by rank, tilt
+            within and size of the tie, and for NeuralSort what the rows will pull.
         distances: ``[slots]`` float64, ``Σ_k |s_j - s_k|``, inf on padding; in slot order followed
             by the same by rank.
         slots: of sorted items, which slot each comes from; None in slot order.
@@ -110,7 +109,7 @@ def _count(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
     labels, mask, weights, offsets, longest, metric, k, gain, threshold = given
     lists, slots = offsets.numel() - 1, scores.numel()
     blocks = triton.cdiv(longest, 32)
-    numbers = scores.new_empty(8, slots)
+    numbers = scores.new_empty(7, slots)
     distances = torch.empty(0 if soft else 2 * slots, dtype=torch.float64, device=scores.device)
     parts = scores.new_empty(lists, blocks, 4)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
@@ -130,7 +129,7 @@ def _sort(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
     lists, slots = offsets.numel() - 1, scores.numel()
     ranked = sort_lists(scores, mask, offsets, longest)
     chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=scores.device)
-    numbers = scores.new_empty(8, slots)
+    numbers = scores.new_empty(7, slots)
     distances = torch.empty(0 if soft else slots, dtype=torch.float64, device=scores.device)
     grid = (lists, triton.cdiv(longest, _CHUNK))
     if not soft:
@@ -143,6 +142,11 @@ def _sort(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
     return _Items(numbers, distances, ranked.slots, (scale, lengths), defined, parts, 0)
 
 
+def _tile(rows: int) -> tuple[int, int]:
+    """Rows and items that a program looks at together: what its registers hold."""
+    return (16, 64) if rows <= 16 else (32, 32)
+
+
 def _sum_rows(
     items: _Items,
     offsets: Tensor,
@@ -152,16 +156,16 @@ def _sum_rows(
 ) -> Tensor:
     """For every row: its factor over the sum, mean, worth; SoftSort: its pulls on tied items."""
     lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
-    height = 16 if rows <= 16 else 32
+    height, width = _tile(rows)
     blocks = triton.cdiv(rows, height)
-    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * _ITEMS)))
+    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * width)))
     total = lists * rows if options["few"] else slots
     sums = items.numbers.new_empty(5, total)
     parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
     arguments = (*items.of_lists, offsets, items.numbers, items.distances, parts, sums)
     shared = {**options, "norm": items.norm, "height": height}
     _rows[(lists, blocks, splits)](
-        *arguments, *numbers, total, splits, **shared, whole=splits == 1, width=_ITEMS
+        *arguments, *numbers, total, splits, **shared, whole=splits == 1, width=width
     )
     if splits > 1:
         _finish_rows[(lists, blocks)](*arguments, *numbers, total, splits, **shared)
@@ -181,10 +185,11 @@ def _gather(
     """The slope of every item from the rows, and the values."""
     lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
     order = offsets if items.slots is None else items.slots
-    _gather_rows[(lists, triton.cdiv(longest, _ITEMS))](
+    height, width = _tile(rows)
+    _gather_rows[(lists, triton.cdiv(longest, width))](
         *items.of_lists, offsets, items.numbers, items.distances, sums, order, values, slopes,
         *numbers, sums.shape[1],
-        **options, norm=items.norm, height=16 if rows <= 16 else 32, width=_ITEMS,
+        **options, norm=items.norm, height=height, width=width,
     )  # fmt: skip
     if options["soft"]:
         return
@@ -199,8 +204,8 @@ def _gather(
     prefix = torch.empty(slots + lists, dtype=torch.float64, device=slopes.device)
     grid = (lists, triton.cdiv(longest, _CHUNK))
     lengths = items.known[1]
-    _add_chunks[grid](items.numbers, offsets, lengths, chunks, 7 * slots, chunk=_CHUNK)
-    _prefix[grid](items.numbers, offsets, lengths, chunks, prefix, 7 * slots, chunk=_CHUNK)
+    _add_chunks[grid](items.numbers, offsets, lengths, chunks, 5 * slots, chunk=_CHUNK)
+    _prefix[grid](items.numbers, offsets, lengths, chunks, prefix, 5 * slots, chunk=_CHUNK)
     _through_sorted[grid](
         items.numbers, prefix, order, offsets, lengths, slopes, temperature, slots,
         longest.bit_length() + 1, metric=metric, chunk=_CHUNK,
@@ -257,6 +262,7 @@ def _count_pairs(
     tl.store(numbers + slots + slot, worth, mask=inside)
     tl.store(numbers + 2 * slots + slot, tied, mask=inside)
     tl.store(numbers + 3 * slots + rank, score, mask=real)
+    tl.store(numbers + 6 * slots + rank, worth, mask=real)
     if soft:
         tilt = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
         tl.store(numbers + slot, tl.where(real, score, float("inf")), mask=inside)
@@ -331,6 +337,7 @@ def _place_sorted(
     end = tie_end(ranked, begin + length, slot, score, tied, steps) - begin
     tl.store(numbers + slots + slot, gain, mask=inside)
     tl.store(numbers + 3 * slots + slot, score, mask=inside)
+    tl.store(numbers + 6 * slots + slot, gain, mask=inside)
     if soft:
         size = (end - start).to(tl.float32)
         tilt = ((end - 1 - at) - (at - start)).to(tl.float32) / size
@@ -386,14 +393,19 @@ def _write_row(
     total, mean, sided, sided_gain, tied_gain, numbers, sums, at, by, row, inside, scale, past,
     temperature, persistence, slots, many, metric: tl.constexpr, soft: tl.constexpr,
 ):  # fmt: skip
-    """What the items need to know of a row."""
+    """What the items need to know of a row.
+
+    Gains are counted from that of the item which stands at the row's rank: where nearly all of the
+    row is on it, what is left would be lost in the sum.
+    """
     factor = scale * (discount(row + 1.0, metric, persistence) - past)
     total = tl.where(inside, total, 1.0)
     mean = mean / total
     weight = factor / total
     tl.store(sums + at, weight, mask=inside)
     tl.store(sums + many + at, mean, mask=inside)
-    tl.store(sums + 2 * many + at, factor * mean, mask=inside)
+    row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
+    tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
     if soft:
         # By the distances, of which the logits are minus 1 / τ.
         weight = -weight / temperature
@@ -425,6 +437,7 @@ def _rows(
         if not soft:
             by_rank = distances if ranked else distances + slots
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
         slope = (length - 1 - 2 * row).to(tl.float32)
         strength = 1.4426950408889634 / temperature
         total = tl.zeros([height, width], tl.float32)
@@ -443,14 +456,15 @@ def _rows(
                 distance = tl.load(distances + slot, mask=there, other=float("inf"))
             entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
             total += entry
-            mean += entry * gain[None, :]
+            more = gain[None, :] - row_gain[:, None]
+            mean += entry * more
             if soft:
                 higher = row_score[:, None] > score[None, :]
                 same = row_score[:, None] == score[None, :]
                 signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
                 sided += signed
-                sided_gain += signed * gain[None, :]
-                tied_gain += tl.where(same, gain[None, :], 0.0)
+                sided_gain += signed * more
+                tied_gain += tl.where(same, more, 0.0)
         at = row + (place * rows if few else begin)
         total, mean = tl.sum(total, 1), tl.sum(mean, 1)
         sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
@@ -558,11 +572,13 @@ def _gather_rows(
         if not soft:
             by_rank = distances if ranked else distances + slots
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
         weight = tl.load(sums + at, mask=inside, other=0.0)
         mean = tl.load(sums + many + at, mask=inside, other=0.0)
         slope = (length - 1 - 2 * row).to(tl.float32)
         entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
-        pull = entry * weight[:, None] * (gain[None, :] - mean[:, None])
+        more = gain[None, :] - row_gain[:, None]
+        pull = entry * weight[:, None] * (more - mean[:, None])
         if soft:
             tilt = tl.load(numbers + 4 * slots + by, mask=inside, other=0.0)
             rank_pull = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
@@ -587,8 +603,8 @@ def _gather_rows(
         target = tl.load(order + slot, mask=there, other=0) if ranked else slot
         tl.store(slopes + target, result, mask=there)
     else:
-        tl.store(numbers + 6 * slots + slot, apart, mask=there)
-        tl.store(numbers + 7 * slots + slot, tied, mask=there)
+        tl.store(numbers + 4 * slots + slot, apart, mask=there)
+        tl.store(numbers + 5 * slots + slot, tied, mask=there)
 
 
 @triton.jit(do_not_specialize=["slots"])
@@ -608,12 +624,12 @@ def _through_pairs(
     for first in range(0, count, width):
         column = first + tl.arange(0, width)
         other = tl.load(numbers + begin + column, mask=column < count, other=0.0)
-        pull = tl.load(numbers + 7 * slots + begin + column, mask=column < count, other=0.0)
+        pull = tl.load(numbers + 5 * slots + begin + column, mask=column < count, other=0.0)
         exact = pull.to(tl.float64)[None, :]
         higher = other[None, :] > score[:, None]
         lower = other[None, :] < score[:, None]
         result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
-    slope = tl.load(numbers + 6 * slots + slot, mask=inside, other=0.0).to(tl.float64) + tl.sum(
+    slope = tl.load(numbers + 4 * slots + slot, mask=inside, other=0.0).to(tl.float64) + tl.sum(
         result, 1
     )
     slope = slope.to(tl.float32) / temperature
@@ -656,7 +672,7 @@ def _through_sorted(
     total = tl.load(prefix + begin + place + length, mask=length > 0, other=0.0)
     above = tl.load(prefix + place + start, mask=real, other=0.0)
     below = total - tl.load(prefix + place + end, mask=real, other=0.0)
-    slope = tl.load(numbers + 6 * slots + slot, mask=real, other=0.0).to(tl.float64) + (
+    slope = tl.load(numbers + 4 * slots + slot, mask=real, other=0.0).to(tl.float64) + (
         above - below
     )
     slope = slope.to(tl.float32) / temperature

@@ -186,6 +186,7 @@ def _list(
     if weighted:
         weight = tl.load(weights + slot, mask=real, other=0.0)
     lowest = tl.min(score, 0)
+    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
     length = tl.load(lengths + place)
