@@ -90,3 +90,14 @@ def test_scores_first_seen_without_gradients_have_them(offsets):
     with torch.no_grad():
         lists.scores.sum()
     assert lists.scores.requires_grad
+
+
+@pytest.mark.parametrize("name", ["lambdarank", "lambdaloss@2", "ranknet@2"])
+def test_scores_first_asked_for_without_gradients_still_have_them(name):
+    from rankgrad import losses
+
+    scores = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.5], requires_grad=True)
+    flat = Lists.of(scores, torch.tensor([2, 0, 1, 0, 1]), offsets=torch.tensor([0, 3, 5]))
+    values, _ = losses.get(name).values(flat)
+    values.sum().backward()
+    assert scores.grad.abs().sum() > 0

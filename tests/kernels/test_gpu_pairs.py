@@ -19,6 +19,7 @@ KINDS = {
     "hinge@4": {"kind": "hinge", "k": 4},
     "lambdarank": {"kind": "lambdarank"},
     "lambdarank@5(gain=linear)": {"kind": "lambdarank", "k": 5, "gain": "linear"},
+    "lambdarank@150": {"kind": "lambdarank", "k": 150},
     "lambdaloss": {"kind": "ndcg_loss2"},
     "lambdaloss@5": {"kind": "ndcg_loss2", "k": 5},
     "lambdaloss@5(truncation=heuristic)": {
@@ -61,6 +62,9 @@ def test_any_range_of_scores(spread):
     check(slots, *both(slots, "lambdaloss"))
 
 
-def test_blocks_of_long_lists():
-    slots = Slots.drawn([130, 520], ties=True)
-    check(slots, *both(slots, "lambdaloss@5"))
+@pytest.mark.parametrize(
+    "spec", ["lambdaloss@5", "lambdarank@5(gain=linear)", "lambdarank@150", "ranknet@3(ties=half)"]
+)
+def test_blocks_of_long_lists(spec):
+    slots = Slots.drawn([270], ties=True)
+    check(slots, *both(slots, spec))

@@ -12,9 +12,11 @@ from torch import Tensor
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
     ARP,
+    DCG,
     METRICS,
     Array,
     Slots,
+    any_relevant,
     beyond_cutoff,
     discounts,
     gains_of,
@@ -45,7 +47,9 @@ def exact_metrics(
 
     The slots are those of :mod:`rankgrad.kernels.ops`. Where nothing counts the value is 0.
     """
-    slots = Slots.of(scores, labels, mask, weights, offsets)
+    # Minus infinity is as low as the lowest number, as in the eager form.
+    ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
+    slots = Slots.of(ranked, labels, mask, weights, offsets)
     lists = len(slots.offsets) - 1
     values = np.zeros((len(described), lists))
     relevant = np.zeros((len(described), lists), np.bool_)
@@ -56,7 +60,6 @@ def exact_metrics(
         np.array([[CODES[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
         np.array([d[4] for d in described], np.float64),
         worth,
-        float(torch.finfo(scores.dtype).min),
         values,
         relevant,
     )
@@ -86,7 +89,6 @@ def _lists(
     table: Array,
     numbers: Array,
     worth: Array,
-    lowest: float,
     values: Array,
     relevant: Array,
 ) -> None:
@@ -95,33 +97,29 @@ def _lists(
         n = slots.size
         if n == 0:
             continue
-        s = np.empty(n)
-        for i in range(n):
-            s[i] = max(scores[slots[i]], lowest)
-        order = np.arange(n)
-        sort_descending(s, order)
-        slots = slots[order]
+        sort_descending(scores, slots)
         y, w = take(labels, slots), take(weights, slots)
-        tied, alone = _edges(s, order), np.arange(n + 1)
-        top = y.max()
+        tied = _edges(scores, slots)
+        alone = tied if tied.size == n + 1 else np.arange(n + 1)
+        gains, counts = y, False
         for m in range(len(table)):
             metric, k = table[m, 0], table[m, 1]
             edges = tied if table[m, 2] else alone
-            if metric == ERR:
-                gains = _stops(y, max(top, numbers[m]))
-            else:
-                gains = gains_of(y, metric, table[m, 3] != 0, numbers[m])
-            counts = False
-            for i in range(n):
-                counts = counts or (gains[i] > 0 and w[i] > 0)
+            if not (m and _same_gains(table[m - 1], table[m], numbers[m - 1], numbers[m])):
+                if metric == ERR:
+                    gains = _stops(y, max(y.max(), numbers[m]))
+                else:
+                    gains = gains_of(y, metric, table[m, 3] != 0, numbers[m])
+                counts = any_relevant(gains, w)
             relevant[m, b] = counts
             if not counts:
                 continue
             end = n if k == 0 else min(k, n)
             if metric <= ARP:
-                values[m, b] = _linear(gains * w, edges, metric, k, worth[m])
+                weighted = gains * w if weights.size else gains
+                values[m, b] = _linear(weighted, edges, metric, k, worth[m])
             elif metric == AP:
-                values[m, b] = _ap(gains, w, edges, end)
+                values[m, b] = _ap(gains, w, edges, worth[m, :end])
             elif metric == ERR:
                 values[m, b] = _cascade(gains, w, edges, worth[m, :end])
             else:
@@ -129,15 +127,25 @@ def _lists(
 
 
 @compiled
-def _edges(s: Array, order: Array) -> Array:
+def _same_gains(last: Array, now: Array, last_number: float, number: float) -> bool:
+    """Whether two metrics see the same gains: those of the one before need not be made again."""
+    if last[0] <= DCG or now[0] <= DCG:
+        return bool(last[0] <= DCG and now[0] <= DCG and last[3] == now[3])
+    special = last[0] == ERR or now[0] == ERR or last[0] == ARP or now[0] == ARP
+    return bool(not special and last_number == number)
+
+
+@compiled
+def _edges(scores: Array, slots: Array) -> Array:
     """Where groups of equal scores begin, and the end."""
-    n = order.size
+    n = slots.size
     edges = np.empty(n + 1, np.int64)
-    count = 0
+    count, last = 0, np.inf
     for i in range(n):
-        if i == 0 or s[order[i]] != s[order[i - 1]]:
-            edges[count] = i
-            count += 1
+        score = scores[slots[i]]
+        edges[count] = i
+        count += (i == 0) | (score != last)
+        last = score
     edges[count] = n
     return edges[: count + 1]
 
@@ -172,9 +180,17 @@ def _linear(gains: Array, edges: Array, metric: int, k: int, worth: Array) -> fl
 
 
 @compiled
-def _ap(relevance: Array, w: Array, edges: Array, end: int) -> float:
+def _ap(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
     """Ties as McSherry and Najork 2008; see :class:`rankgrad.metrics.AP`."""
     total, norm, before = 0.0, 0.0, 0.0
+    if edges.size == relevance.size + 1:  # no ties
+        for i in range(relevance.size):
+            norm += relevance[i] * w[i]
+        for i in range(worth.size):
+            before += relevance[i]
+            total += relevance[i] * w[i] * before * worth[i]
+        return total / norm if norm > 0 else 0.0
+    end = worth.size
     for g in range(edges.size - 1):
         start, stop = edges[g], edges[g + 1]
         size = stop - start
@@ -186,7 +202,7 @@ def _ap(relevance: Array, w: Array, edges: Array, end: int) -> float:
         if weighted > 0:
             step = (inside - 1.0) / max(size - 1, 1)
             for i in range(start, min(stop, end)):
-                total += (weighted / size) * (before + 1.0 + (i - start) * step) / (i + 1.0)
+                total += (weighted / size) * (before + 1.0 + (i - start) * step) * worth[i]
         before += inside
     return total / norm if norm > 0 else 0.0
 

@@ -18,6 +18,9 @@ from rankgrad.kernels.cpu.compiled import compiled, share
 
 Array = np.ndarray[Any, Any]
 
+_RUN = 64  # items that are sorted by counting
+_KINDS = 12  # unequal gains that are counted instead of being sorted
+
 NDCG, DCG, PRECISION, RECALL, RBP, ARP = range(6)
 METRICS = {
     "ndcg": NDCG,
@@ -141,17 +144,15 @@ def take(values: Array, slots: Array) -> Array:
 
 @compiled
 def sort_descending(keys: Array, slots: Array) -> None:
-    """Order slots by descending key, equal ones as they came: runs by insertion, then merges."""
-    n = slots.size
-    run = 8
-    own = np.empty(n)
+    """Order slots by descending key, equal ones as they came: runs by counting, then merges."""
+    n, run = slots.size, _RUN
+    source, target = np.empty(n), np.empty_like(slots)
+    other, moved = np.empty(n), slots
     for i in range(n):
-        own[i] = keys[slots[i]]
+        other[i] = keys[slots[i]]
     for start in range(0, n, run):
-        _insert(own[start : start + run], slots[start : start + run])
-    if run >= n:
-        return
-    source, other, target, moved = own, np.empty(n), slots, np.empty_like(slots)
+        some = slice(start, min(start + run, n))
+        _count(other[some], moved[some], source[some], target[some])
     while run < n:
         for start in range(0, n, 2 * run):
             end = min(start + 2 * run, n)
@@ -164,14 +165,24 @@ def sort_descending(keys: Array, slots: Array) -> None:
 
 
 @compiled
-def _insert(keys: Array, slots: Array) -> None:
-    for i in range(1, keys.size):
-        key, slot = keys[i], slots[i]
-        j = i
-        while j > 0 and keys[j - 1] < key:
-            keys[j], slots[j] = keys[j - 1], slots[j - 1]
-            j -= 1
-        keys[j], slots[j] = key, slot
+def _count(keys: Array, slots: Array, into: Array, moved: Array) -> None:
+    """Put each where as many are ahead of it: no branch depends on the keys."""
+    for i in range(keys.size):
+        key = keys[i]
+        place = int(_ahead(key, keys[:i], True) + _ahead(key, keys[i + 1 :], False))
+        into[place], moved[place] = key, slots[i]
+
+
+@compiled
+def _ahead(key: float, keys: Array, equal: bool) -> float:
+    count = 0.0
+    if equal:
+        for j in range(keys.size):
+            count += 1.0 if keys[j] >= key else 0.0
+    else:
+        for j in range(keys.size):
+            count += 1.0 if keys[j] > key else 0.0
+    return count
 
 
 @compiled
@@ -212,21 +223,51 @@ def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Arra
 @compiled
 def any_relevant(gains: Array, weights: Array) -> bool:
     """Whether an item counts."""
-    found = False
+    count = 0.0
     for i in range(gains.size):
-        found = found or (gains[i] > 0 and weights[i] > 0)
-    return found
+        count += 1.0 if (gains[i] > 0) & (weights[i] > 0) else 0.0
+    return count > 0
 
 
 @compiled
 def ideal(gains: Array, discount: Array, k: int) -> float:
     """The largest DCG@k of these gains."""
+    end = gains.size if k == 0 else min(k, gains.size)
+    kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
+    found = _count_kinds(gains, kinds, counts)
+    total = 0.0
+    if found <= _KINDS:  # as with whole labels: no need to sort
+        r = 0
+        for kind in range(found):
+            for _ in range(min(counts[kind], end - r)):
+                total += kinds[kind] * discount[r]
+                r += 1
+        return total
     order = np.arange(gains.size)
     sort_descending(gains, order)
-    total = 0.0
-    for r in range(gains.size if k == 0 else min(k, gains.size)):
+    for r in range(end):
         total += gains[order[r]] * discount[r]
     return total
+
+
+@compiled
+def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
+    """The unequal gains in descending order, how often each occurs, and how many they are."""
+    found = 0
+    for i in range(gains.size):
+        gain, at = gains[i], 0
+        while at < found and kinds[at] > gain:
+            at += 1
+        if at < found and kinds[at] == gain:
+            counts[at] += 1
+            continue
+        if found == kinds.size:
+            return found + 1
+        for later in range(found, at, -1):
+            kinds[later], counts[later] = kinds[later - 1], counts[later - 1]
+        kinds[at], counts[at] = gain, 1
+        found += 1
+    return found
 
 
 @compiled

@@ -19,9 +19,10 @@ EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
+#: Rows and columns of a tile of pairs: of four warps, each thread has 16 rows of one column.
+ROWS, COLUMNS = 16, 128
 COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
-_ONE_BLOCK = 256  # slots up to which one program does a whole list
-_ROWS = 64
+_WHOLE = 256  # slots up to which one program does a whole list
 _SPAN = 4096  # sorted gains one program adds up
 
 
@@ -75,14 +76,20 @@ def prepare(
             ranked.sort(dim=-1, descending=True).values, parts, longest, k, _SPAN, num_warps=8
         )
     else:
-        rows = max(16, triton.next_power_of_2(longest)) if longest <= _ONE_BLOCK else _ROWS
+        whole = longest <= _WHOLE
+        rows = max(16, triton.next_power_of_2(longest)) if whole else ROWS
+        if norm != IDEAL:
+            rows = max(rows, min(_SPAN, triton.next_power_of_2(longest)))
         blocks = max(1, triton.cdiv(longest, rows))
-        parts = labels.new_empty(lists, blocks, 4)
+        parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
         _count[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
-            gains, parts, kind, norm == IDEAL, mask is not None, weights is not None,
-            rows, 32 if rows > 64 else 64, num_warps=8 if rows > 64 else 4,
+            gains, parts, scale, lengths, defined, kind, norm, mask is not None,
+            weights is not None, blocks == 1, rows, 16 if whole else COLUMNS,
+            num_warps=8 if rows > 64 else 4,
         )  # fmt: skip
+        if blocks == 1:
+            return gains, scale, lengths, defined
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
 
@@ -131,6 +138,21 @@ def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTE
 
 
 @triton.jit
+def gain_key(gain, real):
+    """Whole numbers in the order of the gains, which are not negative; -1 on padding."""
+    return tl.where(real, (gain + 0.0).to(tl.int32, bitcast=True), -1)
+
+
+@triton.jit
+def sign_bit(number):
+    """1 for negative whole numbers, else 0: counting so takes no predicates."""
+    if number.dtype == tl.int64:
+        return (number >> 63).to(tl.int32) & 1
+    else:
+        return (number >> 31) & 1
+
+
+@triton.jit
 def discount(position):
     """``1 / log2(1 + r)`` at the 0-based position r - 1."""
     return 1.0 / tl.log2(position + 2.0)
@@ -149,9 +171,9 @@ def _parts(parts, at, ideal, gain, real):
 @quick
 @triton.jit(do_not_specialize=["k"])
 def _count(
-    labels, mask, weights, offsets, threshold, k, gains, parts,
-    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
+    KIND: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of rows and their part of the ideal DCG, each row's place being counted."""
     at_list = tl.program_id(0)
@@ -165,27 +187,27 @@ def _count(
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
     ideal = 0.0
-    if IDEAL:
-        ahead = tl.zeros([ROWS], tl.int32)
-        for left in range(0, slots, COLUMNS):
+    if NORM == 0:
+        key = gain_key(gain, real)
+        ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+        for left in range(0, tl.where(first < slots, slots, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            other_real = load_real(mask, start + column, column < slots, MASKED)
-            other = load_gains(
-                labels, weights, start + column, other_real, threshold, KIND, WEIGHTED
-            )
-            if left + COLUMNS <= first:  # equal gains go by place
-                before = other[None, :] >= gain[:, None]
-            elif left >= first + ROWS:
-                before = other[None, :] > gain[:, None]
-            else:
-                earlier = column[None, :] < row[:, None]
-                before = (other[None, :] > gain[:, None]) | (
-                    (other[None, :] == gain[:, None]) & earlier
-                )
-            ahead += tl.sum(before.to(tl.int32), 1)
-        counted = real & ((k == 0) | (ahead < k))
-        ideal = tl.sum(tl.where(counted, gain * discount(ahead.to(tl.float32)), 0.0), 0)
-    _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+            there = load_real(mask, start + column, column < slots, MASKED)
+            other = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
+            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
+            ahead += sign_bit(key[:, None] - earlier - gain_key(other, there)[None, :])
+        place = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (place < k))
+        ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
+    if WHOLE:
+        worth = tl.where(real, gain, 0.0)
+        items = tl.sum(real.to(tl.int32), 0)
+        norm = scale_of(ideal + 0.0 * tl.sum(worth, 0), tl.sum(worth, 0), items, k, NORM)
+        tl.store(scale + at_list, norm)
+        tl.store(lengths + at_list, items)
+        tl.store(defined + at_list, (tl.max(worth, 0) > 0) & (items > 1))
+    else:
+        _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
 @quick
