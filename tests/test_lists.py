@@ -92,3 +92,12 @@ def test_scores_first_asked_for_without_gradients_still_have_them(name):
     values, _ = losses.get(name).values(flat)
     values.sum().backward()
     assert scores.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("offsets", [None, [0, 1, 3]])
+def test_scores_first_seen_without_gradients_have_them(offsets):
+    scores = torch.randn(3, requires_grad=True)
+    lists = Lists.of(scores, [0, 1, 2], offsets=offsets)
+    with torch.no_grad():
+        lists.scores.sum()
+    assert lists.scores.requires_grad

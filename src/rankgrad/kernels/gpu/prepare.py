@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
+
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
@@ -166,6 +168,7 @@ def _parts(parts, at, ideal, gain, real):
     tl.store(parts + at * 4 + 3, tl.sum((worth > 0).to(tl.float32), 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _count(
     labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
@@ -207,6 +210,7 @@ def _count(
         _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
+@quick
 @triton.jit(do_not_specialize=["longest"])
 def _lay_out(
     labels, mask, weights, offsets, threshold, gains, ranked, parts, longest,
@@ -227,6 +231,7 @@ def _lay_out(
     _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
+@quick
 @triton.jit(do_not_specialize=["longest", "k"])
 def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:
     """The part of a span of sorted gains in the ideal DCG."""
@@ -272,6 +277,7 @@ def scale_of(ideal, total, items, k, NORM: tl.constexpr):
     return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks", "k"])
 def _finish(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
