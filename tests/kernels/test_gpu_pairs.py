@@ -6,7 +6,7 @@ from slots import Slots, check
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu.pairs import pairs
+from rankgrad.kernels.gpu import pairs as kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -41,7 +41,7 @@ KINDS = {
 def both(slots, spec):
     options = {"kind": "", "k": 0, "sigma": 1.0, "gain": "exponential", "truncation": "corrected"}
     options |= {"mu": 10.0, "half": False} | KINDS[spec]
-    return pairs(*slots.given, *options.values()), slots.eager(losses.get(spec))
+    return kernel.pairs(*slots.given, *options.values()), slots.eager(losses.get(spec))
 
 
 @pytest.mark.parametrize("spec", KINDS)
@@ -65,6 +65,9 @@ def test_any_range_of_scores(spread):
 @pytest.mark.parametrize(
     "spec", ["lambdaloss@5", "lambdarank@5(gain=linear)", "lambdarank@150", "ranknet@3(ties=half)"]
 )
-def test_blocks_of_long_lists(spec):
+@pytest.mark.parametrize("longest", [270, 4000])
+def test_tiles(spec, longest, monkeypatch):
+    shape = kernel.tile(longest)
+    monkeypatch.setattr(kernel, "tile", lambda longest: shape)
     slots = Slots.drawn([270], ties=True)
     check(slots, *both(slots, spec))

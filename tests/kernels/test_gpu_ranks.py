@@ -57,7 +57,10 @@ def test_any_range_of_scores(spread):
     check(slots, *through(slots, "ndcg", alpha=0.7))
 
 
-def test_more_blocks_than_one():
+@pytest.mark.parametrize("longest", [270, 4000])
+def test_tiles(longest, monkeypatch):
+    shape = ranks.tile(longest)
+    monkeypatch.setattr(ranks, "tile", lambda longest: shape)
     slots = Slots.drawn([150, 270])
     check(slots, *through(slots, "ndcg@3"))
 
