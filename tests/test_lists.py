@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +81,14 @@ def test_noise_follows_the_items_not_the_padding():
     one, other = Randomness(3).exponential(tight, 2), Randomness(3).exponential(loose, 2)
     assert torch.equal(one[:, tight], other[:, loose])
     assert (one[:, ~tight] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["lambdarank", "lambdaloss@2", "ranknet@2"])
+def test_scores_first_asked_for_without_gradients_still_have_them(name):
+    from rankgrad import losses
+
+    scores = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.5], requires_grad=True)
+    flat = Lists.of(scores, torch.tensor([2, 0, 1, 0, 1]), offsets=torch.tensor([0, 3, 5]))
+    values, _ = losses.get(name).values(flat)
+    values.sum().backward()
+    assert scores.grad.abs().sum() > 0

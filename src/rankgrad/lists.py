@@ -95,8 +95,8 @@ class Lists:
             mask = check_mask(mask, scores)
         labels = labels.to(scores)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
-        finite = check and not _unseen(scores) and _check_values(scores, labels, mask)
-        if check and not _unseen(scores):
+        finite = check and not unseen(scores) and _check_values(scores, labels, mask)
+        if check and not unseen(scores):
             _check_weights(item_weights, mask)
             _check_weights(list_weights, None)
         if offsets is not None:
@@ -136,7 +136,9 @@ class Lists:
     @cached_property
     def scores(self) -> Float[Tensor, "b n"]:
         """The scores, 0 on padding."""
-        return self._pad(self.slots.scores)
+        # Kept for all who ask, so attached to the graph even if the first who asks needs none.
+        with torch.enable_grad():
+            return self._pad(self.slots.scores)
 
     @cached_property
     def labels(self) -> Float[Tensor, "b n"]:
@@ -431,8 +433,8 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def _unseen(scores: Tensor) -> bool:
-    """Whether values cannot be looked at now."""
+def unseen(scores: Tensor) -> bool:
+    """Whether values cannot be looked at now: the code is compiled, or a CUDA graph captured."""
     if torch.compiler.is_compiling():
         return True
     return scores.is_cuda and torch.cuda.is_current_stream_capturing()

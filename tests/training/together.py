@@ -28,6 +28,7 @@ VARIANTS = {
         "batching": "query",
         "epochs": 1,
     },
+    "members, averaged": {"model": "tabm(hidden=[8], members=3)", "average": 0.8},
     "by documents": {"model": "mlp(hidden=[8])", "batching": "documents", "documents": 60},
 }
 

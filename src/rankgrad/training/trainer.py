@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rankgrad.lists import Lists, Randomness
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
 from rankgrad.training import processes
+from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.optimisers import learning_rates, optimizers
@@ -268,6 +270,9 @@ class Trainer:
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
         self.module, self.stepper = fabric.setup(self.ranker.network, self.optimizer)
+        self.average = (
+            None if settings.average is None else Average(self.ranker.network, settings.average)
+        )
         self.train, self.vali = self._batches(job.train), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
@@ -375,6 +380,8 @@ class Trainer:
             self.stepper.step()
             self.stepper.zero_grad()
             self.counted = torch.zeros_like(self.counted)
+            if self.average is not None:
+                self.average.update()
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
@@ -402,12 +409,10 @@ class Trainer:
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
             return none.double(), none.new_zeros((), dtype=torch.float64)
-        lists = Lists.of(
-            scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
-        )
-        values, defined = self.loss.values(lists)
+        members = self.ranker.members
+        values, defined = self.loss.values(_lists(scores, batch, members))
         total = torch.where(defined, values, 0.0).double().sum()
-        return total, defined.double().sum()
+        return total / members, defined.double().sum() / members
 
     def _finish_epoch(self, progress: Progress) -> None:
         position = self.position
@@ -422,9 +427,11 @@ class Trainer:
                 "learning_rate, or set clip"
             )
         if self.vali is not None:
-            line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
+            with self._averaged():
+                line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
         for name, batches in self.others.items():
-            found = validate(self.ranker.network, batches, self.metrics, self.fabric)
+            with self._averaged():
+                found = validate(self.ranker.network, batches, self.metrics, self.fabric)
             line |= {f"{name} {metric}": value for metric, value in found.items()}
         position.epoch, position.step, position.loss, position.lists = (
             position.epoch + 1,
@@ -439,11 +446,16 @@ class Trainer:
         if improved:
             position.best_epoch = position.epoch
             position.best_value = line.get(self.settings.metric)
-            self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
+            with self._averaged():
+                self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
         self._save(best=improved, line=line)
         progress.end(line)
         if self.job.on_epoch is not None and self.rank == 0:
             self.job.on_epoch(dict(line))
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """The network as it is validated and kept."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def _improved(self, line: Mapping[str, float]) -> bool:
         """Whether this is the best epoch so far; without validation data, the last one is."""
@@ -466,7 +478,8 @@ class Trainer:
         if self.folder is None:
             return
         if best:
-            self.folder.save_best(self.ranker)
+            with self._averaged():
+                self.folder.save_best(self.ranker)
         if line is not None:
             self.folder.log(line)
         self.position.seconds = self._seconds()
@@ -480,6 +493,8 @@ class Trainer:
             for name, value in values.items()
             if value is not None
         }
+        if self.average is not None:
+            state |= {f"average.0.{name}": value for name, value in self.average.state().items()}
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
@@ -512,6 +527,9 @@ class Trainer:
             kind, number, name = key.split(".", 2)
             if kind == "optimizer":
                 state.setdefault(int(number), {})[name] = tensor
+        if self.average is not None:
+            other = checkpoint.other.items()
+            self.average.restore({k.removeprefix("average.0."): v for k, v in other})
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         for name, generator in self._generators().items():
@@ -537,6 +555,20 @@ class Trainer:
 
     def _seconds(self) -> float:
         return self.resumed_at + time.perf_counter() - self.began
+
+
+def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
+    """The lists of a batch as scored by each member, member after member."""
+    offsets = batch.offsets
+    if members > 1 and offsets is not None:
+        starts = torch.arange(members)[:, None] * offsets[-1] + offsets[:-1]
+        offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
+    labels, mask, weights = (
+        None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
+        for values in (batch.labels, batch.mask, batch.weights)
+    )
+    scores = scores.reshape(-1, *batch.labels.shape[1:])
+    return Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
 
 
 def _seed(*numbers: int) -> int:

@@ -51,13 +51,17 @@ def validate(
 
 
 def score(network: nn.Module, batch: Batch) -> Tensor:
-    """The scores of a batch, in the layout of its labels."""
+    """The scores of a batch, in the layout of its labels; in training, of each member of many."""
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
-    if scores.shape != batch.labels.shape:
+    expected = batch.labels.shape
+    members = getattr(network, "members", 1) if network.training else 1
+    if members > 1:
+        expected = torch.Size([members, *expected])
+    if scores.shape != expected:
         raise ValueError(
             f"the network gives scores of shape {tuple(scores.shape)} for features "
-            f"{tuple(batch.features.shape)}: they must be {tuple(batch.labels.shape)}"
+            f"{tuple(batch.features.shape)}: they must be {tuple(expected)}"
         )
     return scores
 

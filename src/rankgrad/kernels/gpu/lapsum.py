@@ -151,7 +151,7 @@ def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.con
     return begin, begin // chunk + place, slot, inside, real, score, grad
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["many"])
 def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
     back: tl.constexpr, chunk: tl.constexpr,
@@ -178,7 +178,7 @@ def _chunks(
         tl.store(mine + 5 * many, low)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
     back: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,

@@ -167,7 +167,7 @@ def _row(
     return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["k"])
 def _list(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
     persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
@@ -244,7 +244,7 @@ def _least(lowest, place, splits: tl.constexpr, wide: tl.constexpr):
     return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
 
 
-@triton.jit(do_not_specialize=["row"])
+@triton.jit(do_not_specialize=["k", "row", "lists", "slots"])
 def _sweep(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
     persistence, k, lowest, partial, state, row, lists, slots, metric: tl.constexpr,
@@ -323,7 +323,7 @@ def _sweep(
     return
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots"])
 def _add_slopes(
     scores, mask, defined, offsets, lowest, state, slots,
     masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
@@ -344,7 +344,7 @@ def _add_slopes(
     tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots", "k"])
 def _finish(
     scores, mask, scales, lengths, defined, offsets, values, slopes, lowest, state, slots, alpha, k,
     metric: tl.constexpr, masked: tl.constexpr,
