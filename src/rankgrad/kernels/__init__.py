@@ -85,7 +85,7 @@ def _installed(package: str) -> bool:
 @functools.cache
 def _written(name: str, room: str) -> bool:
     """Whether there is a twin of the operation."""
-    tables: dict[str, Any] = {**ops.LOSSES, **ops.RANKS}
+    tables: dict[str, Any] = {**ops.LOSSES, **ops.RANKS, **ops.MEANS}
     module = f"rankgrad.kernels.{room}.{tables[name][0]}"
     if importlib.util.find_spec(module) is None:
         return False

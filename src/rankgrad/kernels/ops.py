@@ -78,6 +78,9 @@ RANKS = {
     ),
 }
 
+#: The mean over lists, where it is several launches otherwise. In which module its twin stands.
+MEANS = {"mean": ("mean",)}
+
 _library = torch.library.Library("rankgrad", "DEF")
 
 
@@ -135,6 +138,28 @@ class _Direct(torch.autograd.Function):
             slopes, offsets = ctx.saved_tensors
             spread = _twins["spread", slopes.device.type](grad, slopes, offsets, ctx.longest)
         return (None, spread, *[None] * (ctx.inputs - 1))
+
+
+def mean(values: Tensor, defined: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean over the lists on which a loss is defined, weighted if there are weights."""
+    found: Tensor = _Mean.apply(values, defined, weights)
+    return found
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, defined: Tensor, weights: Tensor | None) -> Tensor:
+        total, shares = _mean_twin(values, defined, weights)
+        ctx.save_for_backward(shares)
+        found: Tensor = total
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad * ctx.saved_tensors[0], None, None
+
+
+_mean_twin = _Twin("mean", "mean", "gpu")
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

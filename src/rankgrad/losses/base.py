@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from rankgrad import kernels
 from rankgrad.lists import REDUCTIONS, Lists, Reduction, check_choice, check_cutoff, reduce
 from rankgrad.sorting import Schedule
 from rankgrad.specs import Registry, Spec, spec_of
@@ -61,6 +62,9 @@ class Loss(nn.Module):
         if not lists.finite and not torch.compiler.is_compiling():
             _check_finite(lists)
         values, defined = self.values(lists)
+        compiling = torch.compiler.is_compiling()
+        if self.reduction == "mean" and not compiling and kernels.ready("mean", values):
+            return kernels.ops.mean(values, defined, lists.list_weights)
         return reduce(values, defined, lists, self.reduction)
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
