@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.prepare import COLUMNS, COUNTED, ROWS, load_real, presence, sign_bit
+from rankgrad.kernels.gpu.prepare import COUNTED, ROWS, load_real, presence, sign_bit, tile
 
 _SPAN = 1024
 _CHUNK = 4096
@@ -38,9 +38,10 @@ def listmle(
     draw, drawn = presence(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
+        columns, warps, _ = tile(longest)
         _order[(lists, max(1, triton.cdiv(longest, ROWS)))](
-            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, COLUMNS,
-            num_warps=4,
+            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, columns,
+            num_warps=warps,
         )  # fmt: skip
     else:
         keys = torch.empty(lists, longest, dtype=torch.int64, device=scores.device)
