@@ -80,3 +80,12 @@ def test_noise_follows_the_items_not_the_padding():
     one, other = Randomness(3).exponential(tight, 2), Randomness(3).exponential(loose, 2)
     assert torch.equal(one[:, tight], other[:, loose])
     assert (one[:, ~tight] == 1).all()
+
+
+def test_scores_stay_attached_whoever_asks_first():
+    scores = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    lists = Lists.of(scores, torch.ones(3), offsets=[0, 1, 3])
+    with torch.no_grad():
+        assert lists.scores.sum() == 6
+    lists.scores.sum().backward()
+    assert scores.grad.tolist() == [1, 1, 1]

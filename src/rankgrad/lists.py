@@ -135,8 +135,9 @@ class Lists:
 
     @cached_property
     def scores(self) -> Float[Tensor, "b n"]:
-        """The scores, 0 on padding."""
-        return self._pad(self.slots.scores)
+        """The scores, 0 on padding; attached to the caller's whoever asks for them first."""
+        with torch.enable_grad():
+            return self._pad(self.slots.scores)
 
     @cached_property
     def labels(self) -> Float[Tensor, "b n"]:
