@@ -36,7 +36,7 @@ from rankgrad.training.validation import score, validate
 OnEpoch = Callable[[dict[str, float]], None]
 
 _VALUES = 1 << 22  # values of features checked at a time
-_DELAY = 16  # steps until GPUs hear of each other who was asked to stop
+_DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ class Trainer:
         GPUs hear of it some steps later, all of them at the same one, so that none has to wait.
         """
         self.asking.append(Arriving(asking))
-        if asking.is_cuda and len(self.asking) <= _DELAY:
+        if len(self.asking) <= _DELAY.get(asking.device.type, 0):
             return False
         return self.asking.popleft().numbers()[0] > 0
 
