@@ -140,6 +140,11 @@ def test_a_list_longer_than_the_budget_is_a_batch_by_itself():
     assert sorted(len(batch) for batch in batches.epoch(0)) == [1, 2]
 
 
+def test_evaluation_has_no_more_lists_at_a_time_than_a_gpu_runs():
+    batches = Batches(make([1] * 70_000))
+    assert [len(batch) for batch in batches.evaluation(1 << 20)] == [65_535, 4_465]
+
+
 def test_evaluation_has_every_list_once_over_all_ranks():
     batches = Batches(make(LENGTHS))
     seen = [

@@ -35,6 +35,7 @@ BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
 _AHEAD = 2  # batches that are read ahead
+_LISTS = (1 << 16) - 1  # of like length in a batch: more than GPUs run attention over at a time
 _ORDER, _ITEMS = 0, 1  # what a stream of random numbers is for
 
 
@@ -325,8 +326,9 @@ def _like_lengths(
             documents,
             key=lambda end: (end - start) * int(sizes[end - 1]),
         )
-        batches.append(order[start : start + max(1, fit)])
-        start += max(1, fit)
+        fit = max(1, min(fit, _LISTS))
+        batches.append(order[start : start + fit])
+        start += fit
     return batches
 
 
