@@ -101,3 +101,34 @@ def test_scores_first_seen_without_gradients_have_them(offsets):
     with torch.no_grad():
         lists.scores.sum()
     assert lists.scores.requires_grad
+
+
+def test_scores_stay_attached_whoever_asks_first():
+    scores = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    lists = Lists.of(scores, torch.ones(3), offsets=[0, 1, 3])
+    with torch.no_grad():
+        assert lists.scores.sum() == 6
+    lists.scores.sum().backward()
+    assert scores.grad.tolist() == [1, 1, 1]
+
+
+@given(lengths, st.integers(0, 1000), st.booleans())
+def test_trusted_lists_are_the_checked_ones(sizes, seed, weighted):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(sum(sizes), generator=generator)
+    weights = scores.abs() if weighted else None
+    offsets, longest = torch.tensor([0, *sizes]).cumsum(0), max(sizes, default=0)
+    flat = Lists.of(scores, scores.abs(), offsets=offsets, weights=weights)
+    rows = (flat.scores, flat.labels, flat.mask)
+    padded = Lists.of(*rows, weights=flat.item_weights)
+    for checked, trusted in (
+        (
+            flat,
+            Lists.trusted(scores, scores.abs(), offsets=offsets, longest=longest, weights=weights),
+        ),
+        (padded, Lists.trusted(*rows, weights=flat.item_weights)),
+    ):
+        assert (trusted.shape, trusted.flat) == (checked.shape, checked.flat)
+        for found, wanted in zip(trusted.slots, checked.slots, strict=True):
+            same = torch.equal(found, wanted) if torch.is_tensor(wanted) else found == wanted
+            assert same
