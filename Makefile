@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv/.peers
 
 .PHONY: demo test lint format bench clean
 
@@ -20,7 +21,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
+bench: $(PEERS)
 	$(BIN)/python benchmarks/run.py
 
 clean:
@@ -29,4 +30,12 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $@
+
+# Some ask for versions of PyTorch that are gone, so come without what they depend on; torchsort needs
+# a compiler. What does not install is left out of the benchmark.
+$(PEERS): $(READY) benchmarks/peers.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt jax sentence-transformers setuptools
+	$(BIN)/pip install --quiet --no-deps --requirement benchmarks/peers.txt
+	-$(BIN)/pip install --quiet --no-deps --no-build-isolation torchsort==0.1.10
 	touch $@

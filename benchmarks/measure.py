@@ -20,6 +20,8 @@ AT_LEAST = 3  # repetitions, however slow
 class Step(Protocol):
     """A forward and backward pass on inputs that are already on the device."""
 
+    capturable: bool  # as a CUDA graph: it never waits for the device inside
+
     def run(self) -> None:
         """Start one, without waiting for it."""
 
@@ -32,15 +34,12 @@ class Step(Protocol):
     def gradient(self) -> Tensor:
         """The gradient of the last run, on the CPU in float64."""
 
-    def device_times(self, repeats: int, seconds: float) -> tuple[str, list[float]] | None:
-        """How they were measured, and milliseconds on the device; None on CPUs."""
-
     def peak_mib(self) -> float:
         """Memory at the peak of a run above the inputs, outputs included."""
 
 
 class TorchStep:
-    """A step in PyTorch; ``capturable`` when it never waits for the device inside."""
+    """A step in PyTorch."""
 
     def __init__(
         self, loss: Loss, scores: Tensor, labels: Tensor, *, capturable: bool = False
@@ -66,13 +65,6 @@ class TorchStep:
         assert self.scores.grad is not None
         return self.scores.grad.double().cpu()
 
-    def device_times(self, repeats: int, seconds: float) -> tuple[str, list[float]] | None:
-        if not self.cuda:
-            return None
-        if self.capturable:
-            return "graph", graph_times(self.run, repeats, seconds)
-        return "kernels", kernel_times(self, min(repeats, 5), seconds)
-
     def peak_mib(self) -> float:
         self.scores.grad = None
         if not self.cuda:
@@ -88,11 +80,12 @@ class TorchStep:
 class JaxStep:
     """A step in JAX, compiled for the inputs' shape."""
 
+    capturable = False
+
     def __init__(self, loss: Callable[..., Any], scores: Tensor, labels: Tensor) -> None:
         import jax
 
-        self.cuda = scores.device.type == "cuda"
-        device = jax.devices("gpu" if self.cuda else "cpu")[0]
+        device = jax.devices("gpu" if scores.device.type == "cuda" else "cpu")[0]
         self.inputs = [
             jax.device_put(x.detach().float().cpu().numpy(), device) for x in (scores, labels)
         ]
@@ -112,22 +105,6 @@ class JaxStep:
         import numpy as np
 
         return torch.from_numpy(np.array(self.last[1])).double()
-
-    def device_times(self, repeats: int, seconds: float) -> tuple[str, list[float]] | None:
-        if not self.cuda:
-            return None
-        times = kernel_times(self, min(repeats, 5), seconds)
-        if min(times) > 0:
-            return "kernels", times
-        return "queued calls", repeated(lambda: self._queued(20), 5, seconds)
-
-    def _queued(self, calls: int) -> float:
-        """Milliseconds of a call among many that do not wait for each other."""
-        start = time.perf_counter()
-        for _ in range(calls):
-            self.run()
-        self.wait()
-        return 1e3 * (time.perf_counter() - start) / calls
 
     def peak_mib(self) -> float:
         needs = self.compiled.memory_analysis()
@@ -162,6 +139,16 @@ def repeated(once: Callable[[], float], repeats: int, seconds: float) -> list[fl
             break
         times.append(once())
     return times
+
+
+def device_times(step: Step, repeats: int, seconds: float) -> tuple[str, list[float]]:
+    """How they were measured, and milliseconds on the GPU."""
+    if step.capturable:
+        return "graph", graph_times(step.run, repeats, seconds)
+    times = kernel_times(step, min(repeats, 5), seconds)
+    if min(times) > 0:
+        return "kernels", times
+    return "queued calls", repeated(lambda: queued(step, 20), 5, seconds)  # no profiler there
 
 
 def graph_times(run: Callable[[], None], repeats: int, seconds: float) -> list[float]:
@@ -200,6 +187,15 @@ def kernel_times(step: Step, repeats: int, seconds: float) -> list[float]:
 
     once()  # the first one starts the profiler
     return repeated(once, repeats, seconds)
+
+
+def queued(step: Step, calls: int) -> float:
+    """Milliseconds of a step among many that do not wait for each other."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        step.run()
+    step.wait()
+    return 1e3 * (time.perf_counter() - start) / calls
 
 
 def cpu_peak_bytes(run: Callable[[], None]) -> int:

@@ -36,7 +36,16 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 import peers
 import plot
 import torch
-from measure import Step, TorchStep, cosine, latencies, repeated, spread, timed
+from measure import (
+    Step,
+    TorchStep,
+    cosine,
+    device_times,
+    latencies,
+    repeated,
+    spread,
+    timed,
+)
 from torch import Tensor
 
 import rankgrad
@@ -100,6 +109,26 @@ def errors(name: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
     return {"value": abs(ours.value() / exact.value() - 1), "gradient": apart.item()}
 
 
+class Nothing(torch.autograd.Function):
+    """The cheapest loss there can be."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        ctx.save_for_backward(scores)
+        return scores.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.empty_like(ctx.saved_tensors[0])
+
+
+def floor(device: str) -> dict[str, Any]:
+    """Call latency of a loss that computes nothing."""
+    step = TorchStep(lambda scores, _: Nothing.apply(scores), *inputs(64, 240, device))
+    step.run()
+    return spread(repeated(lambda: timed(step), 100, 0.5))
+
+
 class Benchmark:
     """What is measured, how long it may take, and what was found."""
 
@@ -109,6 +138,7 @@ class Benchmark:
         self.seconds: float = arguments.seconds
         self.out: Path | None = arguments.out
         self.end = time.monotonic() + arguments.within
+        self.waiting: list[tuple[Row, Step]] = []
         self.tables, versions, self.absent = peers.load(arguments.peers, self.device)
         self.found: dict[str, Any] = {
             "machine": machine(self.device),
@@ -123,6 +153,8 @@ class Benchmark:
             },
             "kernels": kernels.mode(),
             "load": os.getloadavg(),
+            "floor_ms": floor(self.device),
+            "tests": arguments.tests,
             "absent": self.absent,
             "rows": [],
             "sweep": [],
@@ -198,13 +230,31 @@ class Benchmark:
         elif ours is not None and row["loss"] not in RANDOM:
             row["cosine"] = cosine(step.gradient(), ours.gradient())
         row["peak_mib"] = step.peak_mib()
-        device = step.device_times(self.repeats, self.seconds)
-        if device is not None:
-            by, times = device
-            row["device_ms"] = spread(times) | {"by": by}
+        if self.device == "cuda" and step.capturable:
+            self.time_device(row, step)
+        elif self.device == "cuda":
+            self.waiting.append((row, step))
+
+    def time_device(self, row: Row, step: Step) -> None:
+        by, times = device_times(step, self.repeats, self.seconds)
+        row["device_ms"] = spread(times) | {"by": by}
+
+    def time_waiting(self) -> None:
+        """Device times by the profiler, last of all, since it may slow what comes after it."""
+        for row, step in self.waiting:
+            try:
+                self.time_device(row, step)
+            except Exception as error:
+                row["note"] = f"{type(error).__name__}: {error}"[:300]
+            self.show(row)
+        self.waiting.clear()
 
     def keep(self, row: Row) -> None:
         self.found["rows"].append(row)
+        self.show(row)
+
+    def show(self, row: Row) -> None:
+        """With its ratio to ours."""
         first = next(
             (
                 r
@@ -248,13 +298,13 @@ class Benchmark:
         step = self.step(who, name, *inputs(1, n, self.device))
         step.run()
         step.wait()
-        seconds = self.seconds / 3
-        by, times = step.device_times(self.repeats, seconds) or (
-            "calls",
-            repeated(lambda: timed(step), self.repeats, seconds),
-        )
-        row = {"loss": name, "who": who, "items": n, "ms": spread(times) | {"by": by}}
-        return row | {"peak_mib": step.peak_mib()}
+        peak, seconds = step.peak_mib(), self.seconds / 3
+        if self.device == "cuda":
+            by, times = device_times(step, self.repeats, seconds)
+        else:
+            by, times = "calls", repeated(lambda: timed(step), self.repeats, seconds)
+        ms = spread(times) | {"by": by}
+        return {"loss": name, "who": who, "items": n, "ms": ms, "peak_mib": peak}
 
     def fits(self, mib: float, growth: float) -> bool:
         """Whether the next point would, if memory grows with the square of the length."""
@@ -317,6 +367,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--within", type=float, default=1e9, help="seconds; then no more peers")
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--eager", action="store_true", help="ours without the fused operations")
+    parser.add_argument("--tests", metavar="TEXT", help="how the tests went, noted in the JSON")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--plot", type=Path, help="draw the sweep as SVG")
     arguments = parser.parse_args()
@@ -349,9 +400,16 @@ def main() -> None:
     for name in arguments.losses:
         for b, n in shapes(name, arguments.shapes):
             benchmark.compare(name, b, n)
-    for who, name in SWEPT:
-        if name in arguments.sweep and (who == OURS or name in benchmark.tables.get(who, {})):
-            benchmark.sweep(who, name)
+    swept = [
+        (who, name)
+        for who, name in SWEPT
+        if name in arguments.sweep and (who == OURS or name in benchmark.tables.get(who, {}))
+    ]
+    for who, name in (pair for pair in swept if pair[0] == OURS):
+        benchmark.sweep(who, name)
+    benchmark.time_waiting()
+    for who, name in (pair for pair in swept if pair[0] != OURS):
+        benchmark.sweep(who, name)
     if arguments.plot and benchmark.found["sweep"]:
         arguments.plot.write_text(plot.draw(benchmark.found))
 
