@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import (
     EXPONENTIAL,
     LINEAR,
@@ -163,6 +164,7 @@ def _stand_tile(
     return ahead, better
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _stand(
     scores, labels, mask, weights, offsets, ranked, origin, parts, table, slots_in_all, k,
@@ -436,6 +438,7 @@ def _pair_tile(
     return force, total
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _sum_pairs(
     ranked, offsets, parts, table, sums, slots_in_all, k, sigma, steepness, mu,
@@ -521,6 +524,7 @@ def _sum_pairs(
     tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all"])
 def _share(
     ranked, origin, mask, offsets, parts, sums, values, slopes, defined, slots_in_all,

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import (
     IDEAL,
     ROWS,
@@ -263,6 +264,7 @@ def _rank_tile(
     return above, ahead, items
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _rank(
     scores, labels, mask, weights, offsets, steepness, out, parts, earned,
@@ -344,6 +346,7 @@ def _rank(
         tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["k", "blocks"])
 def _pull(
     scores, mask, offsets, steepness, pulls, slopes, parts, earned, values, defined,
@@ -406,6 +409,7 @@ def _sum_of(terms, at_list, blocks, WIDTH: tl.constexpr):
     return tl.sum(total, 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _earn(
     ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
@@ -427,6 +431,7 @@ def _earn(
     tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * worth, 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks"])
 def _total(
     earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
