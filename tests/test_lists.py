@@ -103,15 +103,6 @@ def test_scores_first_seen_without_gradients_have_them(offsets):
     assert lists.scores.requires_grad
 
 
-def test_scores_stay_attached_whoever_asks_first():
-    scores = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
-    lists = Lists.of(scores, torch.ones(3), offsets=[0, 1, 3])
-    with torch.no_grad():
-        assert lists.scores.sum() == 6
-    lists.scores.sum().backward()
-    assert scores.grad.tolist() == [1, 1, 1]
-
-
 @given(lengths, st.integers(0, 1000), st.booleans())
 def test_trusted_lists_are_the_checked_ones(sizes, seed, weighted):
     generator = torch.Generator().manual_seed(seed)

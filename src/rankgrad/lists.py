@@ -478,7 +478,7 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
 
 
 def unseen(tensor: Tensor) -> bool:
-    """Whether values cannot be looked at now: the code is compiled, or a CUDA graph captured."""
+    """Whether values cannot be looked at now: compiled code, a captured CUDA graph, no values."""
     if torch.compiler.is_compiling() or tensor.is_meta:
         return True
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -121,7 +121,7 @@ def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
         values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
         return values, defined
-    found: tuple[Tensor, Tensor] = _Direct.apply(name, *arguments)
+    found: tuple[Tensor, Tensor] = _Direct.apply(arguments[0], name, arguments[1:])
     return found
 
 
@@ -135,51 +135,57 @@ def reduced(name: str, mean: bool, list_weights: Tensor | None, *arguments: Any)
         values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
         result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
         return result
-    result = _Reduced.apply(name, mean, list_weights, *arguments)
+    result = _Reduced.apply(arguments[0], name, mean, list_weights, arguments[1:])
     return result
 
 
+# Below, the scores alone stand among the arguments of `apply`, which looks at each of them.
 class _Direct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
-        with _on(arguments[0]):
-            values, slopes, defined = _twin(name, arguments[0])(*arguments)
-        ctx.save_for_backward(slopes, arguments[4])
-        ctx.longest, ctx.inputs = arguments[5], len(arguments)
+    def forward(
+        ctx: Any, scores: Tensor, name: str, others: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor]:
+        with _on(scores):
+            values, slopes, defined = _twin(name, scores)(scores, *others)
+        ctx.save_for_backward(slopes, others[3])
+        ctx.longest = others[4]
         ctx.mark_non_differentiable(defined)
         ctx.set_materialize_grads(False)
         return values, defined
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-        spread = None
-        if grad is not None:
-            _only_once()
-            slopes, offsets = ctx.saved_tensors
-            spread = _twin("spread", slopes)(grad, slopes, offsets, ctx.longest)
-        return (None, spread, *[None] * (ctx.inputs - 1))
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None, None]:
+        if grad is None:
+            return None, None, None
+        _only_once()
+        slopes, offsets = ctx.saved_tensors
+        return _twin("spread", slopes)(grad, slopes, offsets, ctx.longest), None, None
 
 
 class _Reduced(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, name: str, mean: bool, list_weights: Tensor | None, *arguments: Any
+        ctx: Any,
+        scores: Tensor,
+        name: str,
+        mean: bool,
+        list_weights: Tensor | None,
+        others: tuple[Any, ...],
     ) -> Tensor:
-        scores = arguments[0]
         with _on(scores):
-            values, slopes, defined = _twin(name, scores)(*arguments)
+            values, slopes, defined = _twin(name, scores)(scores, *others)
             result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
-        ctx.save_for_backward(slopes, arguments[4], shares)
-        ctx.longest, ctx.inputs = arguments[5], len(arguments)
+        ctx.save_for_backward(slopes, others[3], shares)
+        ctx.longest = others[4]
         found: Tensor = result
         return found
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         _only_once()
         slopes, offsets, shares = ctx.saved_tensors
         spread = _twin("spread", slopes)(grad, slopes, offsets, ctx.longest, shares)
-        return (None, None, None, spread, *[None] * (ctx.inputs - 1))
+        return spread, None, None, None, None
 
 
 def sound(scores: Tensor, *others: Tensor | None) -> bool:

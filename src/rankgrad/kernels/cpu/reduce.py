@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,11 +11,12 @@ def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum or mean over the lists that are defined, and the share of each in it."""
-    shares = defined.to(torch.float64)
+    each = values.detach().numpy()
+    shares = defined.numpy().astype(np.float64)
     if list_weights is not None:
-        shares = shares * list_weights
+        shares *= list_weights.detach().numpy()
     if mean:
         total = shares.sum()
-        shares = shares / torch.where(total > 0, total, 1.0)
-    counting = torch.where(shares != 0, values, 0.0)
-    return (counting.double() @ shares).to(values.dtype), shares.to(values.dtype)
+        shares /= total if total > 0 else 1.0
+    result = np.where(shares != 0, each, 0.0).astype(np.float64) @ shares
+    return values.new_tensor(result), torch.from_numpy(shares.astype(each.dtype))
