@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv/.peers
 
 .PHONY: demo test lint format bench clean
 
@@ -20,8 +21,8 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
-	$(BIN)/python benchmarks/losses.py
+bench: $(PEERS)
+	$(BIN)/python benchmarks/run.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -29,4 +30,12 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $@
+
+# Some ask for versions of PyTorch that are gone, so come without what they depend on; torchsort needs
+# a compiler. What does not install is left out of the benchmark.
+$(PEERS): $(READY) benchmarks/peers.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt jax sentence-transformers setuptools
+	$(BIN)/pip install --quiet --no-deps --requirement benchmarks/peers.txt
+	-$(BIN)/pip install --quiet --no-deps --no-build-isolation torchsort==0.1.10
 	touch $@

@@ -1,7 +1,7 @@
 """The losses as one would write them at first: n × n tensors and autograd, no masks.
 
-What `losses.py` compares with. Relaxations go through the same metrics, so a difference is the
-relaxation's.
+One of the peers that `run.py` compares with. Relaxations go through the same metrics, so a
+difference is the relaxation's.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def fastsort(s: Tensor) -> Tensor:
     sums = F.pad(y.cumsum(-1), (1, 0))
     sizes = torch.arange(1, n + 1) - torch.arange(n)[:, None]
     means = (sums[:, None, 1:] - sums[:, :-1, None]) / sizes.clamp(min=1)
-    low = means.masked_fill(sizes < 1, float("inf")).flip(-1).cummin(-1).values.flip(-1)
-    v = low.masked_fill(sizes < 1, float("-inf")).cummax(-2).values.diagonal(dim1=-2, dim2=-1)
+    high = means.masked_fill(sizes < 1, float("-inf")).flip(-1).cummax(-1).values.flip(-1)
+    v = high.masked_fill(sizes < 1, float("inf")).cummin(-2).values.diagonal(dim1=-2, dim2=-1)
     return torch.zeros_like(s).scatter(-1, order, z - v)
 
 

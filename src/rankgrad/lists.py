@@ -129,6 +129,29 @@ class Lists:
         slots = _padded_slots(scores, labels, mask, item_weights)
         return cls(slots, None, (len(scores),), finite=True)
 
+    @classmethod
+    def trusted(
+        cls,
+        scores: Float[Tensor, "*items"],
+        labels: Float[Tensor, "*items"],
+        mask: Bool[Tensor, "b n"] | None = None,
+        *,
+        offsets: Int[Tensor, " c"] | None = None,
+        longest: int = 0,
+        weights: Float[Tensor, "*items"] | None = None,
+    ) -> Lists:
+        """:meth:`of` for what is known to be right: nothing is looked at, so nothing waited for.
+
+        All tensors are on one device. With offsets, ``longest`` is the longest list's length.
+        """
+        scores = as_scores(scores)
+        labels, weights = labels.to(scores), None if weights is None else weights.to(scores)
+        if offsets is None:
+            slots = _padded_slots(scores, labels, mask, weights)
+            return cls(slots, None, tuple(scores.shape[:-1]) or (1,))
+        slots = _slots(scores, labels, None, weights, offsets, longest)
+        return cls(slots, None, (len(offsets) - 1,), flat=True)
+
     @property
     def mask(self) -> Bool[Tensor, "b n"]:
         """True on real items."""
@@ -140,7 +163,9 @@ class Lists:
     def scores(self) -> Float[Tensor, "b n"]:
         """The scores, 0 on padding."""
         if "scores" not in self._made:
-            self._made["scores"] = self._pad(self.slots.scores)
+            # Kept for all who ask, so attached to the graph even if the first needs none.
+            with torch.enable_grad():
+                self._made["scores"] = self._pad(self.slots.scores)
         return self._made["scores"]
 
     @property

@@ -41,13 +41,13 @@ def through(slots, metric, alpha=1.0, beta=1.0, relaxation="sigmoid"):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_metrics(metric, masked):
-    slots = Slots.drawn([9, 1, 0, 2, 40, 3], masked=masked, weighted=masked)
+    slots = Slots.drawn([9, 1, 0, 2, 20], masked=masked, weighted=masked)
     check(slots, *through(slots, metric, alpha=1.5, beta=0.8))
 
 
 @pytest.mark.parametrize("metric", ["ndcg", "ndcg@3", "precision@3", "rbp@5", "arp@3"])
 def test_metrics_through_lapsum(metric):
-    slots = Slots.drawn([9, 1, 0, 2, 40, 3], masked=True, weighted=True)
+    slots = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True)
     check(slots, *through(slots, metric, alpha=1.5, beta=0.8, relaxation="lapsum"))
 
 
@@ -57,8 +57,11 @@ def test_any_range_of_scores(spread):
     check(slots, *through(slots, "ndcg", alpha=0.7))
 
 
-def test_more_blocks_than_one():
-    slots = Slots.drawn([150, 270])
+@pytest.mark.parametrize(("longest", "n"), [(110, 110), (4000, 270)])
+def test_tiles(longest, n, monkeypatch):
+    shape = ranks.tile(longest)
+    monkeypatch.setattr(ranks, "tile", lambda longest: shape)
+    slots = Slots.drawn([n])
     check(slots, *through(slots, "ndcg@3"))
 
 

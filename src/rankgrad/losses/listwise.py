@@ -151,7 +151,7 @@ class ListAP(ListwiseLoss):
         self.threshold = threshold
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        centres = torch.arange(self.bins - 1, -1, -1).to(lists.scores)
+        centres = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
         places = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
         member = (1 - (places - centres).abs()).clamp(min=0.0) * lists.mask[:, :, None]
         relevance = (lists.labels >= self.threshold) * lists.mask

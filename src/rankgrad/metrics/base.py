@@ -70,7 +70,7 @@ class Ranked:
     @property
     def ranks(self) -> Float[Tensor, " n"]:
         """1, 2, ..., n."""
-        return torch.arange(1, self.mask.shape[-1] + 1).to(self.labels)
+        return torch.arange(1, self.mask.shape[-1] + 1, device=self.mask.device).to(self.labels)
 
     def group_sums(self, values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """At each position, the sum of the values over its tie group."""

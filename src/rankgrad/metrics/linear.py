@@ -57,7 +57,7 @@ class LinearMetric(Metric):
         length = lists.lengths[:, None].to(gains.dtype)
         beyond = self._beyond(length)
         inside = self._within(lists.mask)[:, :k]
-        discount = self.discount(torch.arange(1, k + 1).to(gains)) - beyond
+        discount = self.discount(torch.arange(1, k + 1, device=gains.device).to(gains)) - beyond
         total = (at_rank * torch.where(inside, discount, 0.0)).sum(-1)
         return divide(total + beyond.squeeze(-1) * gains.sum(-1), self._norm(gains, lists.mask))
 

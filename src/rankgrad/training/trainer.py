@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,7 @@ from rankgrad.lists import Lists, Randomness
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
 from rankgrad.training import processes
+from rankgrad.training.arriving import Arriving
 from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.interrupts import Interrupts
@@ -36,6 +38,7 @@ from rankgrad.training.validation import score, validate
 OnEpoch = Callable[[dict[str, float]], None]
 
 _VALUES = 1 << 22  # values of features checked at a time
+_DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,7 @@ class Trainer:
         self.position = Position()
         self.best: dict[str, Tensor] = {}
         self.asked = False  # to stop, in any of the processes
+        self.asking: deque[Arriving] = deque()  # what the last steps say of that
         # Lists with a loss since the last step of the optimiser.
         self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
         torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
@@ -330,7 +334,7 @@ class Trainer:
         position, every = self.position, self.settings.accumulate
         steps = self.train.steps(position.epoch)
         totals = torch.tensor(
-            [position.loss, position.lists], dtype=torch.float64, device=self.fabric.device
+            [position.loss, position.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
         batches = self.train.epoch(
             position.epoch, rank=self.rank, ranks=self.ranks, start=position.step
@@ -342,26 +346,42 @@ class Trainer:
             whole = position.step == group[-1]
             sums = self._step(batch, steps, group, interrupts.asked)
             position.step += 1
-            totals += sums[:2]
-            progress.step(totals)
-            self.asked = bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+            totals += sums[:3]
+            progress.step(totals[:2])
+            self.asked = self._hear(sums[3:]) if self.ranks > 1 else interrupts.asked
             if self.asked and whole:
                 break
-        position.loss, position.lists = totals.tolist()
+        while self.asking:
+            self.asked |= self.asking.popleft().numbers()[0] > 0
+        position.loss, position.lists, diverged = totals.tolist()
+        if diverged:
+            raise self._diverged()
         return position.step == steps
 
-    def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
-        """One batch: the sum of its lists' losses, their number, and who asks to stop, over all.
+    def _hear(self, asking: Tensor) -> bool:
+        """Whether any process is asked to stop.
 
-        The batches of a group make one step of the optimiser, the one that a single batch of all
-        their lists would make.
+        GPUs hear of it some steps later, all of them at the same one, so that none has to wait.
+        """
+        self.asking.append(Arriving(asking))
+        if len(self.asking) <= _DELAY.get(asking.device.type, 0):
+            return False
+        return self.asking.popleft().numbers()[0] > 0
+
+    def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
+        """One batch, over all processes.
+
+        The sum of its lists' losses and their number, whether training diverged, and who asks to
+        stop. The batches of a group make one step of the optimiser, the one that a single batch of
+        all their lists would make. On a GPU nothing here waits for it.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
         whole, alone = self.position.step == group[-1], len(group) == 1
         mean = self.loss.reduction == "mean"
         with self.fabric.no_backward_sync(self.module, enabled=not whole):
-            total, count = self._loss(batch)
-            sums = torch.stack([total.detach(), count, count.new_tensor(float(interrupted))])
+            total, count, diverged = self._loss(batch)
+            asking = torch.full_like(count, float(interrupted))
+            sums = torch.stack([total.detach(), count, diverged, asking])
             if self.ranks > 1:
                 sums = self.fabric.all_reduce(sums, reduce_op="sum")
             # Gradients are averaged over the processes, but the loss is the mean over the lists of
@@ -398,21 +418,32 @@ class Trainer:
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of the lists of a batch, and on how many it is defined."""
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of the lists' losses, on how many it is defined, and whether training diverged.
+
+        The last is said at once on a CPU. A GPU is not waited for: it goes on, with zeros in place
+        of scores that no loss could take, to the end of the epoch.
+        """
         scores = score(self.module, batch)
-        if not bool(scores.isfinite().all()):
-            raise ValueError(
-                f"training diverged in epoch {self.position.epoch + 1}: the network gives scores "
-                "that are not finite. Lower learning_rate, or set clip"
-            )
+        finite = scores.isfinite()
+        diverged = (~finite.all()).double()
+        if scores.is_cuda:
+            scores = torch.where(finite, scores, 0.0)
+        elif diverged:
+            raise self._diverged()
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
-            return none.double(), none.new_zeros((), dtype=torch.float64)
+            return none.double(), none.new_zeros((), dtype=torch.float64), diverged
         members = self.ranker.members
         values, defined = self.loss.values(_lists(scores, batch, members))
         total = torch.where(defined, values, 0.0).double().sum()
-        return total / members, defined.double().sum() / members
+        return total / members, defined.double().sum() / members, diverged
+
+    def _diverged(self) -> ValueError:
+        return ValueError(
+            f"training diverged in epoch {self.position.epoch + 1}: the network gives scores that "
+            "are not finite. Lower learning_rate, or set clip"
+        )
 
     def _finish_epoch(self, progress: Progress) -> None:
         position = self.position
@@ -561,14 +592,18 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
     """The lists of a batch as scored by each member, member after member."""
     offsets = batch.offsets
     if members > 1 and offsets is not None:
-        starts = torch.arange(members)[:, None] * offsets[-1] + offsets[:-1]
+        total = len(batch.labels)
+        starts = torch.arange(members, device=offsets.device)[:, None] * total + offsets[:-1]
         offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
     labels, mask, weights = (
         None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
         for values in (batch.labels, batch.mask, batch.weights)
     )
+    assert labels is not None
     scores = scores.reshape(-1, *batch.labels.shape[1:])
-    return Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+    return Lists.trusted(
+        scores, labels, mask, offsets=offsets, longest=batch.longest, weights=weights
+    )
 
 
 def _seed(*numbers: int) -> int:

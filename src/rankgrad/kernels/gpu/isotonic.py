@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
+
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     """The blocks of the isotonic regression, each named by the place of its first item.
@@ -78,6 +80,7 @@ def _violates(
         return (left_a - right_a) * size_b < (left_b - right_b) * size_a
 
 
+@quick
 @triton.jit(do_not_specialize=["lists", "width"])
 def _pool(
     z, w, lengths, sums, ends, blocks, lists, width, entropic: tl.constexpr, lanes: tl.constexpr
@@ -179,6 +182,7 @@ def _segmented(a, starts_a, b, starts_b):
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
 
 
+@quick
 @triton.jit(do_not_specialize=["width"])
 def _add(values, blocks, sums, width, tile: tl.constexpr):
     """The sum over each block of a list, where the block starts."""

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.order import COUNTED, Sorted, sort_lists
 
@@ -93,6 +94,7 @@ def _pass(
     return result
 
 
+@quick
 @triton.jit
 def _pairs(
     scores, grads, mask, offsets, result, temperature,
@@ -151,6 +153,7 @@ def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.con
     return begin, begin // chunk + place, slot, inside, real, score, grad
 
 
+@quick
 @triton.jit(do_not_specialize=["many"])
 def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
@@ -178,6 +181,7 @@ def _chunks(
         tl.store(mine + 5 * many, low)
 
 
+@quick
 @triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.prepare import COLUMNS, COUNTED, ROWS, load_real, presence, sign_bit
+from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.prepare import COUNTED, ROWS, load_real, presence, sign_bit, tile
 
 _SPAN = 1024
 _CHUNK = 4096
@@ -38,9 +39,10 @@ def listmle(
     draw, drawn = presence(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
+        columns, warps, _ = tile(longest)
         _order[(lists, max(1, triton.cdiv(longest, ROWS)))](
-            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, COLUMNS,
-            num_warps=4,
+            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, columns,
+            num_warps=warps,
         )  # fmt: skip
     else:
         keys = torch.empty(lists, longest, dtype=torch.int64, device=scores.device)
@@ -85,6 +87,7 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
         return first
 
 
+@quick
 @triton.jit
 def _order(
     labels, mask, offsets, draw, order, slopes,
@@ -119,6 +122,7 @@ def _order(
         tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["longest"])
 def _lay_keys(
     labels, mask, offsets, draw, keys, slopes, longest,
@@ -159,6 +163,7 @@ def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.
     return item, tl.load(scores + item, mask=inside, other=-1e30), weight
 
 
+@quick
 @triton.jit(do_not_specialize=["longest", "slots_in_all"])
 def _likelihood(
     scores, mask, weights, offsets, order, tails, values, slopes, defined, longest, slots_in_all,

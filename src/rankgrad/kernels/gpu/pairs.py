@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import (
-    COLUMNS,
     EXPONENTIAL,
     LINEAR,
     ROWS,
@@ -25,6 +25,7 @@ from rankgrad.kernels.gpu.prepare import (
     load_real,
     presence,
     sign_bit,
+    tile,
 )
 
 KINDS = {
@@ -64,6 +65,7 @@ def pairs(
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
         return values, slopes, defined
+    columns, warps, width = tile(longest)
     blocks = max(1, triton.cdiv(longest, ROWS))
     grid = (lists, blocks)
     code = KINDS[kind]
@@ -78,16 +80,16 @@ def pairs(
     masked, weighted = mask is not None, weights is not None
     _stand[grid](
         scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, slots, k,
-        gains, code >= 2, masked, weighted, ROWS, COLUMNS, num_warps=4,
+        gains, code >= 2, masked, weighted, ROWS, columns, num_warps=warps,
     )  # fmt: skip
     _sum_pairs[grid](
-        ranked, offsets, parts, table, sums, slots, k, sigma, sigma * _LOG2E, mu,
+        ranked, offsets, parts, table, sums, slots, k, float(sigma), sigma * _LOG2E, float(mu),
         code, gains, cut, half and code == 0, cut == _INSIDE or (code == _LAMBDARANK and k > 0),
-        masked, weighted, ROWS, COLUMNS, num_warps=4,
+        masked, weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     _share[grid](
         ranked, origin, mask_, offsets, parts, sums, values, slopes, defined, slots,
-        code >= 2, masked, weighted, ROWS, COLUMNS, num_warps=4,
+        code >= 2, masked, weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -162,6 +164,7 @@ def _stand_tile(
     return ahead, better
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _stand(
     scores, labels, mask, weights, offsets, ranked, origin, parts, table, slots_in_all, k,
@@ -435,12 +438,13 @@ def _pair_tile(
     return force, total
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _sum_pairs(
     ranked, offsets, parts, table, sums, slots_in_all, k, sigma, steepness, mu,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
     REACH: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The forces on a block of items in their order, and its part of the sum over pairs.
 
@@ -451,7 +455,7 @@ def _sum_pairs(
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    length = _length(parts, at_list, slots, MASKED, 512)
+    length = _length(parts, at_list, slots, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     centre = tl.num_programs(1) * ROWS
@@ -514,17 +518,18 @@ def _sum_pairs(
         slope *= sigma
     to = ranked + 3 * slots_in_all.to(tl.int64) + start + row
     tl.store(to, slope, mask=row < length)
-    value = tl.sum(tl.sum(total, 1), 0)
+    value = tl.sum(tl.sum(total, 0), 0)
     if KIND != 1:
         value *= 0.6931471805599453
     tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all"])
 def _share(
     ranked, origin, mask, offsets, parts, sums, values, slopes, defined, slots_in_all,
     LAMBDA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Slopes where the items came from, those of items alike (score, label, weight) averaged."""
     at_list = tl.program_id(0)
@@ -532,7 +537,7 @@ def _share(
     blocks = tl.num_programs(1)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    ideal, length, high, low = _list_parts(parts, at_list, 512)
+    ideal, length, high, low = _list_parts(parts, at_list, WIDTH)
     there = high > low
     scale = tl.where(there, 1.0, 0.0)
     if LAMBDA:
@@ -582,9 +587,9 @@ def _share(
         padding = (row < slots) & (tl.load(mask + start + row, mask=row < slots, other=1) == 0)
         tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
     if block == 0:
-        terms = tl.zeros([128], tl.float32)
-        for left in range(0, blocks, 128):
-            at = left + tl.arange(0, 128)
+        terms = tl.zeros([WIDTH], tl.float32)
+        for left in range(0, blocks, WIDTH):
+            at = left + tl.arange(0, WIDTH)
             terms += tl.load(sums + at_list * blocks + at, mask=at < blocks, other=0.0)
         tl.store(values + at_list, tl.sum(terms, 0) * scale)
         tl.store(defined + at_list, there)

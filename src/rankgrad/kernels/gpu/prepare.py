@@ -19,8 +19,8 @@ EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
-#: Rows and columns of a tile of pairs: of four warps, each thread has 16 rows of one column.
-ROWS, COLUMNS = 16, 128
+#: Rows of a tile of pairs: each thread has them all, of one column.
+ROWS = 16
 COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
 _WHOLE = 256  # slots up to which one program does a whole list
 _SPAN = 4096  # sorted gains one program adds up
@@ -85,13 +85,21 @@ def prepare(
         _count[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
             gains, parts, scale, lengths, defined, kind, norm, mask is not None,
-            weights is not None, blocks == 1, rows, 16 if whole else COLUMNS,
+            weights is not None, blocks == 1, rows, 16 if whole else 128,
             num_warps=8 if rows > 64 else 4,
         )  # fmt: skip
         if blocks == 1:
             return gains, scale, lengths, defined
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
+
+
+def tile(longest: int) -> tuple[int, int, int]:
+    """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
+
+    Of short lists a warp takes the rows alone, as adding up over warps would cost more.
+    """
+    return (32, 1, 32) if longest <= 512 else (128, 4, 512)
 
 
 def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import (
-    COLUMNS,
     IDEAL,
     ROWS,
     gain_key,
@@ -26,6 +26,7 @@ from rankgrad.kernels.gpu.prepare import (
     presence,
     scale_of,
     sign_bit,
+    tile,
 )
 
 _SPAN = 1024
@@ -66,6 +67,7 @@ def through_ranks(
             scores, labels, mask, weights, offsets, longest, 1 / sharpness, beta, metric, k, gain,
             threshold, persistence,
         )  # fmt: skip
+    columns, warps, width = tile(longest)
     blocks = max(1, triton.cdiv(longest, ROWS))
     pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
@@ -74,13 +76,14 @@ def through_ranks(
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     _rank[(lists, blocks)](
         scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
-        k, threshold, beta, persistence, _curve(metric), gain_kind(metric, gain), norm == IDEAL,
-        k > 0, mask is not None, weights is not None, ROWS, COLUMNS, num_warps=4,
+        k, float(threshold), float(beta), float(persistence),
+        _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
+        weights is not None, ROWS, columns, num_warps=warps,
     )  # fmt: skip
     _pull[(lists, blocks)](
         scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, ROWS, COLUMNS, num_warps=4,
+        metric == "arp", True, mask is not None, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -93,11 +96,12 @@ def sigmoid_ranks(
     lists = offsets.shape[0] - 1
     if lists == 0:
         return ranks
+    columns, warps, _ = tile(longest)
     grid = (lists, max(1, triton.cdiv(longest, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, COLUMNS,
-        num_warps=4,
+        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, columns,
+        num_warps=warps,
     )  # fmt: skip
     return ranks
 
@@ -115,11 +119,12 @@ def sigmoid_ranks_vjp(
     lists = offsets.shape[0] - 1
     if lists == 0:
         return slopes
+    columns, warps, width = tile(longest)
     blocks = max(1, triton.cdiv(longest, ROWS))
     _pull[(lists, blocks)](
         scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
         scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
-        ROWS, COLUMNS, num_warps=4,
+        ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return slopes
 
@@ -259,6 +264,7 @@ def _rank_tile(
     return above, ahead, items
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _rank(
     scores, labels, mask, weights, offsets, steepness, out, parts, earned,
@@ -340,12 +346,13 @@ def _rank(
         tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["k", "blocks"])
 def _pull(
     scores, mask, offsets, steepness, pulls, slopes, parts, earned, values, defined,
     k, sharpness, blocks,
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The pull on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
     at_list = tl.program_id(0)
@@ -379,12 +386,12 @@ def _pull(
             total += (pulled[None, :] - pull[:, None]) * (small * over * over)
     slope = tl.sum(total, 1) * own * sharpness
     if LOSS:
-        ideal, gains, items, counting = list_sums(parts, at_list, blocks, 512)
+        ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
         scale = scale_of(ideal, gains, items, k, NORM)
         counts = (counting > 0) & (items > 1)
         slope = tl.where(counts, slope * scale, 0.0)
         if block == 0:
-            value = _sum_of(earned, at_list, blocks, 512) * scale
+            value = _sum_of(earned, at_list, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
             tl.store(values + at_list, tl.where(counts, value, 0.0))
@@ -402,6 +409,7 @@ def _sum_of(terms, at_list, blocks, WIDTH: tl.constexpr):
     return tl.sum(total, 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _earn(
     ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
@@ -423,6 +431,7 @@ def _earn(
     tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * worth, 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks"])
 def _total(
     earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr

@@ -25,6 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.order import COUNTED, sort_lists, tie_end, tie_start
 from rankgrad.kernels.gpu.prepare import (
@@ -212,6 +213,7 @@ def _gather(
     )  # fmt: skip
 
 
+@quick
 @triton.jit(do_not_specialize=["k", "slots"])
 def _count_pairs(
     scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, slots,
@@ -295,6 +297,7 @@ def _chunk_of(offsets, lengths, chunk: tl.constexpr):
     return place, begin, chunks, at, tl.load(lengths + place).to(tl.int64)
 
 
+@quick
 @triton.jit(do_not_specialize=["skip"])
 def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
     """The sums over the chunks of each list."""
@@ -317,6 +320,7 @@ def _around(chunks, first, mine, count):
     return tl.sum(before, 0), tl.sum(total, 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["slots", "steps"])
 def _place_sorted(
     ranked, order, gains, offsets, lengths, chunks, numbers, distances, slots, steps,
@@ -415,6 +419,7 @@ def _write_row(
         tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * size), mask=inside)
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
 def _rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
@@ -497,6 +502,7 @@ def _add_parts(
     return tl.sum(total, 1).to(tl.float32)
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
 def _finish_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
@@ -528,6 +534,7 @@ def _finish_rows(
         )  # fmt: skip
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many"])
 def _gather_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
@@ -607,6 +614,7 @@ def _gather_rows(
         tl.store(numbers + 5 * slots + slot, tied, mask=there)
 
 
+@quick
 @triton.jit(do_not_specialize=["slots"])
 def _through_pairs(
     numbers, distances, offsets, slopes, temperature, slots,
@@ -639,6 +647,7 @@ def _through_pairs(
     tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=inside)
 
 
+@quick
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
     """The sums over the items before each place of a list, its end included."""
@@ -653,6 +662,7 @@ def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr
             tl.store(prefix + begin + place + length, total)
 
 
+@quick
 @triton.jit(do_not_specialize=["slots", "steps"])
 def _through_sorted(
     numbers, prefix, order, offsets, lengths, slopes, temperature, slots, steps,

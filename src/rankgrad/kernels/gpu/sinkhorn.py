@@ -28,6 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
@@ -106,6 +107,7 @@ def _processors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@quick
 @triton.jit
 def _rank(
     scores, mask, gains, offsets, lengths, order, above, below, ranked, high, low, worth,
@@ -218,6 +220,7 @@ def _column_sums(
     return total
 
 
+@quick
 @triton.jit(do_not_specialize=["slots", "tiles", "stride", "iterations", "k"])
 def _scale(
     ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, turns, parts,
@@ -576,6 +579,7 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
     return step, running
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _finish(
     order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.prepare import prepare
 
@@ -167,6 +168,7 @@ def _row(
     return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _list(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
@@ -222,6 +224,7 @@ def _list(
     tl.store(values + place, as_loss(value, length, k, scale, metric))
 
 
+@quick
 @triton.jit
 def _lowest(
     scores, mask, offsets, lowest,
@@ -245,6 +248,7 @@ def _least(lowest, place, splits: tl.constexpr, wide: tl.constexpr):
     return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["k", "row", "lists", "slots"])
 def _sweep(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
@@ -324,6 +328,7 @@ def _sweep(
     return
 
 
+@quick
 @triton.jit(do_not_specialize=["slots"])
 def _add_slopes(
     scores, mask, defined, offsets, lowest, state, slots,
@@ -345,6 +350,7 @@ def _add_slopes(
     tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["slots", "k"])
 def _finish(
     scores, mask, scales, lengths, defined, offsets, values, slopes, lowest, state, slots, alpha, k,

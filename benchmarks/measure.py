@@ -1,0 +1,227 @@
+"""One forward and backward pass of a loss, ours or a peer's: its time, memory, value, gradient."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Spread = dict[str, Any]
+AT_LEAST = 3  # repetitions, however slow
+
+
+class Step(Protocol):
+    """A forward and backward pass on inputs that are already on the device."""
+
+    capturable: bool  # as a CUDA graph: it never waits for the device inside
+
+    def run(self) -> None:
+        """Start one, without waiting for it."""
+
+    def wait(self) -> None:
+        """Until the device has finished."""
+
+    def value(self) -> float:
+        """What the last run gave."""
+
+    def gradient(self) -> Tensor:
+        """The gradient of the last run, on the CPU in float64."""
+
+    def peak_mib(self) -> float:
+        """Memory at the peak of a run above the inputs, outputs included."""
+
+
+class TorchStep:
+    """A step in PyTorch."""
+
+    def __init__(
+        self, loss: Loss, scores: Tensor, labels: Tensor, *, capturable: bool = False
+    ) -> None:
+        self.loss, self.labels, self.capturable = loss, labels, capturable
+        self.scores = scores.detach().clone().requires_grad_()
+        self.cuda = scores.device.type == "cuda"
+
+    def run(self) -> None:
+        self.scores.grad = None
+        value = self.loss(self.scores, self.labels)
+        value.backward()
+        self.last = value.detach()
+
+    def wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def value(self) -> float:
+        return self.last.item()
+
+    def gradient(self) -> Tensor:
+        assert self.scores.grad is not None
+        return self.scores.grad.double().cpu()
+
+    def peak_mib(self) -> float:
+        self.scores.grad = None
+        if not self.cuda:
+            return cpu_peak_bytes(self.run) / 2**20
+        self.wait()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self.run()
+        self.wait()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+class JaxStep:
+    """A step in JAX, compiled for the inputs' shape."""
+
+    capturable = False
+
+    def __init__(self, loss: Callable[..., Any], scores: Tensor, labels: Tensor) -> None:
+        import jax
+
+        device = jax.devices("gpu" if scores.device.type == "cuda" else "cpu")[0]
+        self.inputs = [
+            jax.device_put(x.detach().float().cpu().numpy(), device) for x in (scores, labels)
+        ]
+        self.compiled = jax.jit(jax.value_and_grad(loss)).lower(*self.inputs).compile()
+
+    def run(self) -> None:
+        self.last = self.compiled(*self.inputs)
+
+    def wait(self) -> None:
+        for part in self.last:
+            part.block_until_ready()
+
+    def value(self) -> float:
+        return float(self.last[0])
+
+    def gradient(self) -> Tensor:
+        import numpy as np
+
+        return torch.from_numpy(np.array(self.last[1])).double()
+
+    def peak_mib(self) -> float:
+        needs = self.compiled.memory_analysis()
+        return (needs.temp_size_in_bytes + needs.output_size_in_bytes) / 2**20
+
+
+def timed(step: Step) -> float:
+    """Milliseconds of a step, waited for."""
+    step.wait()
+    start = time.perf_counter()
+    step.run()
+    step.wait()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def latencies(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each step, in turns, so that a busy machine slows all of them alike."""
+    times: dict[str, list[float]] = {who: [] for who in steps}
+    for _ in range(repeats):
+        for who, step in steps.items():
+            if len(times[who]) < AT_LEAST or sum(times[who]) < 1e3 * seconds:
+                times[who].append(timed(step))
+    return times
+
+
+def repeated(once: Callable[[], float], repeats: int, seconds: float) -> list[float]:
+    """As many times as asked for, or as fit into the time, but never under three."""
+    start = time.perf_counter()
+    times: list[float] = []
+    while len(times) < repeats:
+        if len(times) >= AT_LEAST and time.perf_counter() - start > seconds:
+            break
+        times.append(once())
+    return times
+
+
+def device_times(step: Step, repeats: int, seconds: float) -> tuple[str, list[float]]:
+    """How they were measured, and milliseconds on the GPU."""
+    if step.capturable:
+        return "graph", graph_times(step.run, repeats, seconds)
+    times = kernel_times(step, min(repeats, 5), seconds)
+    if min(times) > 0:
+        return "kernels", times
+    return "queued calls", repeated(lambda: queued(step, 20), 5, seconds)  # no profiler there
+
+
+def graph_times(run: Callable[[], None], repeats: int, seconds: float) -> list[float]:
+    """Milliseconds of a step as a replayed CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+
+    def replay() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    replay()
+    return repeated(replay, repeats, seconds)
+
+
+def kernel_times(step: Step, repeats: int, seconds: float) -> list[float]:
+    """Milliseconds that the kernels and copies of a step take, without the gaps between them."""
+
+    def once() -> float:
+        with profile(activities=[ProfilerActivity.CUDA]) as record:
+            step.run()
+            step.wait()
+        events = record.profiler.kineto_results.events()
+        return sum(e.duration_ns() for e in events if e.device_type() == DeviceType.CUDA) / 1e6
+
+    once()  # the first one starts the profiler
+    return repeated(once, repeats, seconds)
+
+
+def queued(step: Step, calls: int) -> float:
+    """Milliseconds of a step among many that do not wait for each other."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        step.run()
+    step.wait()
+    return 1e3 * (time.perf_counter() - start) / calls
+
+
+def cpu_peak_bytes(run: Callable[[], None]) -> int:
+    """The largest number of bytes that PyTorch had allocated at a time for it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        run()
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def spread(times: list[float]) -> Spread:
+    """Median, least, 10th and 90th percentile."""
+    cuts = statistics.quantiles(times, n=10, method="inclusive")
+    return {
+        "median": statistics.median(times),
+        "least": min(times),
+        "p10": cuts[0],
+        "p90": cuts[-1],
+        "repeats": len(times),
+    }
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    """Of the angle between two gradients: 1 where they point the same way."""
+    return torch.nn.functional.cosine_similarity(one.flatten(), other.flatten(), dim=0).item()
