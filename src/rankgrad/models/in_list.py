@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import check_choice
@@ -15,7 +15,9 @@ from rankgrad.lists import check_choice
 InList = Literal["rank", "score"]
 
 
-def list_ranks(items: Float[Tensor, "N f"], lists: Int[Tensor, " N"]) -> Float[Tensor, "N f"]:
+def list_ranks(
+    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
+) -> Float[Tensor, "*b n f"]:
     """The rank of each item within its list by each feature, tied items in their middle.
 
     Of n items, the one with a items below it and b as high as itself, itself included, has
@@ -23,51 +25,53 @@ def list_ranks(items: Float[Tensor, "N f"], lists: Int[Tensor, " N"]) -> Float[T
     the length of the list and the scale of the feature. All of them tied, or alone, it is 0.
 
     Args:
-        items: the items of all lists, one list after the other.
-        lists: the list of each item, ascending.
+        features: the items of each list.
+        mask: True on real items; what is said of others is 0.
 
-    >>> list_ranks(torch.tensor([[3.0], [9.0], [1.0], [1.0]]), torch.tensor([0, 0, 1, 1])).T
-    tensor([[-0.8660,  0.8660,  0.0000,  0.0000]])
+    >>> mask = torch.tensor([[True, True, False], [True, True, True]])
+    >>> list_ranks(torch.tensor([[[3.0], [9.0], [0.0]], [[1.0], [1.0], [1.0]]]), mask).squeeze(-1)
+    tensor([[-0.8660,  0.8660,  0.0000],
+            [ 0.0000,  0.0000,  0.0000]])
     """
-    n = len(items)
+    n = features.shape[-2]
     if n == 0:
-        return items
-    # By value, and then by list: both sorts are stable, so each list ends up in order.
-    values, order = items.T.contiguous().sort(dim=-1)
-    again = lists[order].sort(dim=-1, stable=True).indices
-    values, order = values.gather(-1, again), order.gather(-1, again)
-    places = torch.arange(n, device=items.device)
+        return features
+    by_feature = features.masked_fill(~mask[..., None], float("inf")).mT
+    values, order = by_feature.sort(dim=-1)
+    places = torch.arange(n, device=features.device)
     begins = torch.ones_like(values, dtype=torch.bool)
-    begins[:, 1:] = (values[:, 1:] != values[:, :-1]) | (lists[1:] != lists[:-1])
+    begins[..., 1:] = values[..., 1:] != values[..., :-1]
     ends = begins.roll(-1, -1)
-    ends[:, -1] = True
+    ends[..., -1] = True
     first = torch.where(begins, places, 0).cummax(-1).values
     last = torch.where(ends, places, n).flip(-1).cummin(-1).values.flip(-1)
-    _, at, lengths = lists.unique_consecutive(return_inverse=True, return_counts=True)
-    starts, lengths = (lengths.cumsum(0) - lengths)[at], lengths[at]
-    shares = ((first + last + 1) / 2 - starts) / lengths
+    lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
+    shares = (first + last + 1) / 2 / lengths
     ranks = torch.empty_like(shares).scatter_(-1, order, shares)
-    return ((ranks.T - 0.5) * math.sqrt(12)).to(items.dtype)
+    return ((ranks.mT - 0.5) * math.sqrt(12)).where(mask[..., None], 0.0).to(features.dtype)
 
 
-def list_scores(items: Float[Tensor, "N f"], lists: Int[Tensor, " N"]) -> Float[Tensor, "N f"]:
+def list_scores(
+    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
+) -> Float[Tensor, "*b n f"]:
     """How many standard deviations of its list each item is from its list's mean, by each feature.
 
     A feature that varies little within a list is not blown up: 0.1 is added to the deviation.
 
     Args:
-        items: the items of all lists, on a scale of about 1.
-        lists: the list of each item, ascending.
+        features: the items of each list, on a scale of about 1.
+        mask: True on real items; what is said of others is 0.
 
-    >>> list_scores(torch.tensor([[3.0], [9.0], [1.0], [1.0]]), torch.tensor([0, 0, 1, 1])).T
-    tensor([[-0.9677,  0.9677,  0.0000,  0.0000]])
+    >>> mask = torch.tensor([[True, True, False]])
+    >>> list_scores(torch.tensor([[[3.0], [9.0], [0.0]]]), mask).squeeze(-1)
+    tensor([[-0.9677,  0.9677,  0.0000]])
     """
-    _, at, lengths = lists.unique_consecutive(return_inverse=True, return_counts=True)
-    sums = items.new_zeros(len(lengths), items.shape[-1])
-    counts = lengths[:, None]
-    apart = items - (sums.index_add(0, at, items) / counts)[at]
-    deviation = (sums.index_add(0, at, apart.square()) / counts).sqrt()
-    scores: Tensor = apart / (deviation + 0.1)[at]
+    real = mask[..., None]
+    lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
+    mean = features.where(real, 0.0).sum(-2, keepdim=True) / lengths
+    apart = (features - mean).where(real, 0.0)
+    deviation = (apart.square().sum(-2, keepdim=True) / lengths).sqrt()
+    scores: Tensor = apart / (deviation + 0.1)
     return scores
 
 

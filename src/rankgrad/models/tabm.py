@@ -106,21 +106,27 @@ class TabMNet(Scorer):
         self.layers = nn.Sequential(*layers, _Own(model.members, width, 1))
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        items = features.flatten(0, -2) if mask is None else features[mask]
+        shape = features.shape[:-1]
         if self.in_list:
-            real = features.new_ones(features.shape[:-1]).bool() if mask is None else mask
-            lists = real.reshape(real.shape[:-1].numel(), real.shape[-1]).nonzero()[:, 0]
-            added = [IN_LIST[kind](items, lists) for kind in self.in_list]
-            items = torch.cat([items, *added], -1)
+            real = torch.ones(shape, dtype=torch.bool, device=features.device)
+            added = [
+                IN_LIST[kind](features, real if mask is None else mask) for kind in self.in_list
+            ]
+            features = torch.cat([features, *added], -1)
+        # A GPU would have to be waited for to find the real items, so there all are scored.
+        picked = mask is not None and not features.is_cuda
+        items = features[mask] if picked else features.flatten(0, -2)
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         each = self.training and self.members > 1
         if not each:
             scores = scores.mean(0, keepdim=True)
-        if mask is None:
-            scores = scores.reshape(len(scores), *features.shape[:-1])
-        else:
-            places = mask.expand(len(scores), *mask.shape)
+        if picked:
+            assert mask is not None
+            places = mask.expand(len(scores), *shape)
             scores = scores.new_zeros(places.shape).masked_scatter(places, scores)
+        else:
+            scores = scores.reshape(len(scores), *shape)
+            scores = scores if mask is None else scores.where(mask, 0.0)
         return scores if each else scores[0]
 
 
