@@ -42,7 +42,7 @@ def run(folder, loss, seeds=1, **options):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
-    parser.add_argument("losses", nargs="*", default=["approx_ndcg"])
+    parser.add_argument("losses", nargs="*", default=[Settings().loss])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args()

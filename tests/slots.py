@@ -113,7 +113,9 @@ class Slots:
                 defined.append(False)
                 continue
             scores.requires_grad_()
-            value, there = loss.per_list(Lists.of(scores, labels, weights=weights))
+            lists = Lists.of(scores, labels, weights=weights)
+            assert lists.scores.requires_grad
+            value, there = loss.per_list(lists)
             defined.append(bool(there))
             values.append(float(value.detach()) if there else 0.0)
             if there and value.requires_grad:

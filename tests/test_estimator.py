@@ -73,6 +73,28 @@ def test_whole_list_models_see_their_list(lists):
     np.testing.assert_allclose(scores[np.argsort(order)][qid == 5], alone, rtol=1e-4, atol=1e-5)
 
 
+def test_predicting_several_lists_as_one_is_refused(lists, tmp_path):
+    X, y, qid = lists
+    model = "tabm(hidden=[8], members=2, in_list=[rank])"
+    ranker = Ranker("softmax", **SMALL | {"model": model}).fit(X, y, qid)
+    ranker.save(tmp_path / "ranker")
+    longest = int(sizes(qid).max())
+    for fitted in (ranker, Ranker.load(tmp_path / "ranker")):
+        assert fitted.predict(X[:longest]).shape == (longest,)  # may well be one list
+        assert fitted.predict(X, group=[240]).shape == fitted.predict(X, qid).shape
+        with pytest.raises(ValueError, match=rf"240 rows are more than .* {longest}: pass qid="):
+            fitted.predict(X)
+
+
+def test_the_default_learns(lists):
+    X, y, qid = lists
+    ranker = Ranker(epochs=15, learning_rate=0.02, device="cpu").fit(X, y, qid)
+    assert ranker.score(X, y, qid) > 0.85
+    order = np.random.default_rng(1).permutation(240)
+    mixed = ranker.predict(X[order], qid[order])
+    np.testing.assert_allclose(mixed, ranker.predict(X, qid)[order], rtol=1e-4, atol=1e-5)
+
+
 def test_interleaved_lists_train_as_sorted_ones(lists):
     X, y, _ = lists
     qid = np.repeat(np.arange(24), 10)

@@ -1,5 +1,6 @@
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankgrad.lists import Lists, Randomness, descending, divide, hard_ranks, invert, tie_groups
@@ -80,3 +81,46 @@ def test_noise_follows_the_items_not_the_padding():
     one, other = Randomness(3).exponential(tight, 2), Randomness(3).exponential(loose, 2)
     assert torch.equal(one[:, tight], other[:, loose])
     assert (one[:, ~tight] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["lambdarank", "lambdaloss@2", "ranknet@2"])
+def test_scores_first_asked_for_without_gradients_still_have_them(name):
+    from rankgrad import losses
+
+    scores = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.5], requires_grad=True)
+    flat = Lists.of(scores, torch.tensor([2, 0, 1, 0, 1]), offsets=torch.tensor([0, 3, 5]))
+    values, _ = losses.get(name).values(flat)
+    values.sum().backward()
+    assert scores.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("offsets", [None, [0, 1, 3]])
+def test_scores_first_seen_without_gradients_have_them(offsets):
+    scores = torch.randn(3, requires_grad=True)
+    lists = Lists.of(scores, [0, 1, 2], offsets=offsets)
+    with torch.no_grad():
+        lists.scores.sum()
+    assert lists.scores.requires_grad
+
+
+@settings(deadline=None)
+@given(lengths, st.integers(0, 1000), st.booleans())
+def test_trusted_lists_are_the_checked_ones(sizes, seed, weighted):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(sum(sizes), generator=generator)
+    weights = scores.abs() if weighted else None
+    offsets, longest = torch.tensor([0, *sizes]).cumsum(0), max(sizes, default=0)
+    flat = Lists.of(scores, scores.abs(), offsets=offsets, weights=weights)
+    rows = (flat.scores, flat.labels, flat.mask)
+    padded = Lists.of(*rows, weights=flat.item_weights)
+    for checked, trusted in (
+        (
+            flat,
+            Lists.trusted(scores, scores.abs(), offsets=offsets, longest=longest, weights=weights),
+        ),
+        (padded, Lists.trusted(*rows, weights=flat.item_weights)),
+    ):
+        assert (trusted.shape, trusted.flat) == (checked.shape, checked.flat)
+        for found, wanted in zip(trusted.slots, checked.slots, strict=True):
+            same = torch.equal(found, wanted) if torch.is_tensor(wanted) else found == wanted
+            assert same

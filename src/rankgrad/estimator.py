@@ -56,6 +56,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             epoch where there was no ``eval_set``.
         best_score_: the metric there, or None.
         n_lists_: the number of lists of the training data.
+        longest_list_: how many items the longest of them has.
         n_features_in_: the number of features.
         feature_names_in_: their names, where ``X`` was a data frame.
 
@@ -64,7 +65,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     >>> X, qid = random.normal(size=(200, 5)), random.integers(0, 20, 200)
     >>> y = (X[:, 0] > 0.5).astype(int)
     >>> ranker = Ranker("softmax", epochs=30, learning_rate=0.01).fit(X, y, qid=qid)
-    >>> ranker.predict(X).shape, ranker.score(X, y, qid=qid) > 0.8
+    >>> ranker.predict(X, qid).shape, ranker.score(X, y, qid=qid) > 0.8
     ((200,), True)
 
     scikit-learn's searches hand ``qid`` on to ``fit`` and ``score`` where metadata routing says so:
@@ -81,7 +82,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        loss: str = "neural_ndcg@10",
+        loss: str = Settings.model_fields["loss"].default,
         model: str | nn.Module = Settings.model_fields["model"].default,
         metric: str = "ndcg@10",
         *,
@@ -98,6 +99,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         documents: int = Settings.model_fields["documents"].default,
         list_size: int | None = None,
         clip: float | None = None,
+        average: float | None = Settings.model_fields["average"].default,
         accumulate: int = 1,
         precision: str = "32-true",
         device: str = "auto",
@@ -120,6 +122,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.documents = documents
         self.list_size = list_size
         self.clip = clip
+        self.average = average
         self.accumulate = accumulate
         self.precision = precision
         self.device = device
@@ -164,7 +167,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             self._settings(), train, vali, others=named, network=network, quiet=not self.verbose
         )
         self.model_ = result.model
-        self.n_lists_ = len(train)
+        self.n_lists_, self.longest_list_ = len(train), int(train.lengths.max())
         self.best_iteration_ = result.best_epoch
         self.best_score_ = result.best_value
         self.n_iter_ = len(result.history)
@@ -176,12 +179,19 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: ``[N, F]`` features.
-            qid: the list of each row: needed by models that look at whole lists, such as
-                ``context_aware``, and no matter to ``mlp``.
+            qid: the list of each row. Models that look at whole lists, as the default one does,
+                need it, unless all rows are one list; to ``mlp`` it does not matter.
             group: instead, the sizes of the lists.
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", reset=False)
+        several = self.n_lists_ > 1 and X.shape[0] > self.longest_list_ > 0
+        if qid is None and group is None and several and self.model_.whole_lists:
+            raise ValueError(
+                f"the model looks at the whole list of an item, and {X.shape[0]} rows are more "
+                f"than the longest list it was fitted on has, {self.longest_list_}: pass qid= "
+                f"(or group=[{X.shape[0]}] if the rows are one list)"
+            )
         rows = _Rows.of(X.shape[0], qid, group)
         scores = self.model_.predict(_dense(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
@@ -249,6 +259,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "parameters": parameters,
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
             "n_lists": self.n_lists_,
+            "longest_list": self.longest_list_,
             "best_iteration": self.best_iteration_,
             "best_score": self.best_score_,
             "n_iter": self.n_iter_,
@@ -286,6 +297,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if saved["feature_names"]:
             ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
         ranker.n_lists_ = saved.get("n_lists", 1)  # not in what earlier versions wrote
+        ranker.longest_list_ = saved.get("longest_list", 0)
         ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
         ranker.n_iter_, ranker.evals_result_ = saved["n_iter"], saved["evals_result"]
         return ranker

@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -22,10 +21,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from rankgrad.kernels import ops, ready
+
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
 
 _TILE = 1 << 18  # numbers held at a time: what a processor cache takes
+_MOST_KEPT, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of how many lists
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Lists:
     shape: tuple[int, ...]
     flat: bool = False
     finite: bool = False
+    # functools.cached_property takes a lock, which torch.compile cannot follow.
+    _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -95,19 +99,21 @@ class Lists:
             mask = check_mask(mask, scores)
         labels = labels.to(scores)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
-        finite = check and not _unseen(scores) and _check_values(scores, labels, mask)
-        if check and not _unseen(scores):
-            _check_weights(item_weights, mask)
-            _check_weights(list_weights, None)
         if offsets is not None:
-            slots = Slots(scores, labels, None, item_weights, offsets, longest)
+            slots = _slots(scores, labels, None, item_weights, offsets, longest)
             shape: tuple[int, ...] = (len(offsets) - 1,)
         else:
             shape = tuple(scores.shape[:-1]) or (1,)
             slots = _padded_slots(scores, labels, mask, item_weights)
-        if list_weights is not None:
-            list_weights = list_weights.reshape(-1)
-        return cls(slots, list_weights, shape, offsets is not None, finite)
+        per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
+        finite = False
+        if check and not unseen(scores):
+            finite = _sound(slots, per_list)
+            if not finite:
+                finite = _check_values(scores, labels, mask)
+                _check_weights(item_weights, mask)
+                _check_weights(list_weights, None)
+        return cls(slots, per_list, shape, offsets is not None, finite)
 
     @classmethod
     def padded(
@@ -121,32 +127,60 @@ class Lists:
         slots = _padded_slots(scores, labels, mask, item_weights)
         return cls(slots, None, (len(scores),), finite=True)
 
-    @cached_property
+    @classmethod
+    def trusted(
+        cls,
+        scores: Float[Tensor, "*items"],
+        labels: Float[Tensor, "*items"],
+        mask: Bool[Tensor, "b n"] | None = None,
+        *,
+        offsets: Int[Tensor, " c"] | None = None,
+        longest: int = 0,
+        weights: Float[Tensor, "*items"] | None = None,
+    ) -> Lists:
+        """:meth:`of` for what is known to be right: nothing is looked at, so nothing waited for.
+
+        All tensors are on one device. With offsets, ``longest`` is the longest list's length.
+        """
+        scores = as_scores(scores)
+        labels, weights = labels.to(scores), None if weights is None else weights.to(scores)
+        if offsets is None:
+            slots = _padded_slots(scores, labels, mask, weights)
+            return cls(slots, None, tuple(scores.shape[:-1]) or (1,))
+        slots = _slots(scores, labels, None, weights, offsets, longest)
+        return cls(slots, None, (len(offsets) - 1,), flat=True)
+
+    @property
     def mask(self) -> Bool[Tensor, "b n"]:
         """True on real items."""
-        slots = self.slots
-        if self.flat:
-            lengths = slots.offsets.diff()
-            places = torch.arange(max(1, slots.longest), device=lengths.device)
-            return places < lengths[:, None]
-        if slots.mask is None:
-            return self._rows(torch.ones_like(slots.scores, dtype=torch.bool))
-        return self._rows(slots.mask)
+        if "mask" not in self._made:
+            self._made["mask"] = self._make_mask()
+        return self._made["mask"]
 
-    @cached_property
+    @property
     def scores(self) -> Float[Tensor, "b n"]:
         """The scores, 0 on padding."""
-        return self._pad(self.slots.scores)
+        if "scores" not in self._made:
+            # Kept for all who ask, so attached to the graph even if the first needs none.
+            with torch.enable_grad():
+                self._made["scores"] = self._pad(self.slots.scores)
+        return self._made["scores"]
 
-    @cached_property
+    @property
     def labels(self) -> Float[Tensor, "b n"]:
         """The labels, 0 on padding."""
-        return self._pad(self.slots.labels)
+        if "labels" not in self._made:
+            self._made["labels"] = self._pad(self.slots.labels)
+        return self._made["labels"]
 
-    @cached_property
+    @property
     def item_weights(self) -> Float[Tensor, "b n"] | None:
         """The items' weights, 0 on padding."""
-        return None if self.slots.weights is None else self._pad(self.slots.weights)
+        if self.slots.weights is None:
+            return None
+        if "weights" not in self._made:
+            self._made["weights"] = self._pad(self.slots.weights)
+        return self._made["weights"]
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
@@ -157,18 +191,30 @@ class Lists:
         """Per-item terms times the item weights, where there are any."""
         return terms if self.item_weights is None else terms * self.item_weights
 
+    def _make_mask(self) -> Tensor:
+        slots = self.slots
+        if self.flat:
+            lengths = slots.offsets.diff()
+            places = torch.arange(max(1, slots.longest), device=lengths.device)
+            return places < lengths[:, None]
+        if slots.mask is None:
+            return self._rows(torch.ones_like(slots.scores, dtype=torch.bool))
+        return self._rows(slots.mask)
+
     def _rows(self, slots: Tensor) -> Tensor:
         return slots.reshape(-1, max(1, self.slots.longest))
 
     def _pad(self, slots: Tensor) -> Tensor:
-        if not self.flat:
-            rows = self._rows(slots)
-            return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
-        starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
-        if slots.numel() == 0:
-            return slots.new_zeros(self.mask.shape)
-        at = (starts + places).clamp(min=0, max=slots.numel() - 1)
-        return slots[at].where(self.mask, 0.0)
+        # Kept for all that follows, so attached to the graph also if first asked for without one.
+        with torch.enable_grad():
+            if not self.flat:
+                rows = self._rows(slots)
+                return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
+            starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
+            if slots.numel() == 0:
+                return slots.new_zeros(self.mask.shape)
+            at = (starts + places).clamp(min=0, max=slots.numel() - 1)
+            return slots[at].where(self.mask, 0.0)
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
@@ -431,11 +477,19 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def _unseen(scores: Tensor) -> bool:
-    """Whether values cannot be looked at now."""
-    if torch.compiler.is_compiling():
+def unseen(tensor: Tensor) -> bool:
+    """Whether values cannot be looked at now: compiled code, a captured CUDA graph, no values."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
         return True
-    return scores.is_cuda and torch.cuda.is_current_stream_capturing()
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _sound(slots: Slots, list_weights: Tensor | None) -> bool:
+    """Whether a twin looked at all values and found nothing wrong."""
+    if not ready("sound", slots.scores):
+        return False
+    values = (slots.scores, slots.labels, slots.mask, slots.weights, list_weights)
+    return ops.sound(*values)
 
 
 def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
@@ -509,7 +563,34 @@ def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[T
 def rows(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " c"], int]:
     """The offsets of padded rows taken as slots, and their width."""
     n = padded.shape[-1]
-    return torch.arange(0, padded.numel() + 1, max(1, n), device=padded.device), n
+    lists = padded.numel() // max(1, n)
+    if not torch.compiler.is_compiling() and type(padded) in (Tensor, torch.nn.Parameter):
+        return _kept_offsets(lists, n, padded.device), n
+    return _offsets(lists, n, padded.device), n
+
+
+def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
+    return torch.arange(0, lists * max(1, n) + 1, max(1, n), device=device)
+
+
+#: Offsets of padded rows, which come again at every step. None is ever dropped: a CUDA graph that
+#: reads them may be replayed at any time.
+_kept: dict[tuple[int, int, torch.device], Int[Tensor, " c"]] = {}
+
+
+def _kept_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
+    found = _kept.get((lists, n, device))
+    if found is not None:
+        return found
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if capturing or len(_kept) >= _MOST_KEPT or lists > _MOST_LISTS:
+        return _offsets(lists, n, device)
+    with torch.inference_mode(False):  # so that a later backward pass may keep them
+        made = _offsets(lists, n, device)
+    if device.type == "cuda":  # whichever stream they are read on
+        torch.cuda.current_stream(device).synchronize()
+    _kept[lists, n, device] = made
+    return made
 
 
 def _padded_slots(
@@ -520,12 +601,25 @@ def _padded_slots(
         mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
         scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
         weights = None if weights is None else F.pad(weights, (0, 1))
+    return _slots(scores, labels, mask, weights, *rows(scores))
+
+
+def _slots(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+) -> Slots:
+    """Tensors of any shape as flat memory."""
     return Slots(
-        scores.reshape(-1),
-        labels.reshape(-1),
-        None if mask is None else mask.reshape(-1),
-        None if weights is None else weights.reshape(-1),
-        *rows(scores),
+        scores.reshape(-1).contiguous(),
+        labels.reshape(-1).contiguous(),
+        None if mask is None else mask.reshape(-1).contiguous(),
+        None if weights is None else weights.reshape(-1).contiguous(),
+        offsets.contiguous(),
+        longest,
     )
 
 

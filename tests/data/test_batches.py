@@ -140,6 +140,11 @@ def test_a_list_longer_than_the_budget_is_a_batch_by_itself():
     assert sorted(len(batch) for batch in batches.epoch(0)) == [1, 2]
 
 
+def test_evaluation_has_no_more_lists_at_a_time_than_a_gpu_runs():
+    batches = Batches(make([1] * 70_000))
+    assert [len(batch) for batch in batches.evaluation(1 << 20)] == [65_535, 4_465]
+
+
 def test_evaluation_has_every_list_once_over_all_ranks():
     batches = Batches(make(LENGTHS))
     seen = [
@@ -172,3 +177,44 @@ def test_leaving_an_epoch_early_ends_the_reading_thread():
     next(batches)
     batches.close()
     assert not any(thread.name == "rankgrad-batches" for thread in threading.enumerate())
+
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+    ),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory", [None, 0], ids=["resident", "mapped"])
+@pytest.mark.parametrize("list_size", [None, 3, 5])
+@pytest.mark.parametrize("flat", [False, True], ids=["padded", "flat"])
+def test_batches_are_those_of_a_plain_loop_over_lists(flat, list_size, memory, device):
+    data = make(LENGTHS, weights=True)
+    batches = Batches(
+        data, size=4, list_size=list_size, flat=flat, memory=memory, device=device, seed=9
+    )
+    draws = np.random.default_rng([9, 2, 1]).random(data.n_items, dtype=np.float32)
+    order = np.random.default_rng([9, 2, 0]).permutation(np.flatnonzero(LENGTHS))
+    for at, batch in enumerate(batches.epoch(2)):
+        lists = order[4 * at : 4 * at + 4]
+        assert batch.lists.tolist() == lists.tolist()
+        rows = []
+        for number in lists:
+            own = np.arange(data.offsets[number], data.offsets[number + 1])
+            rows.append(np.sort(own[np.argsort(draws[own])[:list_size]]))
+        lengths = [len(part) for part in rows]
+        assert batch.longest == max(lengths)
+        assert {x.device.type for x in (batch.features, batch.labels, batch.weights)} == {device}
+        if flat:
+            assert batch.offsets.tolist() == np.cumsum([0, *lengths]).tolist()
+            assert batch.offsets.device.type == device
+        else:
+            assert batch.mask.sum(-1).tolist() == lengths
+            assert batch.mask.shape == (len(lists), max(lengths))
+        assert items(batch) == [part.tolist() for part in rows]
+        real = slice(None) if batch.mask is None else batch.mask
+        expected = data.labels[np.concatenate(rows)]
+        np.testing.assert_array_equal(batch.labels[real].cpu().numpy(), expected)

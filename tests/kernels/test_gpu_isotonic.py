@@ -15,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("entropic", [False, True])
-@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0, 30.0, 1e4])
 def test_the_same_blocks(entropic, spread):
     lengths = torch.tensor([0, 1, 2, 30, 17])
     generator = torch.Generator().manual_seed(0)

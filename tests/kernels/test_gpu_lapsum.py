@@ -21,7 +21,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_as_the_eager_ranks(way, padded, tied):
-    scores, _, mask, _, offsets, longest = slots([7, 1, 70, 2], padded=padded, tied=tied)
+    scores, _, mask, _, offsets, longest = slots([7, 1, 0, 70, 2], padded=padded, tied=tied)
     grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(1)).to(scores)
     if mask is not None:
         grad[~mask] = float("nan")

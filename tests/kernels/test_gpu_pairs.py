@@ -6,7 +6,7 @@ from slots import Slots, check
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu.pairs import pairs
+from rankgrad.kernels.gpu import pairs as kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -36,22 +36,24 @@ KINDS = {
     },
 }
 
+LONG = {"lambdarank@150": {"kind": "lambdarank", "k": 150}}
+
 
 def both(slots, spec):
     options = {"kind": "", "k": 0, "sigma": 1.0, "gain": "exponential", "truncation": "corrected"}
-    options |= {"mu": 10.0, "half": False} | KINDS[spec]
-    return pairs(*slots.given, *options.values()), slots.eager(losses.get(spec))
+    options |= {"mu": 10.0, "half": False} | (KINDS | LONG)[spec]
+    return kernel.pairs(*slots.given, *options.values()), slots.eager(losses.get(spec))
 
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_kinds_with_ties_padding_and_weights(spec):
-    slots = Slots.drawn([9, 1, 0, 2, 40], masked=True, weighted=True, ties=True)
+    slots = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True, ties=True)
     check(slots, *both(slots, spec))
 
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_kinds_of_flat_lists(spec):
-    slots = Slots.drawn([70, 3], seed=1)
+    slots = Slots.drawn([37, 3], seed=1)
     check(slots, *both(slots, spec))
 
 
@@ -61,6 +63,17 @@ def test_any_range_of_scores(spread):
     check(slots, *both(slots, "lambdaloss"))
 
 
-def test_blocks_of_long_lists():
-    slots = Slots.drawn([130, 520], ties=True)
-    check(slots, *both(slots, "lambdaloss@5"))
+@pytest.mark.parametrize(
+    "spec", ["lambdaloss@5", "lambdarank@5(gain=linear)", "ranknet@3(ties=half)"]
+)
+def test_several_tiles(spec):
+    slots = Slots.drawn([110], ties=True)
+    check(slots, *both(slots, spec))
+
+
+@pytest.mark.parametrize("spec", ["lambdaloss", "lambdarank@150"])
+def test_tiles_of_long_lists(spec, monkeypatch):
+    shape = kernel.tile(4000)
+    monkeypatch.setattr(kernel, "tile", lambda longest: shape)
+    slots = Slots.drawn([270], ties=True)
+    check(slots, *both(slots, spec))

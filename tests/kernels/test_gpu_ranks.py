@@ -5,7 +5,7 @@ import torch
 from slots import DEVICE, Slots, check
 
 from rankgrad.losses import RelaxedMetric
-from rankgrad.sorting import SigmoidRanks
+from rankgrad.sorting import LapSum, SigmoidRanks
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import ranks
@@ -28,20 +28,27 @@ METRICS = {
 }
 
 
-def through(slots, metric, alpha=1.0, beta=1.0):
+def through(slots, metric, alpha=1.0, beta=1.0, relaxation="sigmoid"):
     options = {"k": 0, "gain": "exponential", "threshold": 1.0, "persistence": 0.8}
     options |= METRICS.get(metric, {})
     name = metric.split("(")[0].split("@")[0]
-    found = ranks.through_ranks(*slots.given, "sigmoid", alpha, beta, name, *options.values())
-    loss = RelaxedMetric(metric, SigmoidRanks(alpha), beta=beta)
+    found = ranks.through_ranks(*slots.given, relaxation, alpha, beta, name, *options.values())
+    relaxed = LapSum(1 / alpha) if relaxation == "lapsum" else SigmoidRanks(alpha)
+    loss = RelaxedMetric(metric, relaxed, beta=beta)
     return found, slots.eager(loss)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_metrics(metric, masked):
-    slots = Slots.drawn([9, 1, 0, 2, 40, 3], masked=masked, weighted=masked)
+    slots = Slots.drawn([9, 1, 0, 2, 20], masked=masked, weighted=masked)
     check(slots, *through(slots, metric, alpha=1.5, beta=0.8))
+
+
+@pytest.mark.parametrize("metric", ["ndcg", "ndcg@3", "precision@3", "rbp@5", "arp@3"])
+def test_metrics_through_lapsum(metric):
+    slots = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True)
+    check(slots, *through(slots, metric, alpha=1.5, beta=0.8, relaxation="lapsum"))
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 300.0, 1e4])
@@ -50,8 +57,11 @@ def test_any_range_of_scores(spread):
     check(slots, *through(slots, "ndcg", alpha=0.7))
 
 
-def test_more_blocks_than_one():
-    slots = Slots.drawn([150, 65, 530], masked=False)
+@pytest.mark.parametrize(("longest", "n"), [(110, 110), (4000, 270)])
+def test_tiles(longest, n, monkeypatch):
+    shape = ranks.tile(longest)
+    monkeypatch.setattr(ranks, "tile", lambda longest: shape)
+    slots = Slots.drawn([n])
     check(slots, *through(slots, "ndcg@3"))
 
 

@@ -32,10 +32,9 @@ def way(request, monkeypatch):
 
 @pytest.mark.parametrize("relaxation", SPECS)
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("tied", [False, True])
-def test_as_the_eager_loss(way, relaxation, padded, tied):
-    lists = slots([7, 1, 35, 2], padded=padded, weighted=padded, tied=tied)
-    k = 0 if tied else 5
+def test_as_the_eager_loss(way, relaxation, padded):
+    lists = slots([7, 1, 0, 35, 2], padded=padded, weighted=padded, tied=padded)
+    k = 0 if padded else 5
     found = fused(lists, relaxation, k=k, temperature=0.3)
     check(found, eager(spec(relaxation, k=k, temperature=0.3), *lists))
 
@@ -56,15 +55,14 @@ def test_every_metric(relaxation, metric):
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
-@pytest.mark.parametrize("spread", [0.0, 1e4])
-def test_extremes_are_finite(way, relaxation, spread):
-    values, slopes, _ = fused(slots([12, 5], spread=spread), relaxation, k=3)
+def test_extremes_are_finite(way, relaxation):
+    values, slopes, _ = fused(slots([12, 5], spread=1e4), relaxation, k=3)
     assert bool(values.isfinite().all() and slopes.isfinite().all())
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
 def test_a_list_in_parts(monkeypatch, relaxation):
-    monkeypatch.setattr(rows, "_ITEMS", 16)
+    monkeypatch.setattr(rows, "_tile", lambda _: (16, 16))
     lists = slots([130], tied=True)
     check(fused(lists, relaxation, k=3), eager(spec(relaxation, k=3), *lists))
 

@@ -19,7 +19,7 @@ def fused(lists, metric="ndcg", k=0, alpha=1.0, delta=0.1, expect="label", **opt
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_as_the_eager_loss(padded, weighted):
-    lists = slots([7, 1, 10], padded=padded, weighted=weighted, tied=weighted == padded)
+    lists = slots([7, 1, 0, 10], padded=padded, weighted=weighted, tied=weighted == padded)
     check(fused(lists), eager("smoothi_ndcg", *lists))
     check(fused(lists, k=3), eager("smoothi_ndcg@3", *lists))
 
@@ -55,7 +55,7 @@ def test_linear_gain_of_the_expected_label():
 def test_lists_too_long_for_one_program(monkeypatch, k, padded):
     monkeypatch.setattr(smoothi, "_LONGEST", 2)
     monkeypatch.setattr(smoothi, "_TILE", 4)
-    lists = slots([10, 1, 4], padded=padded, weighted=padded, tied=True)
+    lists = slots([10, 1, 0, 4], padded=padded, weighted=padded, tied=True)
     check(fused(lists, k=k), eager("smoothi_ndcg" + (f"@{k}" if k else ""), *lists))
     check(
         fused(lists, "arp", k, expect="gain"),

@@ -17,6 +17,9 @@ SPECS = [
     "mlp(hidden=[8, 4], activation=gelu, output=tanh)",
     "mlp(hidden=[8], dropout=0.5, batch_norm=true, input_norm=true)",
     "mlp(hidden=[8, 4], dropout=[0.5, 0.0], batch_norm=after, norm_decay=0.99, output=sigmoid)",
+    "tabm(hidden=[8], members=3)",
+    "tabm(hidden=[8, 4], members=2, share=nothing, dropout=0.5, input_dropout=0.2)",
+    "tabm(hidden=[8], members=2, in_list=[rank, score])",
     "context_aware(fc=[8], ff=16)",
     "context_aware(fc=[12, 8], blocks=1, heads=2, ff=16, output=tanh)",
     "context_aware(fc=[8], ff=16, positional=fixed)",
@@ -32,6 +35,10 @@ PRESETS = {
     "pirank": "mlp(hidden=[1024, 512, 256], dropout=[0.0, 0.0, 0.3], batch_norm=true, "
     "input_norm=true, norm_decay=0.99)",
 }
+
+
+TABM = "tabm(hidden=[8], members=2, activation=tanh)"
+CONTEXT = "context_aware(fc=[8], ff=16)"
 
 
 def build(spec: str, dtype: torch.dtype = torch.float64) -> Scorer:
@@ -85,7 +92,7 @@ def test_batches_without_items_give_zeros_and_finite_gradients(spec: str) -> Non
         net.zero_grad()
         scores = net(features, mask)
         assert scores.isfinite().all()
-        assert (scores[~mask] == 0).all()
+        assert (scores[..., ~mask] == 0).all()
         if scores.requires_grad:
             scores.sum().backward()
         gradients = [p.grad for p in net.parameters() if p.grad is not None]
@@ -107,7 +114,10 @@ def test_gradients_reach_every_parameter(spec: str, dtype: torch.dtype) -> None:
     assert any(bool((p.grad != 0).any()) for p in net.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("spec", ["mlp(hidden=[8], activation=tanh)", SPECS[4]])
+@pytest.mark.parametrize(
+    "spec",
+    ["mlp(hidden=[8], activation=tanh)", "tabm(hidden=[8], members=2, activation=tanh)", CONTEXT],
+)
 def test_gradient_of_features_is_that_of_differences(spec: str) -> None:
     net = build(spec).eval()
     features, mask = ragged([3, 2], 3)
@@ -115,7 +125,15 @@ def test_gradient_of_features_is_that_of_differences(spec: str) -> None:
     assert torch.autograd.gradcheck(lambda x: net(x, mask), (features,))
 
 
-@pytest.mark.parametrize("spec", ["mlp(hidden=[32], dropout=0.5)", "context_aware(dropout=0.5)"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "mlp(hidden=[32], dropout=0.5)",
+        "tabm(dropout=0.5)",
+        "tabm(input_dropout=0.5)",
+        "context_aware(dropout=0.5)",
+    ],
+)
 def test_dropout_is_on_in_training_only(spec: str) -> None:
     net = build(spec)
     features, mask = ragged([6], 6)
@@ -135,7 +153,7 @@ def test_per_item_says_whether_flat_items_may_be_mixed(spec: str) -> None:
     net = build(spec).eval()
     features, _ = ragged([4, 4], 4)
     together = torch.allclose(net(features.flatten(0, 1)), net(features).flatten())
-    assert together == net.per_item == spec.startswith("mlp")
+    assert together == net.per_item == (spec.startswith(("mlp", "tabm")) and "in_list" not in spec)
 
 
 def test_bfloat16_under_autocast() -> None:
@@ -199,6 +217,12 @@ def test_none_in_quotes_is_none() -> None:
         ("mlp(norm_decay=1)", "norm_decay must be"),
         ("mlp(output=relu)", "output must be one of"),
         ("mlp@5", "mlp takes no cutoff"),
+        ("tabm(members=0)", "members must be a whole number of at least 1, found 0"),
+        ("tabm(share=all)", "share must be one of 'adapters', 'nothing'; found 'all'"),
+        ("tabm(in_list=[place])", "each of in_list must be one of 'rank', 'score'"),
+        ("tabm(in_list=[rank, rank])", "in_list must be a list such as"),
+        ("tabm(in_list=rank)", "in_list must be a list such as"),
+        ("tabm(input_dropout=-1)", "input_dropout must be a number of at least 0"),
         ("context_aware(fc=[])", "fc must have at least one layer"),
         ("context_aware(fc=[10], heads=3)", "found 3 heads and width 10"),
         ("context_aware(blocks=0)", "blocks must be a whole number of at least 1, found 0"),
@@ -210,7 +234,7 @@ def test_bad_specs_say_what_is_wrong(spec: str, message: str) -> None:
         models.get(spec)
 
 
-@pytest.mark.parametrize("spec", ["mlp", "context_aware"])
+@pytest.mark.parametrize("spec", ["mlp", "tabm", "context_aware"])
 def test_bad_input_says_what_is_wrong(spec: str) -> None:
     net = models.get(spec).build(FEATURES)
     with pytest.raises(ValueError, match="built for 7 features, found 5"):

@@ -19,6 +19,7 @@ from rankgrad.training import Settings, fit, processes
 SETTINGS = Settings(
     loss="gumbel_neural_ndcg@5(seed=3)",  # numbers of its own
     model="mlp(hidden=[8], dropout=0.5, batch_norm=true)",
+    average=0.9,
     epochs=3,
     batch_size=8,
     list_size=6,

@@ -44,7 +44,7 @@ def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
         compare(alone, first[name])
         assert first[name]["weights"] == second[name]["weights"]
         assert RunFolder.open(tmp_path / name).history == first[name]["history"]
-    for found in (first["resumed"], second["resumed"]):
+    for found in (part[how] for part in (first, second) for how in ("resumed", "resumed later")):
         assert found["stopped"] == ["interrupted", 1, "epochs"]
         for whole, resumed in (found["weights"], found["history"]):
             assert resumed == whole  # to the last bit

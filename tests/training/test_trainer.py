@@ -1,5 +1,6 @@
 import json
 import signal
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +63,7 @@ def test_every_loss_trains(loss, train):
         {"optimizer": "adagrad", "schedule": "step(every=1)"},
         {"model": "context_aware(fc=[8], ff=8, blocks=1)"},
         {"transforms": []},
+        {"model": "tabm(hidden=[8], members=3, dropout=0.3)", "average": 0.9},
     ],
     ids=str,
 )
@@ -291,7 +293,12 @@ def test_resuming_with_something_else_is_refused(train, vali, tmp_path):
 
 @pytest.mark.parametrize("batch_size", [8, 100], ids=["in an epoch", "after an epoch"])
 def test_ctrl_c_saves_and_the_rest_is_the_same(train, vali, tmp_path, capsys, batch_size):
-    settings = small(model="mlp(hidden=[8], dropout=0.5)", batch_size=batch_size, epochs=4)
+    settings = small(
+        model="tabm(hidden=[8], members=2, dropout=0.5)",
+        average=0.9,
+        batch_size=batch_size,
+        epochs=4,
+    )
 
     def interrupt(line):
         if line["epoch"] == 2:
@@ -315,3 +322,61 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(train, vali, tmp_path, capsys, ba
 def test_tensorboard(train, tmp_path):
     fit(small(tensorboard=True), train, folder=tmp_path / "run")
     assert list((tmp_path / "run").glob("events.*"))
+
+
+class OneMember(torch.nn.Module):
+    per_item = True
+
+    def __init__(self, net, member):
+        super().__init__()
+        self.net, self.member = net, member
+
+    def forward(self, features, mask=None):
+        return self.net.train()(features, mask)[self.member]
+
+
+def test_every_member_has_its_own_loss(train):
+    # Members that share nothing are trained as they would be alone, by a third of the gradient.
+    def settings(rate):
+        return small(
+            model="tabm(hidden=[4], members=3, share=nothing)",
+            loss="mse",
+            optimizer="sgd",
+            weight_decay=0.0,
+            transforms=[],
+            learning_rate=rate,
+        )
+
+    start = fit(settings(1e-30), train).model.network
+    together = fit(settings(0.3), train).model.network.train()
+    features = torch.from_numpy(train.features)
+    assert not torch.allclose(together(features), start.train()(features))
+    for member in range(3):
+        alone = fit(settings(0.1), train, network=OneMember(deepcopy(start), member)).model.network
+        torch.testing.assert_close(together(features)[member], alone(features))
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_the_loss_of_members_is_their_mean(weights):
+    train = lists(40, 0, weights=weights)
+    settings = small(
+        model="tabm(hidden=[8], members=4)", optimizer="sgd", learning_rate=1e-12, epochs=1
+    )
+    done = fit(settings, train)
+    net = done.model.network.train()
+    each = net(done.model.transform(torch.from_numpy(train.features)))
+    given = {"offsets": train.offsets, "weights": train.weights}
+    exact = [losses.get(settings.loss)(scores, train.labels, **given) for scores in each]
+    assert done.history[0]["loss"] == pytest.approx(sum(exact).item() / 4, abs=1e-5)
+
+
+def test_averaged_weights_are_what_is_validated_and_given(train, vali):
+    seen = []
+    options = {"epochs": 4, "learning_rate": 0.05, "metric": "ap"}
+    plain = fit(small(**options), train, vali)
+    averaged = fit(small(average=0.9, **options), train, vali, on_epoch=seen.append)
+    assert [line["loss"] for line in seen] == [line["loss"] for line in plain.history]
+    assert [line["ap"] for line in seen] != [line["ap"] for line in plain.history]
+    scores = averaged.model.predict(vali.features, vali.offsets)
+    exact = rankgrad.evaluate(scores, vali.labels, offsets=vali.offsets, metrics=["ap"])
+    assert exact["ap"] == pytest.approx(averaged.best_value, abs=1e-5)

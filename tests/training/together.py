@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from learnable import lists
 
-from rankgrad.training import Settings, fit
+from rankgrad.training import Settings, fit, trainer
 
 # Not Adam, which would blow up the rounding of gradients that are zero, such as the last bias's.
 SHARED = {
@@ -28,6 +28,7 @@ VARIANTS = {
         "batching": "query",
         "epochs": 1,
     },
+    "members, averaged": {"model": "tabm(hidden=[8], members=3)", "average": 0.8},
     "by documents": {"model": "mlp(hidden=[8])", "batching": "documents", "documents": 60},
 }
 
@@ -67,6 +68,8 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     results = {name: trained(name, out / name) for name in VARIANTS}
     results["resumed"] = resumed(out)
+    trainer._DELAY["cpu"] = 2  # as on GPUs, which do not wait for each other's word
+    results["resumed later"] = resumed(out / "later")
     rank = torch.distributed.get_rank()
     assert torch.distributed.get_world_size() == 2
     (out / f"{rank}.json").write_text(json.dumps(results))

@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from rankgrad.cli import compare, data, demo, evaluate, import_, names, predict, report, train
+from rankgrad.cli import (
+    compare,
+    data,
+    demo,
+    evaluate,
+    import_,
+    names,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
@@ -47,6 +58,7 @@ def _rankgrad(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)
+app.command("reproduce")(reproduce.reproduce)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)

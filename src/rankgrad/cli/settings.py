@@ -83,6 +83,14 @@ Documents = Annotated[
     int | None, _option("Items per step, where batching is by documents.", "8192", _STEPS)
 ]
 Clip = Annotated[str | None, _option("The largest norm of a gradient.", "none", _STEPS)]
+Average = Annotated[
+    str | None,
+    _option(
+        "Decay per step of a moving average of the weights, which is what is kept.",
+        "none",
+        _STEPS,
+    ),
+]
 Accumulate = Annotated[int | None, _option("Batches per step of the optimiser.", "1", _STEPS)]
 Seed = Annotated[int | None, _option("Of everything random.", "0", _STEPS)]
 Precision = Annotated[str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)]

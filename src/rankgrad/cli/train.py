@@ -53,6 +53,7 @@ def train(
     batch_size: options.BatchSize = None,
     documents: options.Documents = None,
     clip: options.Clip = None,
+    average: options.Average = None,
     accumulate: options.Accumulate = None,
     seed: options.Seed = None,
     precision: options.Precision = None,

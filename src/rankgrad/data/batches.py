@@ -4,6 +4,9 @@ Which lists make a batch is decided on the host from the seed and the epoch alon
 on every device and in every process. The items are then gathered by index arithmetic, without a
 loop over lists: out of a copy of the features on the device where that fits, or else out of the
 memory map by a thread that reads ahead.
+
+What the arithmetic needs is brought to the device once per epoch, and the sizes of each batch are
+known on the host. So gathering a batch never waits for the device.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ import bisect
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,14 +35,17 @@ BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
 _AHEAD = 2  # batches that are read ahead
+_LISTS = (1 << 16) - 1  # of like length in a batch: more than GPUs run attention over at a time
 _ORDER, _ITEMS = 0, 1  # what a stream of random numbers is for
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some lists: padded ``[b, n]`` with a mask, or flat ``[N]`` with offsets (on the host).
+    """Some lists: padded ``[b, n]`` with a mask, or flat ``[N]`` with offsets.
 
     ``network(batch.features, batch.mask)`` gives the scores, in the layout of the labels.
+    ``longest`` is the number of items of the longest list: known on the host, it saves asking the
+    device.
     """
 
     features: Float[Tensor, "*items f"]
@@ -48,10 +54,24 @@ class Batch:
     offsets: Int[Tensor, " c"] | None
     weights: Float[Tensor, "*items"] | None
     lists: Int[Tensor, " b"]  # which lists of the data set, on the host
+    longest: int
 
     def __len__(self) -> int:
         """The number of lists."""
         return len(self.lists)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The lists of a batch. Tensors lie where its items are gathered, sizes are on the host."""
+
+    lists: Array
+    longest: int  # items of the longest list
+    uncut: int  # the same, before lists were cut
+    total: int  # items of all lists
+    starts: Int[Tensor, " b"]  # the lists' first rows
+    lengths: Int[Tensor, " b"]  # before they were cut
+    offsets: Int[Tensor, " b+1"]
 
 
 class Batches:
@@ -105,10 +125,9 @@ class Batches:
         needed = 4 * dataset.n_items * transform.n_outputs
         self.resident = needed <= (_free(self.device) // 2 if memory is None else memory)
         # Where the features stay on the host, so does the arithmetic that finds them.
-        where = self.device if self.resident else torch.device("cpu")
-        self._starts = torch.from_numpy(dataset.offsets[:-1].copy()).to(where)
-        self._labels = _tensor(dataset.labels).to(where)
-        self._weights = None if dataset.weights is None else _tensor(dataset.weights).to(where)
+        self._where = self.device if self.resident else torch.device("cpu")
+        self._labels = self._bring(dataset.labels)
+        self._weights = None if dataset.weights is None else self._bring(dataset.weights)
         self._transform = transform
         self._features = self._load() if self.resident else None
 
@@ -124,15 +143,16 @@ class Batches:
         The parts of all ranks together are the batch that one process would get. A part is empty
         where a batch has fewer lists than there are ranks.
         """
-        plan = [lists[rank::ranks] for lists in self._plan(epoch)[start:]]
-        return self._gather(plan, self._draws(epoch))
+        parts = [lists[rank::ranks] for lists in self._plan(epoch)[start:]]
+        return self._gather(parts, self._draws(epoch))
 
     def evaluation(
         self, documents: int | None = None, *, rank: int = 0, ranks: int = 1
     ) -> Iterator[Batch]:
         """All lists in full, in batches of like length; of them, the part of this rank."""
         plan = _like_lengths(self.dataset.lengths, documents or self.documents)
-        return self._gather([lists[rank::ranks] for lists in plan if len(lists) > rank], None)
+        parts = [lists[rank::ranks] for lists in plan if len(lists) > rank]
+        return self._gather(parts, None)
 
     def _plan(self, epoch: int) -> list[Array]:
         """Which lists make each batch of an epoch."""
@@ -151,67 +171,88 @@ class Batches:
         if self.list_size is None or (self.dataset.lengths <= self.list_size).all():
             return None
         random = np.random.default_rng([self.seed, epoch, _ITEMS])
-        numbers = random.random(self.dataset.n_items, dtype=np.float32)
-        return torch.from_numpy(numbers).to(self._starts.device)
+        return self._bring(random.random(self.dataset.n_items, dtype=np.float32))
 
     def _gather(self, plan: Sequence[Array], draws: Tensor | None) -> Iterator[Batch]:
+        parts = self._parts(plan, cut=draws is not None)
         if self.resident:
-            return (self._batch(lists, draws) for lists in plan)
-        raw = _ahead(plan, lambda lists: self._batch(lists, draws))
+            return (self._batch(part, draws) for part in parts)
+        raw = _ahead(parts, lambda part: self._pinned(self._batch(part, draws)))
         return (self._finish(batch) for batch in raw)
 
-    def _batch(self, lists: Array, draws: Tensor | None) -> Batch:
-        lengths, chosen = self.dataset.lengths[lists], None
-        if draws is not None and lengths.max(initial=0) > (self.list_size or 0):
-            chosen = self._choose(lists, draws)
-            lengths = np.minimum(lengths, chosen.shape[-1])
-        rows, mask = (self._flat if self.flat else self._padded)(lists, lengths, chosen)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+    def _parts(self, plan: Sequence[Array], cut: bool) -> Iterator[_Part]:
+        """The lists of each batch, all brought over at once: then each takes its slice."""
+        lists = np.concatenate([np.zeros(0, np.int64), *plan])
+        lengths = self.dataset.lengths[lists]
+        kept = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
+        ends = np.concatenate([[0], np.cumsum(kept)])
+        on_device = [
+            self._bring(numbers) for numbers in (self.dataset.offsets[:-1][lists], lengths, ends)
+        ]
+        first = 0
+        for each in plan:
+            last = first + len(each)
+            starts, counts, offsets = on_device
+            yield _Part(
+                lists=each,
+                longest=int(kept[first:last].max(initial=0)),
+                uncut=int(lengths[first:last].max(initial=0)),
+                total=int(ends[last] - ends[first]),
+                starts=starts[first:last],
+                lengths=counts[first:last],
+                offsets=offsets[first : last + 1] - int(ends[first]),
+            )
+            first = last
+
+    def _batch(self, part: _Part, draws: Tensor | None) -> Batch:
+        cut = draws is not None and part.uncut > part.longest
+        chosen = self._choose(part, draws) if draws is not None and cut else None
+        rows, mask = (self._flat if self.flat else self._padded)(part, chosen)
         labels, weights = self._labels[rows], self._weights
         return Batch(
             features=self._take(rows, mask),
             labels=labels if mask is None else labels.masked_fill(~mask, 0.0),
             mask=mask,
-            offsets=torch.from_numpy(offsets) if self.flat else None,
+            offsets=part.offsets if self.flat else None,
             weights=None if weights is None else weights[rows],
-            lists=torch.from_numpy(lists),
+            lists=torch.from_numpy(part.lists),
+            longest=part.longest,
         )
 
-    def _flat(
-        self, lists: Array, lengths: Array, chosen: Tensor | None
-    ) -> tuple[Int[Tensor, " N"], None]:
+    def _flat(self, part: _Part, chosen: Tensor | None) -> tuple[Int[Tensor, " N"], None]:
         """The rows of the items, list after list."""
-        device, total = self._starts.device, int(lengths.sum())
-        counts = torch.from_numpy(lengths).to(device)
-        which = torch.arange(len(lists), device=device)
-        which = which.repeat_interleave(counts, output_size=total)
-        places = torch.arange(total, device=device) - (counts.cumsum(0) - counts)[which]
+        which = torch.arange(len(part.lists), device=self._where)
+        which = which.repeat_interleave(part.offsets.diff(), output_size=part.total)
+        places = torch.arange(part.total, device=self._where) - part.offsets[which]
         if chosen is not None:
             places = chosen[which, places]
-        return self._starts[torch.from_numpy(lists).to(device)][which] + places, None
+        return part.starts[which] + places, None
 
     def _padded(
-        self, lists: Array, lengths: Array, chosen: Tensor | None
+        self, part: _Part, chosen: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-        """The rows of the items and a mask; padding repeats a list's first row."""
-        device = self._starts.device
-        width = max(1, int(lengths.max(initial=0)))
-        places = torch.arange(width, device=device).expand(len(lists), width)
-        mask = places < torch.from_numpy(lengths).to(device)[:, None]
-        if chosen is not None:
-            places = chosen[:, :width]
-        starts = self._starts[torch.from_numpy(lists).to(device)][:, None]
-        last = max(0, self.dataset.n_items - 1)
-        return (starts + torch.where(mask, places, 0)).clamp(max=last), mask
+        """The rows of the items and a mask."""
+        return self._rows(part, part.offsets.diff(), part.longest, chosen)
 
-    def _choose(self, lists: Array, draws: Tensor) -> Int[Tensor, "b k"]:
+    def _choose(self, part: _Part, draws: Tensor) -> Int[Tensor, "b k"]:
         """The places of the items that lists are cut to, in the order they stand in."""
-        lengths = self.dataset.lengths[lists]
-        rows, mask = self._padded(lists, lengths, None)
+        rows, mask = self._rows(part, part.lengths, part.uncut, None)
         keys = draws[rows].masked_fill(~mask, float("inf"))
         # Ties among the keys of padding do not matter: its places come after all real ones.
         smallest: Tensor = keys.topk(self.list_size or 1, dim=-1, largest=False).indices
         return smallest.sort(dim=-1).values
+
+    def _rows(
+        self, part: _Part, lengths: Int[Tensor, " b"], longest: int, chosen: Tensor | None
+    ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
+        """The rows of so many items of each list and a mask; padding repeats its first row."""
+        width = max(1, longest)
+        places = torch.arange(width, device=self._where).expand(len(part.lists), width)
+        mask = places < lengths[:, None]
+        if chosen is not None:
+            places = chosen[:, :width]
+        last = max(0, self.dataset.n_items - 1)
+        return (part.starts[:, None] + torch.where(mask, places, 0)).clamp(max=last), mask
 
     def _take(self, rows: Tensor, mask: Tensor | None) -> Tensor:
         if self._features is None:
@@ -230,11 +271,29 @@ class Batches:
             features=features,
             labels=self._move(batch.labels),
             mask=mask,
+            offsets=None if batch.offsets is None else self._move(batch.offsets),
             weights=None if batch.weights is None else self._move(batch.weights),
         )
 
     def _move(self, tensor: Tensor) -> Tensor:
-        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+        return tensor.to(self.device, non_blocking=True)
+
+    def _pinned(self, batch: Batch) -> Batch:
+        """A batch in memory that a GPU copies from by itself, while the host goes on."""
+        if self.device.type != "cuda":
+            return batch
+        found = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "lists"}
+        pinned: dict[str, Any] = {
+            name: value.pin_memory() for name, value in found.items() if isinstance(value, Tensor)
+        }
+        return replace(batch, **pinned)
+
+    def _bring(self, array: Array) -> Tensor:
+        """An array, where items are gathered."""
+        tensor = _tensor(array)
+        if self._where.type != "cuda":
+            return tensor.to(self._where)
+        return tensor.pin_memory().to(self._where, non_blocking=True)
 
     def _load(self) -> Float[Tensor, "N f"]:
         """All features on the device, transformed once, block by block."""
@@ -267,13 +326,14 @@ def _like_lengths(
             documents,
             key=lambda end: (end - start) * int(sizes[end - 1]),
         )
-        batches.append(order[start : start + max(1, fit)])
-        start += max(1, fit)
+        fit = max(1, min(fit, _LISTS))
+        batches.append(order[start : start + fit])
+        start += fit
     return batches
 
 
-def _ahead(plan: Sequence[Array], read: Callable[[Array], Batch]) -> Iterator[Batch]:
-    """What ``read`` gives for each part of a plan, read by a thread that runs a little ahead."""
+def _ahead(parts: Iterable[_Part], read: Callable[[_Part], Batch]) -> Iterator[Batch]:
+    """What ``read`` gives for each part, read by a thread that runs a little ahead."""
     ready: queue.Queue[Batch | BaseException | None] = queue.Queue(_AHEAD)
     stopped = threading.Event()
 
@@ -286,10 +346,10 @@ def _ahead(plan: Sequence[Array], read: Callable[[Array], Batch]) -> Iterator[Ba
 
     def work() -> None:
         try:
-            for lists in plan:
+            for part in parts:
                 if stopped.is_set():
                     return
-                put(read(lists))
+                put(read(part))
             put(None)
         except BaseException as error:  # carried over to where the batches are used
             put(error)

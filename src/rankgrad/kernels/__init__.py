@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -22,6 +22,8 @@ Mode = Literal["auto", "eager", "fused"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 __all__ = ["MODES", "Mode", "mode", "ops", "pool_adjacent", "ready", "use", "using"]
+
+_Function = TypeVar("_Function", bound=Callable[..., bool])
 
 _mode: Mode = "auto"
 _DEVICES = {"cpu": ("cpu", "numba"), "cuda": ("gpu", "triton")}
@@ -77,15 +79,34 @@ def ready(name: str, scores: torch.Tensor) -> bool:
     return _written(name, room)
 
 
-@functools.cache
+def _constant(function: _Function) -> _Function:
+    """Compilers take what it gives as it is, and do not look inside.
+
+    This is ``torch.compiler.assume_constant_result``, which takes a second to import.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant
 def _installed(package: str) -> bool:
+    return _is_installed(package)
+
+
+@_constant
+def _written(name: str, room: str) -> bool:
+    """Whether there is a twin of the operation."""
+    return _is_written(name, room)
+
+
+@functools.cache
+def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
 @functools.cache
-def _written(name: str, room: str) -> bool:
-    """Whether there is a twin of the operation."""
-    tables: dict[str, Any] = {**ops.LOSSES, **ops.RANKS}
+def _is_written(name: str, room: str) -> bool:
+    tables: dict[str, Any] = {**ops.LOSSES, **ops.RANKS, **ops.METRICS, **ops.CHECKS}
     module = f"rankgrad.kernels.{room}.{tables[name][0]}"
     if importlib.util.find_spec(module) is None:
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -66,8 +65,7 @@ class _BlockSums(torch.autograd.Function):
 
 
 def _on_gpu(values: Tensor) -> bool:
-    installed = importlib.util.find_spec("triton") is not None
-    return values.is_cuda and kernels.mode() != "eager" and installed
+    return values.is_cuda and kernels.mode() != "eager" and kernels._installed("triton")
 
 
 def _twin() -> Any:

@@ -18,6 +18,7 @@ in :mod:`rankgrad.metrics`, whose eager forms say what is computed here.
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -78,7 +79,14 @@ RANKS = {
     ),
 }
 
+#: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
+METRICS = {"exact_metrics": ("metrics",)}
+
+#: Looks at the values of lists, likewise.
+CHECKS = {"sound": ("check",)}
+
 _library = torch.library.Library("rankgrad", "DEF")
+_HERE: AbstractContextManager[Any] = nullcontext()
 
 
 class _Twin:
@@ -94,7 +102,7 @@ class _Twin:
         return self.found(*arguments)
 
 
-_twins: dict[tuple[str, str], _Twin] = {}
+_twins: dict[tuple[str, str], _Twin] = {("sound", "cuda"): _Twin("sound", "check", "gpu")}
 
 
 def _enter(name: str, module: str, schema: str) -> None:
@@ -113,28 +121,93 @@ def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
         values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
         return values, defined
-    found: tuple[Tensor, Tensor] = _Direct.apply(name, *arguments)
+    found: tuple[Tensor, Tensor] = _Direct.apply(arguments[0], name, arguments[1:])
     return found
 
 
+def reduced(name: str, mean: bool, list_weights: Tensor | None, *arguments: Any) -> Tensor:
+    """The mean or the sum over lists of one of :data:`LOSSES`, as one step of autograd.
+
+    As :func:`rankgrad.lists.reduce`: lists on which the loss is undefined are left out. List
+    weights are not differentiated.
+    """
+    if torch.compiler.is_compiling():
+        values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
+        result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
+        return result
+    result = _Reduced.apply(arguments[0], name, mean, list_weights, arguments[1:])
+    return result
+
+
+# Below, the scores alone stand among the arguments of `apply`, which looks at each of them.
 class _Direct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
-        values, slopes, defined = _twins[name, arguments[0].device.type](*arguments)
-        ctx.save_for_backward(slopes, arguments[4])
-        ctx.longest, ctx.inputs = arguments[5], len(arguments)
+    def forward(
+        ctx: Any, scores: Tensor, name: str, others: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor]:
+        with _on(scores):
+            values, slopes, defined = _twin(name, scores)(scores, *others)
+        ctx.save_for_backward(slopes, others[3])
+        ctx.longest = others[4]
         ctx.mark_non_differentiable(defined)
         ctx.set_materialize_grads(False)
         return values, defined
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-        spread = None
-        if grad is not None:
-            _only_once()
-            slopes, offsets = ctx.saved_tensors
-            spread = _twins["spread", slopes.device.type](grad, slopes, offsets, ctx.longest)
-        return (None, spread, *[None] * (ctx.inputs - 1))
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None, None]:
+        if grad is None:
+            return None, None, None
+        _only_once()
+        slopes, offsets = ctx.saved_tensors
+        return _twin("spread", slopes)(grad, slopes, offsets, ctx.longest), None, None
+
+
+class _Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        name: str,
+        mean: bool,
+        list_weights: Tensor | None,
+        others: tuple[Any, ...],
+    ) -> Tensor:
+        with _on(scores):
+            values, slopes, defined = _twin(name, scores)(scores, *others)
+            result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
+        ctx.save_for_backward(slopes, others[3], shares)
+        ctx.longest = others[4]
+        found: Tensor = result
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        _only_once()
+        slopes, offsets, shares = ctx.saved_tensors
+        spread = _twin("spread", slopes)(grad, slopes, offsets, ctx.longest, shares)
+        return spread, None, None, None, None
+
+
+def sound(scores: Tensor, *others: Tensor | None) -> bool:
+    """Whether scores are finite, and labels and weights finite and not negative.
+
+    After the scores: labels, mask, weights and list weights, all flat.
+    """
+    with _on(scores):
+        return bool(_twin("sound", scores)(scores, *others))
+
+
+def _twin(name: str, tensor: Tensor) -> Any:
+    """The twin for the device of a tensor."""
+    twin = _twins[name, tensor.device.type]
+    return twin.found or twin
+
+
+def _on(tensor: Tensor) -> AbstractContextManager[Any]:
+    """The tensor's device as the present one, where kernels are launched."""
+    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
+        return _HERE
+    return torch.cuda.device_of(tensor)
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,7 +272,38 @@ for _name, (_module, _schema, _product) in RANKS.items():
     )
 
 # A number for each list times those of its slots.
-_enter("spread", "spread", "(Tensor grad, Tensor slopes, Tensor offsets, int longest) -> Tensor")
+_enter(
+    "spread",
+    "spread",
+    "(Tensor grad, Tensor slopes, Tensor offsets, int longest, Tensor? shares=None) -> Tensor",
+)
 torch.library.register_fake(
     "rankgrad::spread", lambda grad, slopes, *_: torch.empty_like(slopes), lib=_library
+)
+
+
+def _reduce_back(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+    (shares,) = ctx.saved_tensors
+    return grad * shares, None, None, None
+
+
+def _keep_shares(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+# The weighted sum or mean over lists, and the share of each in it.
+_enter(
+    "reduce",
+    "reduce",
+    "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
+    "-> (Tensor result, Tensor shares)",
+)
+torch.library.register_fake(
+    "rankgrad::reduce",
+    lambda values, *_: (values.new_empty(()), torch.empty_like(values)),
+    lib=_library,
+)
+torch.library.register_autograd(
+    "rankgrad::reduce", _reduce_back, setup_context=_keep_shares, lib=_library
 )

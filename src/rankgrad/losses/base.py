@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from rankgrad import kernels
 from rankgrad.lists import REDUCTIONS, Lists, Reduction, check_choice, check_cutoff, reduce
 from rankgrad.sorting import Schedule
 from rankgrad.specs import Registry, Spec, spec_of
 
 losses: Registry[Loss] = Registry("loss")
+
+
+class Fused(NamedTuple):
+    """A fused operation: its name in :mod:`rankgrad.kernels.ops`, and the options after slots."""
+
+    name: str
+    options: tuple[Any, ...]
 
 
 class Loss(nn.Module):
@@ -53,27 +61,36 @@ class Loss(nn.Module):
             offsets: flat lists: ``[B + 1]``, where each begins and ends.
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
         """
-        lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
-        with torch.autocast(lists.scores.device.type, enabled=False):
-            return self._reduced(lists)
+        return self.of(Lists.of(scores, labels, mask, offsets=offsets, weights=weights))
 
-    def _reduced(self, lists: Lists) -> Tensor:
+    def of(self, lists: Lists) -> Float[Tensor, "*out"]:
+        """The loss of lists already brought together."""
         if not lists.finite and not torch.compiler.is_compiling():
             _check_finite(lists)
-        values, defined = self.values(lists)
-        return reduce(values, defined, lists, self.reduction)
+        found, weights = self.fused(lists), lists.list_weights
+        # What an operation gives has no gradient by the weights.
+        learned = weights is not None and weights.requires_grad
+        if found is not None and self.reduction != "none" and not learned:
+            mean = self.reduction == "mean"
+            return kernels.ops.reduced(found.name, mean, weights, *lists.slots, *found.options)
+        with torch.autocast(lists.slots.scores.device.type, enabled=False):
+            return reduce(*self._values(lists, found), lists, self.reduction)
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         """The loss of each list and whether it is defined, fused where there is such a twin."""
-        found = self.fused(lists)
+        return self._values(lists, self.fused(lists))
+
+    def _values(
+        self, lists: Lists, found: Fused | None
+    ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         if found is not None:
-            return found
+            return kernels.ops.loss(found.name, *lists.slots, *found.options)
         values, defined = self.per_list(lists)
         # Also a value that does not depend on the scores stays attached to their graph.
         return values + 0.0 * lists.scores.sum(-1), defined
 
-    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
-        """The same as :meth:`per_list` by a fused operation, or None where there is none."""
+    def fused(self, lists: Lists) -> Fused | None:
+        """The fused operation that computes :meth:`per_list`, or None where there is none."""
         return None
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:

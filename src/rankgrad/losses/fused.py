@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from rankgrad import kernels
 from rankgrad.lists import Lists
+from rankgrad.losses.base import Fused
 from rankgrad.metrics import Metric
 from rankgrad.metrics.base import Expectation
 from rankgrad.sorting import (
@@ -27,15 +25,15 @@ LINEAR = ("ndcg", "dcg", "precision", "recall", "rbp", "arp")
 
 def through(
     relaxation: Relaxation, metric: Metric, lists: Lists, beta: float, expect: Expectation
-) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
-    """The loss of each list and whether it is defined, or None where nothing fused computes it."""
+) -> Fused | None:
+    """The operation that computes the loss of each list, or None where nothing fused does."""
     if metric.name not in LINEAR:
         return None
     found = _operation(relaxation, beta, expect)
     if found is None or not kernels.ready(found[0], lists.slots.scores):
         return None
     name, options = found
-    return kernels.ops.loss(name, *lists.slots, *options, *_described(metric))
+    return Fused(name, (*options, *_described(metric)))
 
 
 def _operation(

@@ -18,7 +18,7 @@ from rankgrad.lists import (
     divide,
     log_softmax,
 )
-from rankgrad.losses.base import Loss, has_relevant, losses
+from rankgrad.losses.base import Fused, Loss, has_relevant, losses
 from rankgrad.sorting import Exact, NeuralSort, Schedule
 
 
@@ -102,7 +102,7 @@ class ListMLE(ListwiseLoss):
             terms = terms * lists.item_weights.gather(-1, order)
         return terms.sum(-1), lists.lengths > 1
 
-    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+    def fused(self, lists: Lists) -> Fused | None:
         if not kernels.ready("listmle", lists.slots.scores):
             return None
         seed = None
@@ -110,7 +110,7 @@ class ListMLE(ListwiseLoss):
             device = lists.slots.scores.device
             generator = self._random.generator(device)
             seed = torch.empty(1, dtype=torch.int64, device=device).random_(generator=generator)
-        return kernels.ops.loss("listmle", *lists.slots, seed)
+        return Fused("listmle", (seed,))
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
@@ -151,7 +151,7 @@ class ListAP(ListwiseLoss):
         self.threshold = threshold
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        centres = torch.arange(self.bins - 1, -1, -1).to(lists.scores)
+        centres = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
         places = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
         member = (1 - (places - centres).abs()).clamp(min=0.0) * lists.mask[:, :, None]
         relevance = (lists.labels >= self.threshold) * lists.mask

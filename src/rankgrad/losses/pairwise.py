@@ -20,7 +20,7 @@ from rankgrad.lists import (
     has_pairs,
     tiles,
 )
-from rankgrad.losses.base import Loss, losses
+from rankgrad.losses.base import Fused, Loss, losses
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.base import differentiable_once
 from rankgrad.sorting.schedules import as_temperature
@@ -62,11 +62,11 @@ class PairwiseLoss(Loss):
         values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, _alike(lists))
         return values, has_pairs(lists.labels, lists.mask)
 
-    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+    def fused(self, lists: Lists) -> Fused | None:
         found = self.fused_options()
         if found is None or not kernels.ready("pairs", lists.slots.scores):
             return None
-        return kernels.ops.loss("pairs", *lists.slots, *found)
+        return Fused("pairs", found)
 
     def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
         """The options of the fused operation ``pairs``: kind, k, sigma, gain, truncation, mu, half.

@@ -125,7 +125,7 @@ class Ordinal(PointwiseLoss):
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        level = torch.arange(1, self.levels).to(scores)
+        level = torch.arange(1, self.levels, device=scores.device).to(scores)
         logits = scores[:, :, None] - (level - self.levels / 2)
         targets = (labels[:, :, None] >= level).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)

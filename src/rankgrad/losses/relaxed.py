@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, Reduction, check_choice
-from rankgrad.losses.base import Loss, losses
+from rankgrad.losses.base import Fused, Loss, losses
 from rankgrad.losses.fused import through
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
@@ -74,7 +74,7 @@ class RelaxedMetric(Loss):
         defined = self.metric.relevant(lists) & (lists.lengths > 1)
         return value if self.metric.lower_is_better else 1 - value, defined
 
-    def fused(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None:
+    def fused(self, lists: Lists) -> Fused | None:
         relaxation = self.relaxation.at(self.progress)
         if self.through not in (None, relaxation.gives[0]):
             return None

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankgrad.lists import Lists, check_choice, check_cutoff, check_positive, descending, tie_groups
+from rankgrad.metrics.fused import values_of
 from rankgrad.specs import Registry, spec_of
 
 metrics: Registry[Metric] = Registry("metric")
@@ -69,7 +70,7 @@ class Ranked:
     @property
     def ranks(self) -> Float[Tensor, " n"]:
         """1, 2, ..., n."""
-        return torch.arange(1, self.mask.shape[-1] + 1).to(self.labels)
+        return torch.arange(1, self.mask.shape[-1] + 1, device=self.mask.device).to(self.labels)
 
     def group_sums(self, values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """At each position, the sum of the values over its tie group."""
@@ -120,11 +121,14 @@ class Metric:
     ) -> Float[Tensor, "*b"]:
         """The exact value of each list. Per-list weights matter to means only, not here."""
         lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
-        return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
+        (found,) = values_of([self], lists)
+        if found is None:
+            return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
+        return self.fill(*found).reshape(lists.shape)
 
     def of(self, ranked: Ranked) -> Float[Tensor, " b"]:
         """The exact value of lists already in order."""
-        return self._fill(self._exact(ranked), self.relevant(ranked))
+        return self.fill(self._exact(ranked), self.relevant(ranked))
 
     def relaxed(
         self,
@@ -158,7 +162,7 @@ class Metric:
         lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
         with torch.autocast(lists.scores.device.type, enabled=False):
             values = self.relax(relaxation, lists, through, beta, expect)
-        return self._fill(values, self.relevant(lists)).reshape(lists.shape)
+        return self.fill(values, self.relevant(lists)).reshape(lists.shape)
 
     def relax(
         self,
@@ -238,7 +242,10 @@ class Metric:
             )
         return through
 
-    def _fill(self, values: Tensor, relevant: Tensor) -> Tensor:
+    def fill(
+        self, values: Float[Tensor, " b"], relevant: Bool[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
+        """The values, and what ``empty`` says for lists without a relevant item."""
         fill = float("nan") if self.empty == "skip" else float(self.empty)
         return torch.where(relevant, values, fill)
 

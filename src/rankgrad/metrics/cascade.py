@@ -44,7 +44,8 @@ class CascadeMetric(Metric):
         size = ranked.end - ranked.start
         j = torch.arange(1, stops.shape[-1] + 1, device=size.device) - ranked.start
         products, hits = torch.ones_like(stops), torch.zeros_like(stops)
-        for m in range(1, int(size.max()) + 1 if size.numel() else 1):
+        real = size.where(ranked.mask, 0)  # padding is one group, and nobody stops there
+        for m in range(1, int(real.max()) + 1 if size.numel() else 1):
             at = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
             miss, hit = misses.gather(-1, at), (stops * ranked.weights).gather(-1, at)
             first = j == 1
@@ -70,7 +71,7 @@ class CascadeMetric(Metric):
         at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
         misses = 1 - at_rank[:, 0].clamp(max=1.0)
         passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
-        worth = self.worth(torch.arange(1, k + 1).to(stops))
+        worth = self.worth(torch.arange(1, k + 1, device=stops.device).to(stops))
         return (at_rank[:, -1] * passed * worth).sum(-1)
 
     def _through_ranks(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked, metrics
+from rankgrad.metrics.base import Metric, Ranked, Ties, metrics
+from rankgrad.metrics.fused import values_of
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -83,16 +84,28 @@ def evaluate(
         metrics = [metrics]
     chosen = tuple(_get(metric) for metric in metrics)
     lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
-    ranked = {ties: Ranked.of(lists, ties) for ties in dict.fromkeys(m.ties for m in chosen)}
     per_list, mean, without = {}, {}, {}
     with torch.no_grad():
-        for metric in chosen:
+        for metric, (values, relevant) in zip(chosen, _values(chosen, lists), strict=True):
             name = str(metric)
-            values = metric.of(ranked[metric.ties])
             per_list[name] = values.reshape(lists.shape)
             mean[name] = _mean(values, lists.list_weights)
-            without[name] = int((~metric.relevant(lists)).sum())
-    return Evaluation(chosen, per_list, mean, len(lists.scores), without)
+            without[name] = int((~relevant).sum())
+    return Evaluation(chosen, per_list, mean, len(lists.slots.offsets) - 1, without)
+
+
+def _values(
+    chosen: Sequence[Metric], lists: Lists
+) -> Iterator[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]]:
+    """The values of each metric, and on which lists it is defined; lists are sorted once."""
+    ranked: dict[Ties, Ranked] = {}
+    for metric, found in zip(chosen, values_of(chosen, lists), strict=True):
+        if found is not None:
+            yield metric.fill(*found), found[1]
+            continue
+        if metric.ties not in ranked:
+            ranked[metric.ties] = Ranked.of(lists, metric.ties)
+        yield metric.of(ranked[metric.ties]), metric.relevant(lists)
 
 
 def _get(metric: str | Metric) -> Metric:

@@ -17,6 +17,7 @@ from rankgrad.models.presets import (
     pirank,
     smoothi,
 )
+from rankgrad.models.tabm import TabM
 
 get = models.get
 names = models.names
@@ -27,6 +28,7 @@ __all__ = [
     "ContextAware",
     "Model",
     "Scorer",
+    "TabM",
     "comparison",
     "get",
     "lambdaloss",

@@ -44,7 +44,12 @@ class Scorer(nn.Module):
 
     #: Whether an item's score depends on that item alone, so that flat items ``[N, f]`` of many
     #: lists can be scored in one go. If not, ``[n, f]`` is one list.
-    per_item: ClassVar[bool]
+    per_item: bool
+
+    #: How many networks it is an ensemble of. If more than one, it gives the scores of each member,
+    #: ``[members, ..., n]``, in training, where every member has its own loss; and their mean,
+    #: ``[..., n]``, in evaluation.
+    members: int = 1
 
     def __init__(self, n_features: int) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def _across_processes(self, items: Tensor) -> Tensor:
         values = items.to(self.weight.dtype)
-        sums = _over_processes(torch.cat([values.sum(0), values.new_tensor([float(len(values))])]))
+        sums = _over_processes(torch.cat([values.sum(0), values.new_full((1,), len(values))]))
         count = sums[-1].detach()
         mean = sums[:-1] / count.clamp(min=1)
         variance = _over_processes((values - mean).square().sum(0)) / count.clamp(min=1)

@@ -160,7 +160,7 @@ def expected_ranks(
 
     An item that no rank wants, its weights all underflown, is last.
     """
-    ranks = torch.arange(1, permutation.shape[-1] + 1).to(permutation)
+    ranks = torch.arange(1, permutation.shape[-1] + 1, device=permutation.device).to(permutation)
     last, trace = mask.sum(-1, keepdim=True), 1e-12
     means = (ranks @ permutation + trace * last) / (permutation.sum(-2) + trace)
     return torch.where(mask, means, 0.0)

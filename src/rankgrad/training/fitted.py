@@ -103,6 +103,16 @@ class FittedRanker:
         """Whether an item's score depends on that item alone."""
         return bool(getattr(self.network, "per_item", False))
 
+    @property
+    def whole_lists(self) -> bool:
+        """Whether a score is known to depend on the other items of the list."""
+        return not self.per_item and not self.custom
+
+    @property
+    def members(self) -> int:
+        """How many networks it is the mean of; each has its own loss in training."""
+        return int(getattr(self.network, "members", 1))
+
     def predict(self, features: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
         """The scores of items, ``[N]`` float32; higher is better.
 

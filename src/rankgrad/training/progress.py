@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from rankgrad.training.arriving import Arriving
+
 if TYPE_CHECKING:
     from rankgrad.training.trainer import Trainer
 
-_REFRESH = 0.25  # seconds between two looks at the loss, each of which waits for the device
+_REFRESH = 0.25  # seconds between two looks at the loss
 
 
 class Progress:
@@ -25,6 +27,7 @@ class Progress:
         self._told = first and not trainer.job.quiet
         self._bar = _bar() if self._told and sys.stderr.isatty() else None
         self._task: Any = None
+        self._loss: Arriving | None = None
         self._steps = 1
         folder = trainer.job.folder
         if trainer.settings.tensorboard and folder is None:
@@ -49,6 +52,7 @@ class Progress:
 
     def begin(self, epoch: int, step: int, steps: int) -> None:
         """An epoch begins, at this step."""
+        self._loss = None
         if self._bar is None:
             return
         self._steps = steps
@@ -59,10 +63,14 @@ class Progress:
 
     def step(self, totals: Tensor) -> None:
         """A step is done; ``totals`` are the epoch's summed loss and number of lists."""
-        if self._bar is None or time.monotonic() - self._shown < _REFRESH:
+        if self._bar is None:
             return
+        if self._loss is None and time.monotonic() - self._shown >= _REFRESH:
+            self._loss = Arriving(totals)
+        if self._loss is None or not self._loss.here:
+            return
+        (loss, lists), self._loss = self._loss.numbers(), None
         self._shown = time.monotonic()
-        loss, lists = totals.tolist()
         position = self._trainer.position
         self._bar.update(
             self._task,

@@ -24,6 +24,7 @@ def _none(value: Any) -> Any:
 
 Count = Annotated[int, Field(ge=1)]
 MaybeCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)]
+MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_none)]
 
 
@@ -47,6 +48,8 @@ class Settings(BaseModel):
         documents: items per step, padding included, where batching is by documents.
         list_size: cut longer lists to so many items in training, drawn anew each epoch.
         clip: the largest norm of a gradient.
+        average: keep a moving average of the weights with this decay per step, such as 0.99, and
+            validate, choose and give that; None for the weights themselves.
         accumulate: batches per step of the optimiser.
         precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
         seed: of everything random.
@@ -68,8 +71,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    loss: str = "approx_ndcg"
-    model: str = "mlp(hidden=[64], dropout=0.3)"
+    loss: str = "softmax"
+    model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     metric: str = "ndcg@10"
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
     transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardise")
@@ -84,6 +87,7 @@ class Settings(BaseModel):
     documents: Count = 8192
     list_size: MaybeCount = None
     clip: MaybePositive = None
+    average: MaybeRate = None
     accumulate: Count = 1
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -8,7 +8,9 @@ import os
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from rankgrad.lists import Lists, Randomness
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
 from rankgrad.training import processes
+from rankgrad.training.arriving import Arriving
+from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.optimisers import learning_rates, optimizers
@@ -34,6 +38,7 @@ from rankgrad.training.validation import score, validate
 OnEpoch = Callable[[dict[str, float]], None]
 
 _VALUES = 1 << 22  # values of features checked at a time
+_DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
 
 
 @dataclass(frozen=True)
@@ -268,6 +273,9 @@ class Trainer:
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
         self.module, self.stepper = fabric.setup(self.ranker.network, self.optimizer)
+        self.average = (
+            None if settings.average is None else Average(self.ranker.network, settings.average)
+        )
         self.train, self.vali = self._batches(job.train), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
@@ -275,6 +283,7 @@ class Trainer:
         self.position = Position()
         self.best: dict[str, Tensor] = {}
         self.asked = False  # to stop, in any of the processes
+        self.asking: deque[Arriving] = deque()  # what the last steps say of that
         # Lists with a loss since the last step of the optimiser.
         self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
         torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
@@ -325,7 +334,7 @@ class Trainer:
         position, every = self.position, self.settings.accumulate
         steps = self.train.steps(position.epoch)
         totals = torch.tensor(
-            [position.loss, position.lists], dtype=torch.float64, device=self.fabric.device
+            [position.loss, position.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
         batches = self.train.epoch(
             position.epoch, rank=self.rank, ranks=self.ranks, start=position.step
@@ -337,26 +346,42 @@ class Trainer:
             whole = position.step == group[-1]
             sums = self._step(batch, steps, group, interrupts.asked)
             position.step += 1
-            totals += sums[:2]
-            progress.step(totals)
-            self.asked = bool(sums[2] > 0) if self.ranks > 1 else interrupts.asked
+            totals += sums[:3]
+            progress.step(totals[:2])
+            self.asked = self._hear(sums[3:]) if self.ranks > 1 else interrupts.asked
             if self.asked and whole:
                 break
-        position.loss, position.lists = totals.tolist()
+        while self.asking:
+            self.asked |= self.asking.popleft().numbers()[0] > 0
+        position.loss, position.lists, diverged = totals.tolist()
+        if diverged:
+            raise self._diverged()
         return position.step == steps
 
-    def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
-        """One batch: the sum of its lists' losses, their number, and who asks to stop, over all.
+    def _hear(self, asking: Tensor) -> bool:
+        """Whether any process is asked to stop.
 
-        The batches of a group make one step of the optimiser, the one that a single batch of all
-        their lists would make.
+        GPUs hear of it some steps later, all of them at the same one, so that none has to wait.
+        """
+        self.asking.append(Arriving(asking))
+        if len(self.asking) <= _DELAY.get(asking.device.type, 0):
+            return False
+        return self.asking.popleft().numbers()[0] > 0
+
+    def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
+        """One batch, over all processes.
+
+        The sum of its lists' losses and their number, whether training diverged, and who asks to
+        stop. The batches of a group make one step of the optimiser, the one that a single batch of
+        all their lists would make. On a GPU nothing here waits for it.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
         whole, alone = self.position.step == group[-1], len(group) == 1
         mean = self.loss.reduction == "mean"
         with self.fabric.no_backward_sync(self.module, enabled=not whole):
-            total, count = self._loss(batch)
-            sums = torch.stack([total.detach(), count, count.new_tensor(float(interrupted))])
+            total, count, diverged = self._loss(batch)
+            asking = torch.full_like(count, float(interrupted))
+            sums = torch.stack([total.detach(), count, diverged, asking])
             if self.ranks > 1:
                 sums = self.fabric.all_reduce(sums, reduce_op="sum")
             # Gradients are averaged over the processes, but the loss is the mean over the lists of
@@ -375,6 +400,8 @@ class Trainer:
             self.stepper.step()
             self.stepper.zero_grad()
             self.counted = torch.zeros_like(self.counted)
+            if self.average is not None:
+                self.average.update()
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
@@ -391,23 +418,32 @@ class Trainer:
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of the lists of a batch, and on how many it is defined."""
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of the lists' losses, on how many it is defined, and whether training diverged.
+
+        The last is said at once on a CPU. A GPU is not waited for: it goes on, with zeros in place
+        of scores that no loss could take, to the end of the epoch.
+        """
         scores = score(self.module, batch)
-        if not bool(scores.isfinite().all()):
-            raise ValueError(
-                f"training diverged in epoch {self.position.epoch + 1}: the network gives scores "
-                "that are not finite. Lower learning_rate, or set clip"
-            )
+        finite = scores.isfinite()
+        diverged = (~finite.all()).double()
+        if scores.is_cuda:
+            scores = torch.where(finite, scores, 0.0)
+        elif diverged:
+            raise self._diverged()
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
-            return none.double(), none.new_zeros((), dtype=torch.float64)
-        lists = Lists.of(
-            scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
-        )
-        values, defined = self.loss.values(lists)
+            return none.double(), none.new_zeros((), dtype=torch.float64), diverged
+        members = self.ranker.members
+        values, defined = self.loss.values(_lists(scores, batch, members))
         total = torch.where(defined, values, 0.0).double().sum()
-        return total, defined.double().sum()
+        return total / members, defined.double().sum() / members, diverged
+
+    def _diverged(self) -> ValueError:
+        return ValueError(
+            f"training diverged in epoch {self.position.epoch + 1}: the network gives scores that "
+            "are not finite. Lower learning_rate, or set clip"
+        )
 
     def _finish_epoch(self, progress: Progress) -> None:
         position = self.position
@@ -422,9 +458,11 @@ class Trainer:
                 "learning_rate, or set clip"
             )
         if self.vali is not None:
-            line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
+            with self._averaged():
+                line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
         for name, batches in self.others.items():
-            found = validate(self.ranker.network, batches, self.metrics, self.fabric)
+            with self._averaged():
+                found = validate(self.ranker.network, batches, self.metrics, self.fabric)
             line |= {f"{name} {metric}": value for metric, value in found.items()}
         position.epoch, position.step, position.loss, position.lists = (
             position.epoch + 1,
@@ -439,11 +477,16 @@ class Trainer:
         if improved:
             position.best_epoch = position.epoch
             position.best_value = line.get(self.settings.metric)
-            self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
+            with self._averaged():
+                self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
         self._save(best=improved, line=line)
         progress.end(line)
         if self.job.on_epoch is not None and self.rank == 0:
             self.job.on_epoch(dict(line))
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """The network as it is validated and kept."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def _improved(self, line: Mapping[str, float]) -> bool:
         """Whether this is the best epoch so far; without validation data, the last one is."""
@@ -466,7 +509,8 @@ class Trainer:
         if self.folder is None:
             return
         if best:
-            self.folder.save_best(self.ranker)
+            with self._averaged():
+                self.folder.save_best(self.ranker)
         if line is not None:
             self.folder.log(line)
         self.position.seconds = self._seconds()
@@ -480,6 +524,8 @@ class Trainer:
             for name, value in values.items()
             if value is not None
         }
+        if self.average is not None:
+            state |= {f"average.0.{name}": value for name, value in self.average.state().items()}
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
@@ -512,6 +558,9 @@ class Trainer:
             kind, number, name = key.split(".", 2)
             if kind == "optimizer":
                 state.setdefault(int(number), {})[name] = tensor
+        if self.average is not None:
+            other = checkpoint.other.items()
+            self.average.restore({k.removeprefix("average.0."): v for k, v in other})
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         for name, generator in self._generators().items():
@@ -537,6 +586,24 @@ class Trainer:
 
     def _seconds(self) -> float:
         return self.resumed_at + time.perf_counter() - self.began
+
+
+def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
+    """The lists of a batch as scored by each member, member after member."""
+    offsets = batch.offsets
+    if members > 1 and offsets is not None:
+        total = len(batch.labels)
+        starts = torch.arange(members, device=offsets.device)[:, None] * total + offsets[:-1]
+        offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
+    labels, mask, weights = (
+        None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
+        for values in (batch.labels, batch.mask, batch.weights)
+    )
+    assert labels is not None
+    scores = scores.reshape(-1, *batch.labels.shape[1:])
+    return Lists.trusted(
+        scores, labels, mask, offsets=offsets, longest=batch.longest, weights=weights
+    )
 
 
 def _seed(*numbers: int) -> int:

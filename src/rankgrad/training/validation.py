@@ -13,6 +13,8 @@ from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked
 
 _DOCUMENTS = 1 << 15  # items scored at a time, padding included
+_GPU_DOCUMENTS = 1 << 20  # the same on a GPU, at most
+_GPU_BYTES = 1 << 17  # of a GPU's memory for each of them
 
 
 class Processes(Protocol):
@@ -38,28 +40,48 @@ def validate(
     """
     rank, ranks = processes.global_rank, processes.world_size
     values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
+    found: list[Tensor] = []
+    lists: list[Tensor] = []
     was_training = network.training
     network.eval()
     try:
-        for batch in batches.evaluation(_DOCUMENTS, rank=rank, ranks=ranks):
-            values[:, batch.lists] = _per_list(network, batch, metrics).double().cpu()
+        for batch in batches.evaluation(_documents(batches.device), rank=rank, ranks=ranks):
+            found.append(_per_list(network, batch, metrics))
+            lists.append(batch.lists)
     finally:
         network.train(was_training)
+    if found:
+        values[:, torch.cat(lists)] = torch.cat(found, -1).cpu().double()
     if ranks > 1:
         values = processes.all_reduce(values.to(batches.device), reduce_op="sum").cpu()
     return {str(metric): _mean(row) for metric, row in zip(metrics, values, strict=True)}
 
 
 def score(network: nn.Module, batch: Batch) -> Tensor:
-    """The scores of a batch, in the layout of its labels."""
+    """The scores of a batch, in the layout of its labels; in training, of each member of many."""
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
-    if scores.shape != batch.labels.shape:
+    expected = batch.labels.shape
+    members = getattr(network, "members", 1) if network.training else 1
+    if members > 1:
+        expected = torch.Size([members, *expected])
+    if scores.shape != expected:
         raise ValueError(
             f"the network gives scores of shape {tuple(scores.shape)} for features "
-            f"{tuple(batch.features.shape)}: they must be {tuple(batch.labels.shape)}"
+            f"{tuple(batch.features.shape)}: they must be {tuple(expected)}"
         )
     return scores
+
+
+def _documents(device: torch.device) -> int:
+    """How many items to score at a time.
+
+    What is free at the moment does not matter: the same data must give the same bytes again.
+    """
+    if device.type != "cuda":
+        return _DOCUMENTS
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(_DOCUMENTS, min(_GPU_DOCUMENTS, memory // _GPU_BYTES))
 
 
 def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:

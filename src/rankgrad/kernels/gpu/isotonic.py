@@ -1,7 +1,9 @@
 """Isotonic regression by pooling adjacent violators: one program per list.
 
-The twin of :mod:`rankgrad.kernels.cpu.isotonic`. The last block is held in registers, those before
-it on a stack in memory.
+The twin of :mod:`rankgrad.kernels.cpu.isotonic`, by divide and conquer. Where two neighbouring
+parts of a list are done, only the blocks at their common border can violate the order; if they do,
+their union takes in blocks to both sides as long as it has to. So the parts of one size are joined
+all at once, then those of twice the size.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -12,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from rankgrad.kernels.gpu.launch import quick
 
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
@@ -28,11 +32,13 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     if z.numel() == 0:
         return blocks
     z, w = z.detach().double().contiguous(), w.detach().double().contiguous()
-    stack = torch.empty(2, lists, width, dtype=torch.float64, device=z.device)
-    first = torch.empty(lists, width, dtype=torch.int64, device=z.device)
+    sums = torch.empty(2, lists, width, dtype=torch.float64, device=z.device)
+    ends = torch.empty(2, lists, width, dtype=torch.int32, device=z.device)
+    lanes = min(1024, max(32, triton.next_power_of_2(width) // 2))
     _pool[(lists,)](
-        z, w, lengths, stack, first, blocks, lists, width, entropic=entropic, tile=128, num_warps=1
-    )
+        z, w, lengths, sums, ends, blocks, lists, width,
+        entropic=entropic, lanes=lanes, num_warps=max(1, lanes // 128),
+    )  # fmt: skip
     return blocks
 
 
@@ -42,7 +48,9 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
     sums = torch.empty_like(values, memory_format=torch.contiguous_format)
     if values.numel() == 0:
         return sums
-    _add[(lists,)](values.contiguous(), blocks, sums, width, tile=512, num_warps=4)
+    tile = min(4096, max(128, triton.next_power_of_2(width)))
+    warps = min(8, tile // 128)
+    _add[(lists,)](values.contiguous(), blocks, sums, width, tile=tile, num_warps=warps)
     return sums.gather(-1, blocks)
 
 
@@ -56,54 +64,116 @@ def _log_add(a, b):
 
 
 @triton.jit
-def _pool(
-    z, w, lengths, stack, first, blocks, lists, width, entropic: tl.constexpr, tile: tl.constexpr
+def _join(a, b, entropic: tl.constexpr):
+    """The sum, or log-sum-exp, over the union of two blocks."""
+    return _log_add(a, b) if entropic else a + b
+
+
+@triton.jit
+def _violates(
+    left_a, right_a, size_a, left_b, right_b, size_b, entropic: tl.constexpr
 ):  # fmt: skip
-    """Merge neighbouring blocks until their values decrease."""
+    """Whether a block is less than the one after it."""
+    if entropic:
+        return left_a - right_a < left_b - right_b
+    else:
+        return (left_a - right_a) * size_b < (left_b - right_b) * size_a
+
+
+@quick
+@triton.jit(do_not_specialize=["lists", "width"])
+def _pool(
+    z, w, lengths, sums, ends, blocks, lists, width, entropic: tl.constexpr, lanes: tl.constexpr
+):  # fmt: skip
+    """Merge neighbouring blocks until their values decrease.
+
+    Of a block are kept, where it starts, the sums over it and its end (0 if it is no more), and
+    where it ends, its start.
+    """
     place = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths + place).to(tl.int64)
+    length = tl.load(lengths + place).to(tl.int32)
     base = place * width
-    z, w, first, blocks = z + base, w + base, first + base, blocks + base
-    left_of, right_of = stack + base, stack + (lists.to(tl.int64) * width + base)
-    count = length * 0  # of blocks on the stack, the last of which is also held here
-    a_start, a_left, a_right = count, tl.load(z), tl.load(w)
-    for item in range(length):
-        start, left, right = item + count * 0, tl.load(z + item), tl.load(w + item)
-        going = count > 0
-        while going:
-            if entropic:
-                going = a_left - a_right < left - right
-            else:
-                size_a, size = (start - a_start).to(tl.float64), (item + 1 - start).to(tl.float64)
-                going = (a_left - a_right) * size < (left - right) * size_a
-            if going:
-                if entropic:
-                    left, right = _log_add(a_left, left), _log_add(a_right, right)
-                else:
-                    left, right = a_left + left, a_right + right
-                start = a_start
-                count -= 1
-                going = count > 0
-                if going:
-                    a_start = tl.load(first + count - 1)
-                    a_left = tl.load(left_of + count - 1)
-                    a_right = tl.load(right_of + count - 1)
-        tl.store(first + count, start)
-        tl.store(left_of + count, left)
-        tl.store(right_of + count, right)
+    z, w, blocks = z + base, w + base, blocks + base
+    left_of, right_of = sums + base, sums + (lists * tl.full([], 1, tl.int64) * width + base)
+    end_of, start_of = ends + base, ends + (lists * tl.full([], 1, tl.int64) * width + base)
+    for first in range(0, width, lanes):
+        at = first + tl.arange(0, lanes)
+        inside = at < width
+        tl.store(left_of + at, tl.load(z + at, mask=inside, other=0.0), mask=inside)
+        tl.store(right_of + at, tl.load(w + at, mask=inside, other=0.0), mask=inside)
+        tl.store(end_of + at, at + 1, mask=inside)
+        tl.store(start_of + at, at, mask=inside)
+    tl.debug_barrier()
+    half = length * 0 + 1
+    while half < length:
+        span = 2 * half.to(tl.int64)
+        for first in range(0, length, tl.minimum(span * lanes, 1 << 30).to(tl.int32)):
+            wide = first + tl.arange(0, lanes) * span
+            joined = wide < length - half
+            low = tl.where(joined, wide, 0).to(tl.int32)
+            _join_parts(
+                left_of, right_of, end_of, start_of, low, low + half,
+                tl.minimum(low + 2 * half, length), joined, entropic,
+            )  # fmt: skip
         tl.debug_barrier()
-        a_start, a_left, a_right = start, left, right
-        count += 1
-    end = length
-    for back in range(count):
-        start = tl.load(first + count - 1 - back)
-        for left_end in range(start, end, tile):
-            at = left_end + tl.arange(0, tile)
-            tl.store(blocks + at, tl.zeros([tile], tl.int64) + start, mask=at < end)
-        end = start
-    for left_end in range(length, width, tile):
-        at = left_end + tl.arange(0, tile)
-        tl.store(blocks + at, at, mask=at < width)
+        half *= 2
+    latest = length * 0
+    for first in range(0, width, lanes):
+        at = first + tl.arange(0, lanes)
+        alive = tl.load(end_of + at, mask=at < width, other=0) > 0
+        block = tl.maximum(tl.associative_scan(tl.where(alive, at, 0), 0, _larger), latest)
+        tl.store(blocks + at, block.to(tl.int64), mask=at < width)
+        latest = tl.max(block, 0)
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _join_parts(
+    left_of, right_of, end_of, start_of, low, middle, high, joined, entropic: tl.constexpr
+):  # fmt: skip
+    """Join the parts ``low:middle`` and ``middle:high`` of a list, for every lane."""
+    start = tl.load(start_of + middle - 1, mask=joined, other=0)
+    end = tl.load(end_of + middle, mask=joined, other=0)
+    left_a = tl.load(left_of + start, mask=joined, other=0.0)
+    right_a = tl.load(right_of + start, mask=joined, other=0.0)
+    left = tl.load(left_of + middle, mask=joined, other=0.0)
+    right = tl.load(right_of + middle, mask=joined, other=0.0)
+    merged = joined & _violates(
+        left_a, right_a, middle - start, left, right, end - middle, entropic
+    )
+    left, right = _join(left_a, left, entropic), _join(right_a, right, entropic)
+    tl.store(end_of + middle, tl.zeros_like(end), mask=merged)
+    going = merged
+    while tl.max(going.to(tl.int32), 0) > 0:
+        there = going & (start > low)
+        start_a = tl.load(start_of + start - 1, mask=there, other=0)
+        left_a = tl.load(left_of + start_a, mask=there, other=0.0)
+        right_a = tl.load(right_of + start_a, mask=there, other=0.0)
+        before = there & _violates(
+            left_a, right_a, start - start_a, left, right, end - start, entropic
+        )
+        left = tl.where(before, _join(left_a, left, entropic), left)
+        right = tl.where(before, _join(right_a, right, entropic), right)
+        tl.store(end_of + start, tl.zeros_like(start), mask=before)
+        start = tl.where(before, start_a, start)
+        there = going & (end < high)
+        end_b = tl.load(end_of + end, mask=there, other=0)
+        left_b = tl.load(left_of + end, mask=there, other=0.0)
+        right_b = tl.load(right_of + end, mask=there, other=0.0)
+        after = there & _violates(left, right, end - start, left_b, right_b, end_b - end, entropic)
+        left = tl.where(after, _join(left, left_b, entropic), left)
+        right = tl.where(after, _join(right, right_b, entropic), right)
+        tl.store(end_of + end, tl.zeros_like(end), mask=after)
+        end = tl.where(after, end_b, end)
+        going = before | after
+    tl.store(left_of + start, left, mask=merged)
+    tl.store(right_of + start, right, mask=merged)
+    tl.store(end_of + start, end, mask=merged)
+    tl.store(start_of + end - 1, start, mask=merged)
 
 
 @triton.jit
@@ -112,7 +182,8 @@ def _segmented(a, starts_a, b, starts_b):
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["width"])
 def _add(values, blocks, sums, width, tile: tl.constexpr):
     """The sum over each block of a list, where the block starts."""
     base = tl.program_id(0).to(tl.int64) * width

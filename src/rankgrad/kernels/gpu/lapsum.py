@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.order import COUNTED, Sorted, sort_lists
 
@@ -89,10 +90,11 @@ def _pass(
     shape = {"back": back, "chunk": _CHUNK}
     sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
     _chunks[grid](*sorted_, **shape)
-    _chunked[grid](*sorted_, result, **shape, width=16)
+    _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
     return result
 
 
+@quick
 @triton.jit
 def _pairs(
     scores, grads, mask, offsets, result, temperature,
@@ -151,7 +153,8 @@ def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.con
     return begin, begin // chunk + place, slot, inside, real, score, grad
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["many"])
 def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
     back: tl.constexpr, chunk: tl.constexpr,
@@ -178,7 +181,8 @@ def _chunks(
         tl.store(mine + 5 * many, low)
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
     back: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.prepare import COUNTED, load_real, presence
+from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.prepare import COUNTED, ROWS, load_real, presence, sign_bit, tile
 
-_COLUMNS = 32
 _SPAN = 1024
 _CHUNK = 4096
 
@@ -39,10 +39,10 @@ def listmle(
     draw, drawn = presence(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
-        rows = 32 if longest <= 512 else 64
-        _order[(lists, max(1, triton.cdiv(longest, rows)))](
-            labels, mask_, offsets, draw, order, slopes, masked, drawn, rows, _COLUMNS,
-            num_warps=rows // 16,
+        columns, warps, _ = tile(longest)
+        _order[(lists, max(1, triton.cdiv(longest, ROWS)))](
+            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, columns,
+            num_warps=warps,
         )  # fmt: skip
     else:
         keys = torch.empty(lists, longest, dtype=torch.int64, device=scores.device)
@@ -55,7 +55,7 @@ def listmle(
     _likelihood[(lists,)](
         scores, mask_, presence(weights, scores), offsets, order, tails, values, slopes, defined,
         longest, scores.numel(), counted, masked, weights is not None, chunk,
-        num_warps=max(1, chunk // 256),
+        num_warps=min(16, max(1, chunk // 64)),
     )  # fmt: skip
     return values, slopes, defined
 
@@ -87,6 +87,7 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
         return first
 
 
+@quick
 @triton.jit
 def _order(
     labels, mask, offsets, draw, order, slopes,
@@ -114,18 +115,14 @@ def _order(
             places = passed + tl.cumsum(there.to(tl.int32), 0) - 1
             passed += tl.sum(there.to(tl.int32), 0)
         keys = tl.where(there, _key(label, places, draw, DRAWN), -1)
-        if left + COLUMNS <= first:
-            ahead += (keys[None, :] >= key[:, None]).to(tl.int32)
-        elif left >= first + ROWS:
-            ahead += (keys[None, :] > key[:, None]).to(tl.int32)
-        else:
-            tied = (keys[None, :] == key[:, None]) & (column[None, :] < row[:, None])
-            ahead += ((keys[None, :] > key[:, None]) | tied).to(tl.int32)
+        earlier = (column[None, :] < row[:, None]).to(tl.int32)
+        ahead += sign_bit(key[:, None] - earlier - keys[None, :])
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
     if MASKED:
         tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["longest"])
 def _lay_keys(
     labels, mask, offsets, draw, keys, slopes, longest,
@@ -166,6 +163,7 @@ def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.
     return item, tl.load(scores + item, mask=inside, other=-1e30), weight
 
 
+@quick
 @triton.jit(do_not_specialize=["longest", "slots_in_all"])
 def _likelihood(
     scores, mask, weights, offsets, order, tails, values, slopes, defined, longest, slots_in_all,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import is_real
 
 COUNTED = 8192  # lists of up to so many slots are not sorted: pairs are counted instead
@@ -50,6 +51,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: in
     return Sorted(cleaned[order], order)
 
 
+@quick
 @triton.jit
 def _keys(
     scores, mask, offsets, cleaned, keys,

@@ -16,7 +16,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.prepare import EXPONENTIAL, LINEAR, load_real, presence
+from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.prepare import (
+    EXPONENTIAL,
+    LINEAR,
+    ROWS,
+    gain_key,
+    load_real,
+    presence,
+    sign_bit,
+    tile,
+)
 
 KINDS = {
     "ranknet": 0,
@@ -26,10 +36,10 @@ KINDS = {
     "ndcg_loss2": 4,
     "ndcg_loss2++": 5,
 }
+_LAMBDARANK = KINDS["lambdarank"]
 
 #: How a cutoff weighs a pair: not, as eqs. 16-17, or by whether its upper item is inside.
 _WHOLE, _CORRECTED, _INSIDE = 0, 1, 2
-_COLUMNS = 32
 _LOG2E = math.log2(math.e)
 
 
@@ -55,11 +65,12 @@ def pairs(
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
         return values, slopes, defined
-    rows = 32 if longest <= 512 else 64
-    blocks = max(1, triton.cdiv(longest, rows))
-    grid, warps = (lists, blocks), rows // 16
+    columns, warps, width = tile(longest)
+    blocks = max(1, triton.cdiv(longest, ROWS))
+    grid = (lists, blocks)
     code = KINDS[kind]
-    table = scores.new_empty(blocks * rows + 1)
+    cut = _cut(code, k, truncation)
+    table = scores.new_empty(2 * blocks * ROWS)  # δ by the distance of two ranks, to both sides
     ranked = scores.new_empty(4, slots)  # scores, labels, weights and slopes in the items' order
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
@@ -69,48 +80,49 @@ def pairs(
     masked, weighted = mask is not None, weights is not None
     _stand[grid](
         scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, slots, k,
-        gains, code >= 2, masked, weighted, rows, _COLUMNS, num_warps=warps,
+        gains, code >= 2, masked, weighted, ROWS, columns, num_warps=warps,
     )  # fmt: skip
     _sum_pairs[grid](
-        ranked, offsets, parts, table, sums, slots, k, sigma, mu,
-        code, gains, _cut(code, k, truncation), half and code == 0, masked, weighted,
-        rows, _COLUMNS, num_warps=warps,
+        ranked, offsets, parts, table, sums, slots, k, float(sigma), sigma * _LOG2E, float(mu),
+        code, gains, cut, half and code == 0, cut == _INSIDE or (code == _LAMBDARANK and k > 0),
+        masked, weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     _share[grid](
         ranked, origin, mask_, offsets, parts, sums, values, slopes, defined, slots,
-        code >= 2, masked, weighted, rows, _COLUMNS, num_warps=warps,
+        code >= 2, masked, weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return values, slopes, defined
 
 
 def _cut(code: int, k: int, truncation: str) -> int:
-    if k == 0 or code == KINDS["lambdarank"]:
+    if k == 0 or code == _LAMBDARANK:
         return _WHOLE
-    if code < KINDS["lambdarank"] or truncation == "heuristic":
+    if code < _LAMBDARANK or truncation == "heuristic":
         return _INSIDE
     return _CORRECTED
 
 
 @triton.jit
-def log1p(small):
-    """``log(1 + t)`` for t in [0, 1], to 2e-7 of itself."""
-    series = -0.00853920411
-    series = series * small + 0.0440896162
-    series = series * small - 0.107681692
-    series = series * small + 0.1774524
-    series = series * small - 0.244954623
-    series = series * small + 0.332754797
-    series = series * small - 0.499974054
-    series = series * small + 0.999999806
+def log2_above_one(small):
+    """``log2(1 + t)`` for t in [0, 1], to 1.3e-6 of itself."""
+    series = 0.0204011747 * small - 0.095797517
+    series = series * small + 0.21528451
+    series = series * small - 0.339089011
+    series = series * small + 0.477668374
+    series = series * small - 0.721159474
+    series = series * small + 1.44269321
     return series * small
 
 
 @triton.jit
 def _standing_key(score, label):
-    """Larger for items that stand higher: by score and, of equal ones, the less relevant first."""
+    """Larger for items that stand higher: by score and, of equal ones, the less relevant first.
+
+    In 63 bits, so that the difference of two is not past what 64 hold.
+    """
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-    return (ordered << 32) | (0x7FFFFFFF - (label + 0.0).to(tl.int32, bitcast=True)).to(tl.int64)
+    return (ordered << 31) | (0x7FFFFFFF - (label + 0.0).to(tl.int32, bitcast=True)).to(tl.int64)
 
 
 @triton.jit
@@ -121,6 +133,38 @@ def _gain(label, GAIN: tl.constexpr):
         return label
 
 
+@triton.jit
+def _stand_tile(
+    scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
+    LAMBDA: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """Add how many columns of a tile are ahead of its rows, by score and by label."""
+    column = left + tl.arange(0, COLUMNS)
+    there = load_real(mask, start + column, column < slots, MASKED)
+    score = tl.load(scores + start + column, mask=there, other=0.0)
+    label = tl.load(labels + start + column, mask=there, other=0.0)
+    # Padding stands below everything.
+    keys = tl.where(there, _standing_key(score, label), -0x4000000000000000)
+    grades = gain_key(label, there)
+    if SIDE == -1:
+        ahead += sign_bit((key - 1)[:, None] - keys[None, :])
+        if LAMBDA:
+            better += sign_bit((grade_key - 1)[:, None] - grades[None, :])
+    elif SIDE == 1:
+        # Those not ahead are taken off, and all added later: a plain comparison is made a
+        # predicate, which costs more.
+        ahead -= sign_bit((keys - 1)[None, :] - key[:, None])
+        if LAMBDA:
+            better += sign_bit(grade_key[:, None] - grades[None, :])
+    else:
+        earlier = (column[None, :] < row[:, None]).to(tl.int32)
+        ahead += sign_bit(key[:, None] - earlier - keys[None, :])
+        if LAMBDA:
+            better += sign_bit(grade_key[:, None] - earlier - grades[None, :])
+    return ahead, better
+
+
+@quick
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _stand(
     scores, labels, mask, weights, offsets, ranked, origin, parts, table, slots_in_all, k,
@@ -136,39 +180,37 @@ def _stand(
     row = first + tl.arange(0, ROWS)
     if LAMBDA:  # δ of eq. 13 at every distance, once for all lists
         apart = tl.maximum(row, 1).to(tl.float32)
-        step = 1.4426950408889634 * log1p(1.0 / (1.0 + apart))
+        step = log2_above_one(1.0 / (1.0 + apart))
         delta = step / (tl.log2(1.0 + apart) * tl.log2(2.0 + apart))
-        tl.store(table + row, delta, mask=(row >= 0) & (at_list == 0))
+        centre = table + tl.num_programs(1) * ROWS
+        tl.store(centre + row, delta, mask=(row >= 0) & (at_list == 0))
+        tl.store(centre - row, delta, mask=(row >= 0) & (at_list == 0))
     real = load_real(mask, start + row, row < slots, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
-    key = _standing_key(score, label)
+    key, grade_key = _standing_key(score, label), gain_key(label, real)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     better = tl.zeros([ROWS, COLUMNS], tl.int32)
+    # Three loops, over columns before, among and after the rows: what is equal goes by place.
     last = tl.where(first < slots, slots, 0)
-    for left in range(0, last, COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        there = load_real(mask, start + column, column < slots, MASKED)
-        other = tl.load(scores + start + column, mask=there, other=0.0)
-        grade = tl.load(labels + start + column, mask=there, other=-1.0)
-        # Padding stands below everything.
-        keys = tl.where(there, _standing_key(other, grade), -0x7FFFFFFFFFFFFFFF)
-        if left + COLUMNS <= first:  # what is equal goes by place
-            ahead += (keys[None, :] >= key[:, None]).to(tl.int32)
-            if LAMBDA:
-                better += (grade[None, :] >= label[:, None]).to(tl.int32)
-        elif left >= first + ROWS:
-            ahead += (keys[None, :] > key[:, None]).to(tl.int32)
-            if LAMBDA:
-                better += (grade[None, :] > label[:, None]).to(tl.int32)
-        else:
-            earlier = column[None, :] < row[:, None]
-            tied = (keys[None, :] == key[:, None]) & earlier
-            ahead += ((keys[None, :] > key[:, None]) | tied).to(tl.int32)
-            if LAMBDA:
-                tied = (grade[None, :] == label[:, None]) & earlier
-                better += ((grade[None, :] > label[:, None]) | tied).to(tl.int32)
-    at = start + tl.sum(ahead, 1)
+    among = tl.minimum(first // COLUMNS * COLUMNS, last)
+    after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
+    for left in range(0, among, COLUMNS):
+        ahead, better = _stand_tile(
+            scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
+            LAMBDA, MASKED, COLUMNS, -1,
+        )  # fmt: skip
+    for left in range(among, after, COLUMNS):
+        ahead, better = _stand_tile(
+            scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
+            LAMBDA, MASKED, COLUMNS, 0,
+        )  # fmt: skip
+    for left in range(after, last, COLUMNS):
+        ahead, better = _stand_tile(
+            scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
+            LAMBDA, MASKED, COLUMNS, 1,
+        )  # fmt: skip
+    at = start + tl.sum(ahead, 1) + tl.cdiv(last - after, COLUMNS) * COLUMNS
     tl.store(ranked + at, score, mask=real)
     tl.store(ranked + slots_in_all + at, label, mask=real)
     if WEIGHTED:
@@ -223,27 +265,30 @@ def _length(parts, at_list, slots, MASKED: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _load_item(
-    ranked, start, at, inside, slots_in_all, k,
+    ranked, start, at, inside, slots_in_all, k, middle, steepness,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """All that a pair takes of one of its items: score, label, gain, weight, worth, cutoff."""
+    """All that a pair takes of one of its items.
+
+    Its score from the middle of the rows in powers of two, its gain (or label), its weight, what it
+    is worth where it stands, and what the cutoff makes of that place.
+    """
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
-    # Past the end a label is NaN, which is neither above nor below any other.
-    label = tl.load(ranked + slots_in_all + start + at, mask=inside, other=float("nan"))
-    weight = score * 0.0 + 1.0
+    power = (score - middle) * steepness
+    gain = tl.load(ranked + slots_in_all + start + at, mask=inside, other=0.0)
+    if (KIND == 2) | (KIND >= 4):
+        gain = _gain(gain, GAIN)
+    weight = tl.where(inside, 1.0, 0.0)
     if WEIGHTED:
         weight = tl.load(
             ranked + 2 * slots_in_all.to(tl.int64) + start + at, mask=inside, other=0.0
         )
-    gain = label
-    worth = weight
-    if KIND >= 2:
-        gain = _gain(label, GAIN)
     rank = at.to(tl.float32) + 1.0
+    worth = weight
     if (KIND == 2) | (KIND == 3) | (KIND == 5):
         worth = 1.0 / tl.log2(1.0 + rank)
-        if KIND == 3:  # what the item is worth where it stands
-            worth *= gain
+        if KIND == 3:
+            worth *= _gain(gain, GAIN)
         elif CUT != 2:  # of no worth past LambdaRank's cutoff, which eq. 15 has not
             worth = tl.where((k == 0) | (at < k), worth, 0.0)
     cut = weight
@@ -252,149 +297,239 @@ def _load_item(
         cut = tl.where(at < k, 1.0, past)
     elif CUT == 2:
         cut = tl.where(at < k, 1.0, 0.0)
-    return score, label, gain, weight, worth, cut
+    return score, power, gain, weight, worth, cut
+
+
+@triton.jit
+def _bounded_exp2(power):
+    """Kept inside what float32 holds: beyond, nothing is left to tell apart."""
+    return tl.exp2(tl.minimum(tl.maximum(power, -122.0), 122.0))
+
+
+@triton.jit
+def _signed_weight(
+    first, row, column, apart, weight, worth, cut, weights, worths, cuts, table, centre, mu,
+    KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """The weight of each pair, negative where the column's item is the more relevant one."""
+    if SIDE == 1:
+        lead = worth[:, None] - worths[None, :]
+    elif SIDE == -1:
+        lead = worths[None, :] - worth[:, None]
+    else:
+        lead = tl.abs(worth[:, None] - worths[None, :])
+    if KIND == 2:
+        signed = apart * lead
+    elif KIND == 3:
+        lower = tl.where(apart < 0.0, -worths[None, :], 0.0)
+        signed = tl.where(apart > 0.0, worth[:, None], lower)
+    elif KIND >= 4:
+        # In 64 bits, so that a thread's rows are at fixed distances from one address.
+        lane = (column + (centre - first)).to(tl.int64)
+        delta = tl.load(table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
+        if CUT == 1:
+            delta *= _one_of(row, column, cuts, cut, SIDE)
+        if KIND == 5:
+            delta = mu * delta + lead
+        signed = apart * delta
+    else:
+        signed = tl.where(apart > 0.0, 1.0, tl.where(apart < 0.0, -1.0, 0.0))
+    if (CUT == 1) & (KIND == 3):
+        signed *= _one_of(row, column, cuts, cut, SIDE)
+    if WEIGHTED:
+        signed *= tl.where(apart > 0.0, weight[:, None], weights[None, :])
+    return signed
+
+
+@triton.jit
+def _one_of(row, column, columns, rows, SIDE: tl.constexpr):
+    """Of a number per item that of the pair's lower one."""
+    if SIDE == 1:
+        return columns[None, :]
+    elif SIDE == -1:
+        return rows[:, None]
+    else:
+        return tl.where(column[None, :] > row[:, None], columns[None, :], rows[:, None])
 
 
 @triton.jit
 def _pair_tile(
-    row, column, score, label, gain, weight, worth, cut,
-    scores, labels, gains, weights, worths, cuts, table, sigma, mu,
-    KIND: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr, WEIGHTED: tl.constexpr,
-    SIDE: tl.constexpr,
+    ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+    first, row, left, score, power, lift, gain, weight, worth, cut, force, total,
+    KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
+    WEIGHTED: tl.constexpr, COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Forces on the rows of a tile and, where its columns stand below, the terms of the sum.
+    """Add the forces on the rows of a tile and, where its columns stand below, terms of the sum.
 
-    SIDE is 1 if all columns stand below all rows, -1 if above, 0 if mixed.
+    SIDE is 1 if all columns stand below all rows, -1 if above, 0 if mixed or not all there.
     """
-    higher = label[:, None] > labels[None, :]
-    lower = label[:, None] < labels[None, :]
-    gap = tl.abs(score[:, None] - scores[None, :])
+    column = left + tl.arange(0, COLUMNS)
+    scores, powers, gains, weights, worths, cuts = _load_item(
+        ranked, start, column, column < length, slots_in_all, k, middle, steepness,
+        KIND, GAIN, CUT, WEIGHTED,
+    )  # fmt: skip
+    apart = gain[:, None] - gains[None, :]
+    if CUT == 2:  # eq. 15 asks for the upper item, eqs. 16-17 for the lower
+        if SIDE == 0:
+            below = column[None, :] > row[:, None]
+            kept = tl.where(below, cut[:, None], cuts[None, :])
+        elif SIDE == 1:
+            kept = cut[:, None] + 0.0 * apart
+        else:
+            kept = cuts[None, :] + 0.0 * apart
+    signed = _signed_weight(
+        first, row, column, apart, weight, worth, cut, weights, worths, cuts, table, centre, mu,
+        KIND, CUT, WEIGHTED, SIDE,
+    )  # fmt: skip
+    if CUT == 2:
+        signed *= kept
     if SIDE == 1:
-        right = higher  # the more relevant item stands above
-        upper_cut, lower_cut = cut[:, None], cuts[None, :]
+        right = apart > 0.0  # the more relevant item stands above
+        gap = score[:, None] - scores[None, :]
     elif SIDE == -1:
-        right = lower
-        upper_cut, lower_cut = cuts[None, :], cut[:, None]
+        right = apart < 0.0
+        gap = scores[None, :] - score[:, None]
     else:
-        below = column[None, :] > row[:, None]
-        right = (higher & below) | (lower & (column[None, :] < row[:, None]))
-        upper_cut = tl.where(below, cut[:, None], cuts[None, :])
-        lower_cut = tl.where(below, cuts[None, :], cut[:, None])
+        held = (column < length)[None, :] & (row < length)[:, None]
+        signed = tl.where(held, signed, 0.0)
+        right = (apart > 0.0) == (column[None, :] > row[:, None])
+        gap = tl.abs(score[:, None] - scores[None, :])
     if KIND == 1:
-        away = tl.where(right, -gap, gap)
-        term = tl.maximum(sigma + away, 0.0)
-        slope = tl.where(sigma + away > 0.0, 1.0, 0.0)
+        away = sigma + tl.where(right, -gap, gap)
+        force += tl.where(away > 0.0, signed, 0.0)
+        term = tl.abs(signed) * tl.maximum(away, 0.0)
     else:
-        small = tl.exp2(gap * (-1.4426950408889634 * sigma))
+        if NEAR:
+            small = lift[:, None] * _bounded_exp2(SIDE * powers)[None, :]
+            fall = SIDE * (power[:, None] - powers[None, :])
+        else:
+            fall = gap * steepness
+            small = tl.exp2(-fall)
         root = tl.math.rsqrt(1.0 + small)
         over = root * root
-        slope = tl.where(right, small, 1.0) * over
-        term = log1p(small) + tl.where(right, 0.0, gap * sigma)
-    if KIND == 3:
-        factor = tl.where(higher, worth[:, None], worths[None, :])
-    elif KIND >= 2:
-        factor = tl.abs(gain[:, None] - gains[None, :])
-        if KIND == 2:
-            factor *= tl.abs(worth[:, None] - worths[None, :])
-        else:
-            delta = tl.load(table + tl.abs(row[:, None] - column[None, :]))
-            if CUT == 1:
-                delta *= lower_cut
-            if KIND == 5:
-                delta = mu * delta + tl.abs(worth[:, None] - worths[None, :])
-            factor *= delta
-    else:
-        factor = tl.where(gap >= 0.0, 1.0, 1.0)
-    if (CUT == 1) & (KIND == 3):
-        factor *= lower_cut
-    if CUT == 2:
-        factor *= upper_cut
-    if WEIGHTED:
-        factor *= tl.where(higher, weight[:, None], weights[None, :])
-    factor = tl.where(higher | lower, factor, 0.0)
-    slope *= factor
-    force = tl.where(higher, -slope, slope)
-    if HALF:  # pairs of equal labels, half each way
-        equal = (label[:, None] == labels[None, :]) & (row[:, None] != column[None, :])
-        halves = tl.where(equal, 0.5, 0.0)
-        if CUT == 2:
-            halves *= upper_cut
-        under = score[:, None] < scores[None, :]
-        push = tl.where(under, 1.0, small) * over
-        pull = tl.where(under, small, 1.0) * over
-        force += halves * (weights[None, :] * pull - weight[:, None] * push)
-        flat = log1p(small)
-        mine = flat + tl.where(under, gap * sigma, 0.0)
-        theirs = flat + tl.where(under, 0.0, gap * sigma)
-        both = halves * (weight[:, None] * mine + weights[None, :] * theirs)
-        term = term * factor + both
-    else:
-        term = term * factor
-    if SIDE == 0:
-        term = tl.where(column[None, :] > row[:, None], term, 0.0)
-    return force, term
+        force += signed * (tl.where(right, small, 1.0) * over)
+        flat = log2_above_one(small)
+        wrong = tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(right, 0.0, tl.abs(signed))
+        term = tl.abs(signed * flat) + wrong * fall  # in powers of two
+        if HALF:  # pairs of equal labels, half each way
+            halves = tl.where(apart == 0.0, 0.5, 0.0)
+            if CUT == 2:
+                halves *= kept
+            if SIDE == 0:
+                halves = tl.where(held & (column[None, :] != row[:, None]), halves, 0.0)
+                upper = column[None, :] > row[:, None]
+                mine = tl.where(upper, small, 1.0)
+                theirs = tl.where(upper, 1.0, small)
+                halves_mine = flat + tl.where(upper, 0.0, fall)
+                halves_theirs = flat + tl.where(upper, fall, 0.0)
+            elif SIDE == 1:
+                mine, theirs = small, 1.0 + 0.0 * small
+                halves_mine, halves_theirs = flat, flat + fall
+            else:
+                mine, theirs = 1.0 + 0.0 * small, small
+                halves_mine, halves_theirs = flat, flat
+            force += halves * over * (weight[:, None] * mine - weights[None, :] * theirs)
+            both = weight[:, None] * halves_mine + weights[None, :] * halves_theirs
+            term += halves * both
+    if SIDE == 1:
+        total += term
+    elif SIDE == 0:
+        total += tl.where(column[None, :] > row[:, None], term, 0.0)
+    return force, total
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _sum_pairs(
-    ranked, offsets, parts, table, sums, slots_in_all, k, sigma, mu,
+    ranked, offsets, parts, table, sums, slots_in_all, k, sigma, steepness, mu,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    REACH: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The forces on a block of items in their order, and its part of the sum over pairs."""
+    """The forces on a block of items in their order, and its part of the sum over pairs.
+
+    Where the scores of the block lie near each other, ``exp(-σ (s_i - s_j))`` is a product of
+    exponentials of the items alone.
+    """
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    length = _length(parts, at_list, slots, MASKED, 128)
+    length = _length(parts, at_list, slots, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
-    score, label, gain, weight, worth, cut = _load_item(
-        ranked, start, row, row < length, slots_in_all, k, KIND, GAIN, CUT, WEIGHTED
-    )
+    centre = tl.num_programs(1) * ROWS
+    end = tl.minimum(first + ROWS, length) - 1
+    high = tl.load(ranked + start + first, mask=first < length, other=0.0)
+    low = tl.load(ranked + start + end, mask=first < length, other=0.0)
+    middle = low + 0.5 * (high - low)
+    score, power, gain, weight, worth, cut = _load_item(
+        ranked, start, row, row < length, slots_in_all, k, middle, steepness,
+        KIND, GAIN, CUT, WEIGHTED,
+    )  # fmt: skip
     force = tl.zeros([ROWS, COLUMNS], tl.float32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for left in range(0, tl.where(first < length, length, 0), COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        scores, labels, gains, weights, worths, cuts = _load_item(
-            ranked, start, column, column < length, slots_in_all, k, KIND, GAIN, CUT, WEIGHTED
-        )
-        if left + COLUMNS <= first:
-            forces, _ = _pair_tile(
-                row, column, score, label, gain, weight, worth, cut,
-                scores, labels, gains, weights, worths, cuts, table, sigma, mu,
-                KIND, CUT, HALF, WEIGHTED, -1,
+    last = tl.where(first < length, length, 0)
+    if REACH:  # of two items past the cutoff nothing is counted
+        last = tl.where(first >= k, tl.minimum(last, k), last)
+    among = tl.minimum(first // COLUMNS * COLUMNS, last)
+    after = tl.cdiv(first + ROWS, COLUMNS) * COLUMNS
+    whole = last // COLUMNS * COLUMNS
+    mixed = tl.cdiv(tl.minimum(after, last) - among, COLUMNS)
+    ragged = tl.maximum(whole, after)
+    # Columns among the rows, and what is left of the last ones.
+    for turn in range(0, mixed + (ragged < last).to(tl.int32)):
+        force, total = _pair_tile(
+            ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+            first, row, tl.where(turn < mixed, among + turn * COLUMNS, ragged),
+            score, power, power, gain, weight, worth, cut, force, total,
+            KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
+        )  # fmt: skip
+    if (high - low) * steepness <= 116.0:
+        lift = _bounded_exp2(power)
+        for left in range(0, among, COLUMNS):
+            force, total = _pair_tile(
+                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+                first, row, left, score, power, lift, gain, weight, worth, cut, force, total,
+                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, -1,
             )  # fmt: skip
-            force += forces
-        elif left >= first + ROWS:
-            forces, terms = _pair_tile(
-                row, column, score, label, gain, weight, worth, cut,
-                scores, labels, gains, weights, worths, cuts, table, sigma, mu,
-                KIND, CUT, HALF, WEIGHTED, 1,
+        lift = _bounded_exp2(-power)
+        for left in range(after, whole, COLUMNS):
+            force, total = _pair_tile(
+                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+                first, row, left, score, power, lift, gain, weight, worth, cut, force, total,
+                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, 1,
             )  # fmt: skip
-            force += forces
-            total += terms
-        else:
-            forces, terms = _pair_tile(
-                row, column, score, label, gain, weight, worth, cut,
-                scores, labels, gains, weights, worths, cuts, table, sigma, mu,
-                KIND, CUT, HALF, WEIGHTED, 0,
+    else:
+        for left in range(0, among, COLUMNS):
+            force, total = _pair_tile(
+                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+                first, row, left, score, power, power, gain, weight, worth, cut, force, total,
+                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, -1,
             )  # fmt: skip
-            force += forces
-            total += terms
-    slope = tl.sum(force, 1)
+        for left in range(after, whole, COLUMNS):
+            force, total = _pair_tile(
+                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+                first, row, left, score, power, power, gain, weight, worth, cut, force, total,
+                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 1,
+            )  # fmt: skip
+    slope = -tl.sum(force, 1)
     if KIND != 1:
         slope *= sigma
     to = ranked + 3 * slots_in_all.to(tl.int64) + start + row
     tl.store(to, slope, mask=row < length)
-    tl.store(sums + at_list * tl.num_programs(1) + block, tl.sum(tl.sum(total, 1), 0))
+    value = tl.sum(tl.sum(total, 0), 0)
+    if KIND != 1:
+        value *= 0.6931471805599453
+    tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
+@quick
 @triton.jit(do_not_specialize=["slots_in_all"])
 def _share(
     ranked, origin, mask, offsets, parts, sums, values, slopes, defined, slots_in_all,
     LAMBDA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Slopes where the items came from, those of items alike (score, label, weight) averaged."""
     at_list = tl.program_id(0)
@@ -402,7 +537,7 @@ def _share(
     blocks = tl.num_programs(1)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    ideal, length, high, low = _list_parts(parts, at_list, 128)
+    ideal, length, high, low = _list_parts(parts, at_list, WIDTH)
     there = high > low
     scale = tl.where(there, 1.0, 0.0)
     if LAMBDA:
@@ -452,9 +587,9 @@ def _share(
         padding = (row < slots) & (tl.load(mask + start + row, mask=row < slots, other=1) == 0)
         tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
     if block == 0:
-        terms = tl.zeros([128], tl.float32)
-        for left in range(0, blocks, 128):
-            at = left + tl.arange(0, 128)
+        terms = tl.zeros([WIDTH], tl.float32)
+        for left in range(0, blocks, WIDTH):
+            at = left + tl.arange(0, WIDTH)
             terms += tl.load(sums + at_list * blocks + at, mask=at < blocks, other=0.0)
         tl.store(values + at_list, tl.sum(terms, 0) * scale)
         tl.store(defined + at_list, there)

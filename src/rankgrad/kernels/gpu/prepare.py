@@ -12,14 +12,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
+
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
+#: Rows of a tile of pairs: each thread has them all, of one column.
+ROWS = 16
 COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
-_ONE_BLOCK = 256  # slots up to which one program does a whole list
-_ROWS = 64
+_WHOLE = 256  # slots up to which one program does a whole list
 _SPAN = 4096  # sorted gains one program adds up
 
 
@@ -73,16 +76,30 @@ def prepare(
             ranked.sort(dim=-1, descending=True).values, parts, longest, k, _SPAN, num_warps=8
         )
     else:
-        rows = max(16, triton.next_power_of_2(longest)) if longest <= _ONE_BLOCK else _ROWS
+        whole = longest <= _WHOLE
+        rows = max(16, triton.next_power_of_2(longest)) if whole else ROWS
+        if norm != IDEAL:
+            rows = max(rows, min(_SPAN, triton.next_power_of_2(longest)))
         blocks = max(1, triton.cdiv(longest, rows))
-        parts = labels.new_empty(lists, blocks, 4)
+        parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
         _count[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
-            gains, parts, kind, norm == IDEAL, mask is not None, weights is not None,
-            rows, 32 if rows > 64 else 64, num_warps=8 if rows > 64 else 4,
+            gains, parts, scale, lengths, defined, kind, norm, mask is not None,
+            weights is not None, blocks == 1, rows, 16 if whole else 128,
+            num_warps=8 if rows > 64 else 4,
         )  # fmt: skip
+        if blocks == 1:
+            return gains, scale, lengths, defined
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
+
+
+def tile(longest: int) -> tuple[int, int, int]:
+    """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
+
+    Of short lists a warp takes the rows alone, as adding up over warps would cost more.
+    """
+    return (32, 1, 32) if longest <= 512 else (128, 4, 512)
 
 
 def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
@@ -129,6 +146,21 @@ def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTE
 
 
 @triton.jit
+def gain_key(gain, real):
+    """Whole numbers in the order of the gains, which are not negative; -1 on padding."""
+    return tl.where(real, (gain + 0.0).to(tl.int32, bitcast=True), -1)
+
+
+@triton.jit
+def sign_bit(number):
+    """1 for negative whole numbers, else 0: counting so takes no predicates."""
+    if number.dtype == tl.int64:
+        return (number >> 63).to(tl.int32) & 1
+    else:
+        return (number >> 31) & 1
+
+
+@triton.jit
 def discount(position):
     """``1 / log2(1 + r)`` at the 0-based position r - 1."""
     return 1.0 / tl.log2(position + 2.0)
@@ -144,11 +176,12 @@ def _parts(parts, at, ideal, gain, real):
     tl.store(parts + at * 4 + 3, tl.sum((worth > 0).to(tl.float32), 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _count(
-    labels, mask, weights, offsets, threshold, k, gains, parts,
-    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
+    KIND: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of rows and their part of the ideal DCG, each row's place being counted."""
     at_list = tl.program_id(0)
@@ -162,29 +195,30 @@ def _count(
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
     ideal = 0.0
-    if IDEAL:
-        ahead = tl.zeros([ROWS], tl.int32)
-        for left in range(0, slots, COLUMNS):
+    if NORM == 0:
+        key = gain_key(gain, real)
+        ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+        for left in range(0, tl.where(first < slots, slots, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            other_real = load_real(mask, start + column, column < slots, MASKED)
-            other = load_gains(
-                labels, weights, start + column, other_real, threshold, KIND, WEIGHTED
-            )
-            if left + COLUMNS <= first:  # equal gains go by place
-                before = other[None, :] >= gain[:, None]
-            elif left >= first + ROWS:
-                before = other[None, :] > gain[:, None]
-            else:
-                earlier = column[None, :] < row[:, None]
-                before = (other[None, :] > gain[:, None]) | (
-                    (other[None, :] == gain[:, None]) & earlier
-                )
-            ahead += tl.sum(before.to(tl.int32), 1)
-        counted = real & ((k == 0) | (ahead < k))
-        ideal = tl.sum(tl.where(counted, gain * discount(ahead.to(tl.float32)), 0.0), 0)
-    _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+            there = load_real(mask, start + column, column < slots, MASKED)
+            other = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
+            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
+            ahead += sign_bit(key[:, None] - earlier - gain_key(other, there)[None, :])
+        place = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (place < k))
+        ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
+    if WHOLE:
+        worth = tl.where(real, gain, 0.0)
+        items = tl.sum(real.to(tl.int32), 0)
+        norm = scale_of(ideal + 0.0 * tl.sum(worth, 0), tl.sum(worth, 0), items, k, NORM)
+        tl.store(scale + at_list, norm)
+        tl.store(lengths + at_list, items)
+        tl.store(defined + at_list, (tl.max(worth, 0) > 0) & (items > 1))
+    else:
+        _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
+@quick
 @triton.jit(do_not_specialize=["longest"])
 def _lay_out(
     labels, mask, weights, offsets, threshold, gains, ranked, parts, longest,
@@ -205,6 +239,7 @@ def _lay_out(
     _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
+@quick
 @triton.jit(do_not_specialize=["longest", "k"])
 def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:
     """The part of a span of sorted gains in the ideal DCG."""
@@ -250,6 +285,7 @@ def scale_of(ideal, total, items, k, NORM: tl.constexpr):
     return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks", "k"])
 def _finish(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import torch
@@ -12,8 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import (
     IDEAL,
+    ROWS,
+    gain_key,
     gain_kind,
     list_sums,
     load_gains,
@@ -22,9 +25,10 @@ from rankgrad.kernels.gpu.prepare import (
     prepare,
     presence,
     scale_of,
+    sign_bit,
+    tile,
 )
 
-_COLUMNS = 32
 _SPAN = 1024
 _LOG2E = math.log2(math.e)
 
@@ -63,8 +67,8 @@ def through_ranks(
             scores, labels, mask, weights, offsets, longest, 1 / sharpness, beta, metric, k, gain,
             threshold, persistence,
         )  # fmt: skip
-    rows = _rows(longest)
-    blocks = max(1, triton.cdiv(longest, rows))
+    columns, warps, width = tile(longest)
+    blocks = max(1, triton.cdiv(longest, ROWS))
     pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
     earned = scores.new_empty(lists, blocks)
@@ -72,13 +76,14 @@ def through_ranks(
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     _rank[(lists, blocks)](
         scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
-        k, threshold, beta, persistence, _curve(metric), gain_kind(metric, gain), norm == IDEAL,
-        k > 0, mask is not None, weights is not None, rows, _COLUMNS, num_warps=rows // 16,
+        k, float(threshold), float(beta), float(persistence),
+        _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
+        weights is not None, ROWS, columns, num_warps=warps,
     )  # fmt: skip
     _pull[(lists, blocks)](
         scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, rows, _COLUMNS, num_warps=rows // 16,
+        metric == "arp", True, mask is not None, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -88,14 +93,15 @@ def sigmoid_ranks(
 ) -> Tensor:
     """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every slot i, 0 on padding."""
     ranks = torch.empty_like(scores)
-    lists, rows = offsets.shape[0] - 1, _rows(longest)
+    lists = offsets.shape[0] - 1
     if lists == 0:
         return ranks
-    grid = (lists, max(1, triton.cdiv(longest, rows)))
+    columns, warps, _ = tile(longest)
+    grid = (lists, max(1, triton.cdiv(longest, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, rows, _COLUMNS,
-        num_warps=rows // 16,
+        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, columns,
+        num_warps=warps,
     )  # fmt: skip
     return ranks
 
@@ -110,14 +116,15 @@ def sigmoid_ranks_vjp(
 ) -> Tensor:
     """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every slot i, 0 on padding."""
     slopes = torch.empty_like(scores)
-    lists, rows = offsets.shape[0] - 1, _rows(longest)
+    lists = offsets.shape[0] - 1
     if lists == 0:
         return slopes
-    blocks = max(1, triton.cdiv(longest, rows))
+    columns, warps, width = tile(longest)
+    blocks = max(1, triton.cdiv(longest, ROWS))
     _pull[(lists, blocks)](
         scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
         scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
-        rows, _COLUMNS, num_warps=rows // 16,
+        ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return slopes
 
@@ -137,8 +144,8 @@ def _through_lapsum(
     threshold: float,
     persistence: float,
 ) -> Losses:
-    lapsum = importlib.import_module("rankgrad.kernels.gpu.lapsum")
-    ranks = lapsum.lapsum_ranks(scores, mask, offsets, longest, temperature)
+    order = arrange(scores, mask, offsets, longest)
+    ranks = lapsum_ranks(scores, mask, offsets, longest, temperature, order)
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
@@ -152,7 +159,7 @@ def _through_lapsum(
         _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
     _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
-    slopes = lapsum.lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature)
+    slopes = lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature, order)
     return values, slopes, defined
 
 
@@ -163,11 +170,6 @@ _LOGARITHM, _FLAT, _GEOMETRIC, _RANK, _NONE = 0, 1, 2, 3, 4
 def _curve(metric: str) -> int:
     flat = {"precision": _FLAT, "recall": _FLAT, "rbp": _GEOMETRIC, "arp": _RANK}
     return flat.get(metric, _LOGARITHM)
-
-
-def _rows(longest: int) -> int:
-    """Items of a tile that a program takes: fewer where lists are short, to busy the machine."""
-    return 32 if longest <= 512 else 64
 
 
 @triton.jit
@@ -226,6 +228,43 @@ def _power(score, middle, steepness):
     return tl.where(score == float("-inf"), 0.0, near)
 
 
+@triton.jit
+def _rank_tile(
+    scores, labels, mask, weights, start, slots, steepness, threshold,
+    row, score, middle, own, key, left, above, ahead, items,
+    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """Add to how much of, and ideally how many of, the columns of a tile are above its rows."""
+    column = left + tl.arange(0, COLUMNS)
+    there = load_real(mask, start + column, column < slots, MASKED)
+    other = _load_scores(scores, start + column, there)
+    if NEAR:
+        power = _power(other, middle, steepness)
+        root = tl.math.rsqrt(own[:, None] + power[None, :])
+        above += (power[None, :] * root) * root
+    else:
+        gap = (other[None, :] - score[:, None]) * steepness
+        small = tl.exp2(-tl.abs(gap))
+        root = tl.math.rsqrt(1.0 + small)
+        above += tl.where(gap >= 0, 1.0, small) * root * root
+    if MASKED:
+        items += there.to(tl.int32)
+    if IDEAL:
+        gains = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
+        keys = gain_key(gains, there)
+        if SIDE == -1:  # the row's key is one less: what is equal is ahead
+            apart = (key - 1)[:, None] - keys[None, :]
+        elif SIDE == 1:
+            apart = key[:, None] - keys[None, :]
+        else:
+            earlier = (column[None, :] < row[:, None]).to(tl.int32)
+            apart = key[:, None] - earlier - keys[None, :]
+        ahead += sign_bit(apart)
+    return above, ahead, items
+
+
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _rank(
     scores, labels, mask, weights, offsets, steepness, out, parts, earned,
@@ -245,36 +284,43 @@ def _rank(
     score = tl.load(scores + start + row, mask=real, other=0.0)
     middle, near = _centre(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
+    gain = score
     if CURVE < 4:
         gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    key = gain_key(gain, real)
     above = tl.zeros([ROWS, COLUMNS], tl.float32)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     items = tl.zeros([COLUMNS], tl.int32)
+    # Three loops, over columns before, among and after the rows: equal gains go by place.
     last = tl.where(first < slots, slots, 0)  # nothing to do past the list's end
-    for left in range(0, last, COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        there = load_real(mask, start + column, column < slots, MASKED)
-        other = _load_scores(scores, start + column, there)
-        if near:
-            power = _power(other, middle, steepness)
-            root = tl.math.rsqrt(own[:, None] + power[None, :])
-            above += (power[None, :] * root) * root
-        else:
-            gap = (other[None, :] - score[:, None]) * steepness
-            small = tl.exp2(-tl.abs(gap))
-            root = tl.math.rsqrt(1.0 + small)
-            above += tl.where(gap >= 0, 1.0, small) * root * root
-        if MASKED:
-            items += there.to(tl.int32)
-        if IDEAL:
-            gains = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
-            if left + COLUMNS <= first:  # equal gains go by place
-                ahead += (gains[None, :] >= gain[:, None]).to(tl.int32)
-            elif left >= first + ROWS:
-                ahead += (gains[None, :] > gain[:, None]).to(tl.int32)
-            else:
-                tied = (gains[None, :] == gain[:, None]) & (column[None, :] < row[:, None])
-                ahead += ((gains[None, :] > gain[:, None]) | tied).to(tl.int32)
+    among = tl.minimum(first // COLUMNS * COLUMNS, last)
+    after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
+    if near:
+        for left in range(0, among, COLUMNS):
+            above, ahead, items = _rank_tile(
+                scores, labels, mask, weights, start, slots, steepness, threshold,
+                row, score, middle, own, key, left, above, ahead, items,
+                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, -1,
+            )  # fmt: skip
+        for left in range(among, after, COLUMNS):
+            above, ahead, items = _rank_tile(
+                scores, labels, mask, weights, start, slots, steepness, threshold,
+                row, score, middle, own, key, left, above, ahead, items,
+                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, 0,
+            )  # fmt: skip
+        for left in range(after, last, COLUMNS):
+            above, ahead, items = _rank_tile(
+                scores, labels, mask, weights, start, slots, steepness, threshold,
+                row, score, middle, own, key, left, above, ahead, items,
+                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, 1,
+            )  # fmt: skip
+    else:
+        for left in range(0, last, COLUMNS):
+            above, ahead, items = _rank_tile(
+                scores, labels, mask, weights, start, slots, steepness, threshold,
+                row, score, middle, own, key, left, above, ahead, items,
+                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, False, 0,
+            )  # fmt: skip
     rank = 0.5 + tl.sum(above, 1)
     if CURVE == 4:
         tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
@@ -300,12 +346,13 @@ def _rank(
         tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["k", "blocks"])
 def _pull(
     scores, mask, offsets, steepness, pulls, slopes, parts, earned, values, defined,
     k, sharpness, blocks,
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The pull on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
     at_list = tl.program_id(0)
@@ -330,7 +377,8 @@ def _pull(
             power = _power(other, middle, steepness)
             root = tl.math.rsqrt(own[:, None] + power[None, :])
             over = root * root
-            total += (pulled[None, :] - pull[:, None]) * ((power[None, :] * over) * over)
+            moved = (pulled * power)[None, :] - pull[:, None] * power[None, :]
+            total += moved * (over * over)
         else:
             small = tl.exp2(-tl.abs((other[None, :] - score[:, None]) * steepness))
             root = tl.math.rsqrt(1.0 + small)
@@ -338,12 +386,12 @@ def _pull(
             total += (pulled[None, :] - pull[:, None]) * (small * over * over)
     slope = tl.sum(total, 1) * own * sharpness
     if LOSS:
-        ideal, gains, items, counting = list_sums(parts, at_list, blocks, 128)
+        ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
         scale = scale_of(ideal, gains, items, k, NORM)
         counts = (counting > 0) & (items > 1)
         slope = tl.where(counts, slope * scale, 0.0)
         if block == 0:
-            value = _sum_of(earned, at_list, blocks, 128) * scale
+            value = _sum_of(earned, at_list, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
             tl.store(values + at_list, tl.where(counts, value, 0.0))
@@ -361,6 +409,7 @@ def _sum_of(terms, at_list, blocks, WIDTH: tl.constexpr):
     return tl.sum(total, 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _earn(
     ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
@@ -382,6 +431,7 @@ def _earn(
     tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * worth, 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks"])
 def _total(
     earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr

@@ -25,12 +25,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.order import COUNTED, sort_lists, tie_end, tie_start
-from rankgrad.kernels.gpu.prepare import prepare
+from rankgrad.kernels.gpu.prepare import (
+    IDEAL,
+    gain_kind,
+    list_sums,
+    load_gains,
+    norm_kind,
+    prepare,
+    presence,
+    scale_of,
+)
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
-_ITEMS = 64  # of a tile
 _CHUNK = 1024  # of a long list, in sorted order
 
 
@@ -50,21 +59,20 @@ def through_rows(
     persistence: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through relaxed rows; see :mod:`rankgrad.kernels.ops`."""
-    gains, *known = prepare(labels, mask, weights, offsets, longest, metric, k, gain, threshold)
-    lists, defined = offsets.numel() - 1, known[2]
+    lists = offsets.numel() - 1
     values, slopes = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
-        return values.zero_(), slopes.zero_(), defined
-    soft = relaxation == "softsort"
-    place = _count if longest <= COUNTED else _sort
-    items = place(scores, gains, mask, offsets, known[1], longest, soft)
-    few = 0 < k < longest
+        return values.zero_(), slopes.zero_(), torch.zeros_like(values, dtype=torch.bool)
+    soft, few = relaxation == "softsort", 0 < k < longest
     rows = k if few else longest
-    options = {"metric": metric, "few": few, "soft": soft}
-    numbers = (temperature, persistence, k, rows)
-    sums = _sum_rows(items, offsets, known, numbers, longest, options)
-    _gather(items, sums, offsets, known, numbers, longest, options, mask, values, slopes)
-    return values, slopes, defined
+    given = (labels, mask, weights, offsets, longest, metric, k, gain, threshold)
+    place = _count if longest <= COUNTED else _sort
+    items = place(scores, given, soft)
+    options = {"metric": metric, "few": few, "soft": soft, "ranked": items.slots is not None}
+    numbers = (temperature, persistence, k, rows, scores.numel())
+    sums = _sum_rows(items, offsets, numbers, longest, options)
+    _gather(items, sums, offsets, numbers, longest, options, values, slopes)
+    return values, slopes, items.defined
 
 
 @dataclass(frozen=True)
@@ -72,87 +80,96 @@ class _Items:
     """Items, in slot order (short lists) or sorted; and the same by rank, for the rows.
 
     Args:
-        numbers: ``[3, slots]`` score, gain, and below - above (or, SoftSort, the size of the tie).
-        distances: ``[slots]`` float64, ``Σ_k |s_j - s_k|``; inf on padding.
-        by_rank: ``[3, slots]`` score and, for SoftSort, tilt within and size of the tie.
-        distances_by_rank: as it says.
+        numbers: ``[7, slots]``: score, gain, and below - above (SoftSort: the size of the tie);
+            by rank the score, two more, and the gain. Those two are for SoftSort, by rank, tilt
+            within and size of the tie, and for NeuralSort what the rows will pull.
+        distances: ``[slots]`` float64, ``Σ_k |s_j - s_k|``, inf on padding; in slot order followed
+            by the same by rank.
         slots: of sorted items, which slot each comes from; None in slot order.
+        known: scale and length of each list; or, of short lists, nothing yet.
+        defined: where the loss is.
+        parts: of short lists, what blocks of items add to their list.
+        norm: which norm those parts are for.
     """
 
     numbers: Tensor
     distances: Tensor
-    by_rank: Tensor
-    distances_by_rank: Tensor
     slots: Tensor | None
+    known: tuple[Tensor, Tensor]
+    defined: Tensor
+    parts: Tensor
+    norm: int
+
+    @property
+    def of_lists(self) -> tuple[Any, ...]:
+        """What kernels need to know each list."""
+        return (*self.known, self.defined, self.parts, self.parts.shape[1])
 
 
-def _count(
-    scores: Tensor,
-    gains: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    lengths: Tensor,
-    longest: int,
-    soft: bool,
-) -> _Items:
+def _count(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
+    labels, mask, weights, offsets, longest, metric, k, gain, threshold = given
     lists, slots = offsets.numel() - 1, scores.numel()
-    numbers = scores.new_empty(6, slots)
-    distances = torch.empty(2, slots, dtype=torch.float64, device=scores.device)
-    _count_pairs[(lists, triton.cdiv(longest, 32))](
-        scores, gains, scores if mask is None else mask, offsets, numbers, distances, slots,
-        masked=mask is not None, soft=soft, height=32, width=64,
+    blocks = triton.cdiv(longest, 32)
+    numbers = scores.new_empty(7, slots)
+    distances = torch.empty(0 if soft else 2 * slots, dtype=torch.float64, device=scores.device)
+    parts = scores.new_empty(lists, blocks, 4)
+    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    norm = norm_kind(metric, k)
+    _count_pairs[(lists, blocks)](
+        scores, labels, presence(mask, scores), presence(weights, scores), offsets,
+        numbers, distances, parts, threshold, k, slots,
+        kind=gain_kind(metric, gain), ideal=norm == IDEAL, masked=mask is not None,
+        weighted=weights is not None, soft=soft, height=32, width=32,
     )  # fmt: skip
-    return _Items(numbers[:3], distances[0], numbers[3:], distances[1], None)
+    return _Items(numbers, distances, None, (parts, parts), defined, parts, norm)
 
 
-def _sort(
-    scores: Tensor,
-    gains: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    lengths: Tensor,
-    longest: int,
-    soft: bool,
-) -> _Items:
+def _sort(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
+    gains, scale, lengths, defined = prepare(*given)
+    mask, offsets, longest = given[1], given[3], given[4]
     lists, slots = offsets.numel() - 1, scores.numel()
     ranked = sort_lists(scores, mask, offsets, longest)
     chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=scores.device)
-    numbers = scores.new_empty(6, slots)
-    distances = torch.empty(slots, dtype=torch.float64, device=scores.device)
+    numbers = scores.new_empty(7, slots)
+    distances = torch.empty(0 if soft else slots, dtype=torch.float64, device=scores.device)
     grid = (lists, triton.cdiv(longest, _CHUNK))
     if not soft:
-        _add_chunks[grid](ranked.scores, offsets, lengths, chunks, chunk=_CHUNK)
+        _add_chunks[grid](ranked.scores, offsets, lengths, chunks, 0, chunk=_CHUNK)
     _place_sorted[grid](
         ranked.scores, ranked.slots, gains, offsets, lengths, chunks, numbers, distances, slots,
         longest.bit_length() + 1, soft=soft, chunk=_CHUNK,
     )  # fmt: skip
-    return _Items(numbers[:3], distances, numbers[3:], distances, ranked.slots)
+    parts = scores.new_empty(0, 0, 4)
+    return _Items(numbers, distances, ranked.slots, (scale, lengths), defined, parts, 0)
+
+
+def _tile(rows: int) -> tuple[int, int]:
+    """Rows and items that a program looks at together: what its registers hold."""
+    return (16, 64) if rows <= 16 else (32, 32)
 
 
 def _sum_rows(
     items: _Items,
     offsets: Tensor,
-    known: list[Tensor],
     numbers: tuple[Any, ...],
     longest: int,
     options: dict[str, Any],
 ) -> Tensor:
     """For every row: its factor over the sum, mean, worth; SoftSort: its pulls on tied items."""
-    lists, rows, slots = offsets.numel() - 1, numbers[-1], items.numbers.shape[1]
-    height = 16 if rows <= 16 else 32
+    lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
+    height, width = _tile(rows)
     blocks = triton.cdiv(rows, height)
-    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * _ITEMS)))
+    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * width)))
     total = lists * rows if options["few"] else slots
     sums = items.numbers.new_empty(5, total)
-    parts = items.numbers.new_empty(5, splits if splits > 1 else 0, total)
-    shared = {**options, "splits": splits, "height": height}
-    row_tensors = (*known, offsets, items.by_rank, items.distances_by_rank, parts, sums)
+    parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
+    arguments = (*items.of_lists, offsets, items.numbers, items.distances, parts, sums)
+    shared = {**options, "norm": items.norm, "height": height}
     _rows[(lists, blocks, splits)](
-        *row_tensors, items.numbers, items.distances, *numbers, slots, total,
-        **shared, width=_ITEMS,
-    )  # fmt: skip
+        *arguments, *numbers, total, splits, **shared, whole=splits == 1, width=width
+    )
     if splits > 1:
-        _finish_rows[(lists, blocks)](*row_tensors, *numbers, slots, total, **shared)
+        _finish_rows[(lists, blocks)](*arguments, *numbers, total, splits, **shared)
     return sums
 
 
@@ -160,50 +177,53 @@ def _gather(
     items: _Items,
     sums: Tensor,
     offsets: Tensor,
-    known: list[Tensor],
     numbers: tuple[Any, ...],
     longest: int,
     options: dict[str, Any],
-    mask: Tensor | None,
     values: Tensor,
     slopes: Tensor,
 ) -> None:
     """The slope of every item from the rows, and the values."""
-    lists, slots, total = offsets.numel() - 1, slopes.numel(), sums.shape[1]
-    height = 16 if numbers[-1] <= 16 else 32
-    soft, ranked = options["soft"], items.slots is not None
-    order = items.slots if items.slots is not None else offsets
-    pulled = slopes.new_empty(0 if soft else 2, slots)
-    _gather_rows[(lists, triton.cdiv(longest, _ITEMS))](
-        *known, offsets, items.by_rank, items.distances_by_rank, items.numbers, items.distances,
-        sums, order, pulled, values, slopes, *numbers, slots, total,
-        **options, ranked=ranked, height=height, width=_ITEMS,
+    lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
+    order = offsets if items.slots is None else items.slots
+    height, width = _tile(rows)
+    _gather_rows[(lists, triton.cdiv(longest, width))](
+        *items.of_lists, offsets, items.numbers, items.distances, sums, order, values, slopes,
+        *numbers, sums.shape[1],
+        **options, norm=items.norm, height=height, width=width,
     )  # fmt: skip
-    if soft:
+    if options["soft"]:
         return
-    if not ranked:
+    temperature, metric = numbers[0], options["metric"]
+    if items.slots is None:
         _through_pairs[(lists, triton.cdiv(longest, 32))](
-            items.numbers, items.distances, pulled, offsets, slopes, numbers[0], slots,
-            metric=options["metric"], height=32, width=64,
+            items.numbers, items.distances, offsets, slopes, temperature, slots,
+            metric=metric, height=32, width=64,
         )  # fmt: skip
         return
     chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=slopes.device)
     prefix = torch.empty(slots + lists, dtype=torch.float64, device=slopes.device)
     grid = (lists, triton.cdiv(longest, _CHUNK))
-    _add_chunks[grid](pulled[1], offsets, known[1], chunks, chunk=_CHUNK)
-    _prefix[grid](pulled[1], offsets, known[1], chunks, prefix, chunk=_CHUNK)
+    lengths = items.known[1]
+    _add_chunks[grid](items.numbers, offsets, lengths, chunks, 5 * slots, chunk=_CHUNK)
+    _prefix[grid](items.numbers, offsets, lengths, chunks, prefix, 5 * slots, chunk=_CHUNK)
     _through_sorted[grid](
-        items.numbers, pulled, prefix, order, offsets, known[1], slopes, numbers[0],
-        longest.bit_length() + 1, metric=options["metric"], chunk=_CHUNK,
+        items.numbers, prefix, order, offsets, lengths, slopes, temperature, slots,
+        longest.bit_length() + 1, metric=metric, chunk=_CHUNK,
     )  # fmt: skip
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["k", "slots"])
 def _count_pairs(
-    scores, gains, mask, offsets, numbers, distances, slots,
-    masked: tl.constexpr, soft: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, slots,
+    kind: tl.constexpr, ideal: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
+    soft: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Ranks, ties and sums of distances of some items, by looking at all of their list."""
+    """Ranks, ties and sums of distances of some items, by looking at all of their list.
+
+    And what they add to the norm: the place of their gains in the ideal order is counted, too.
+    """
     place = tl.program_id(0)
     begin = tl.load(offsets + place)
     count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
@@ -211,44 +231,60 @@ def _count_pairs(
     inside = item < count
     real = is_real(mask, begin + item, inside, masked)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
+    gain = load_gains(labels, weights, begin + item, real, threshold, kind, weighted)
     exact = score.to(tl.float64)
     above = tl.zeros([height, width], tl.int32)
     before = tl.zeros([height, width], tl.int32)
-    same = tl.zeros([height, width], tl.int32)
-    below = tl.zeros([height, width], tl.int32)
+    ties = tl.zeros([height, width], tl.int32)  # or below - above
+    ahead = tl.zeros([height, width], tl.int32)
     distance = tl.zeros([height, width], tl.float64)
-    for first in range(0, count, width):
+    for first in range(0, tl.where(tl.program_id(1) * height < count, count, 0), width):
         column = first + tl.arange(0, width)
         there = is_real(mask, begin + column, column < count, masked)
         other = tl.load(scores + begin + column, mask=there, other=float("nan"))
-        ties = other[None, :] == score[:, None]
-        above += (other[None, :] > score[:, None]).to(tl.int32)
-        below += (other[None, :] < score[:, None]).to(tl.int32)
-        before += (ties & (column[None, :] < item[:, None])).to(tl.int32)
+        earlier = column[None, :] < item[:, None]
+        same = other[None, :] == score[:, None]
+        over = (other[None, :] > score[:, None]).to(tl.int32)
+        above += over
+        before += (same & earlier).to(tl.int32)
         if soft:
-            same += ties.to(tl.int32)
+            ties += same.to(tl.int32)
         else:
+            ties += (other[None, :] < score[:, None]).to(tl.int32) - over
             gap = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
             distance += tl.where(there[None, :], gap, 0.0)
-    start = tl.sum(above, 1)
+        if ideal:
+            worth = load_gains(labels, weights, begin + column, there, threshold, kind, weighted)
+            equal = (worth[None, :] == gain[:, None]) & earlier
+            ahead += ((worth[None, :] > gain[:, None]) | equal).to(tl.int32)
     earlier = tl.sum(before, 1)
-    slot, rank = begin + item, begin + start + earlier
-    tl.store(numbers + slots + slot, tl.load(gains + slot, mask=real, other=0.0), mask=inside)
+    tied = tl.sum(ties, 1).to(tl.float32)
+    slot, rank = begin + item, begin + tl.sum(above, 1) + earlier
+    worth = tl.where(real, gain, 0.0)
+    tl.store(numbers + slots + slot, worth, mask=inside)
+    tl.store(numbers + 2 * slots + slot, tied, mask=inside)
     tl.store(numbers + 3 * slots + rank, score, mask=real)
+    tl.store(numbers + 6 * slots + rank, worth, mask=real)
     if soft:
-        size = tl.sum(same, 1).to(tl.float32)
-        tilt = (size - 1.0 - 2.0 * earlier) / tl.maximum(size, 1.0)
+        tilt = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
         tl.store(numbers + slot, tl.where(real, score, float("inf")), mask=inside)
-        tl.store(numbers + 2 * slots + slot, size, mask=inside)
         tl.store(numbers + 4 * slots + rank, tilt, mask=real)
-        tl.store(numbers + 5 * slots + rank, size, mask=real)
+        tl.store(numbers + 5 * slots + rank, tied, mask=real)
     else:
         total = tl.sum(distance, 1)
-        under = tl.sum(below, 1)
         tl.store(numbers + slot, score, mask=inside)
-        tl.store(numbers + 2 * slots + slot, (under - start).to(tl.float32), mask=inside)
         tl.store(distances + slot, tl.where(real, total, float("inf")), mask=inside)
         tl.store(distances + slots + rank, total, mask=real)
+    best = 0.0
+    if ideal:
+        at = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (at < k))
+        best = tl.sum(tl.where(counted, worth / tl.log2(at + 2.0), 0.0), 0)
+    mine = parts + (place * tl.num_programs(1) + tl.program_id(1)) * 4
+    tl.store(mine, best)
+    tl.store(mine + 1, tl.sum(worth, 0))
+    tl.store(mine + 2, tl.sum(real.to(tl.float32), 0))
+    tl.store(mine + 3, tl.sum((worth > 0).to(tl.float32), 0))
 
 
 @triton.jit
@@ -261,12 +297,13 @@ def _chunk_of(offsets, lengths, chunk: tl.constexpr):
     return place, begin, chunks, at, tl.load(lengths + place).to(tl.int64)
 
 
-@triton.jit
-def _add_chunks(numbers, offsets, lengths, chunks, chunk: tl.constexpr):
+@quick
+@triton.jit(do_not_specialize=["skip"])
+def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
     """The sums over the chunks of each list."""
     _, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
     if tl.program_id(1) * chunk < length:
-        number = tl.load(numbers + begin + at, mask=at < length, other=0.0)
+        number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0)
         tl.store(chunks + first + tl.program_id(1), tl.sum(number.to(tl.float64), 0))
 
 
@@ -283,7 +320,8 @@ def _around(chunks, first, mine, count):
     return tl.sum(before, 0), tl.sum(total, 0)
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["slots", "steps"])
 def _place_sorted(
     ranked, order, gains, offsets, lengths, chunks, numbers, distances, slots, steps,
     soft: tl.constexpr, chunk: tl.constexpr,
@@ -303,6 +341,7 @@ def _place_sorted(
     end = tie_end(ranked, begin + length, slot, score, tied, steps) - begin
     tl.store(numbers + slots + slot, gain, mask=inside)
     tl.store(numbers + 3 * slots + slot, score, mask=inside)
+    tl.store(numbers + 6 * slots + slot, gain, mask=inside)
     if soft:
         size = (end - start).to(tl.float32)
         tilt = ((end - 1 - at) - (at - start)).to(tl.float32) / size
@@ -337,55 +376,73 @@ def _entries(
 
 
 @triton.jit
-def _list_of(scales, lengths, defined, place, k):
-    """The scale of a list, its length, and how many of its rows count."""
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
-    length = tl.load(lengths + place)
+def _list_of(
+    scales, lengths, defined, parts, blocks, place, k, ranked: tl.constexpr, norm: tl.constexpr
+):  # fmt: skip
+    """The scale of a list, 0 where the loss is undefined, its length, and how many rows count."""
+    if ranked:
+        scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
+        length = tl.load(lengths + place)
+    else:
+        ideal, total, items, counting = list_sums(parts, place, blocks, 256)
+        length = items.to(tl.int32)
+        scale = scale_of(ideal, total, items, k, norm)
+        scale = tl.where((counting > 0) & (length > 1), scale, 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     return scale, length, tl.where(scale > 0, rows, 0)
 
 
 @triton.jit
 def _write_row(
-    total, mean, sided, sided_gain, tied_gain, by_rank, sums, at, by, row, inside, scale, past,
+    total, mean, sided, sided_gain, tied_gain, numbers, sums, at, by, row, inside, scale, past,
     temperature, persistence, slots, many, metric: tl.constexpr, soft: tl.constexpr,
 ):  # fmt: skip
-    """What the items need to know of a row."""
+    """What the items need to know of a row.
+
+    Gains are counted from that of the item which stands at the row's rank: where nearly all of the
+    row is on it, what is left would be lost in the sum.
+    """
     factor = scale * (discount(row + 1.0, metric, persistence) - past)
     total = tl.where(inside, total, 1.0)
     mean = mean / total
     weight = factor / total
     tl.store(sums + at, weight, mask=inside)
     tl.store(sums + many + at, mean, mask=inside)
-    tl.store(sums + 2 * many + at, factor * mean, mask=inside)
+    row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
+    tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
     if soft:
         # By the distances, of which the logits are minus 1 / τ.
         weight = -weight / temperature
-        tilt = tl.load(by_rank + slots + by, mask=inside, other=0.0)
-        size = tl.load(by_rank + 2 * slots + by, mask=inside, other=0.0)
+        tilt = tl.load(numbers + 4 * slots + by, mask=inside, other=0.0)
+        size = tl.load(numbers + 5 * slots + by, mask=inside, other=0.0)
         tl.store(sums + 3 * many + at, weight * (sided_gain - mean * sided), mask=inside)
         tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * size), mask=inside)
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
 def _rows(
-    scales, lengths, defined, offsets, by_rank, distances_by_rank, parts, sums, numbers, distances,
-    temperature, persistence, k, rows, slots, many,
-    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr,
-    splits: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
+    temperature, persistence, k, rows, slots, many, splits,
+    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr, whole: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Sums over the items for some rows of a list; all of them, or one part of several."""
     place, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    scale, length, last = _list_of(scales, lengths, defined, place, k)
+    scale, length, last = _list_of(
+        scales, lengths, defined, of_blocks, blocks, place, k, ranked, norm
+    )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
         inside = row < last
         by = begin + row
-        row_score = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_score = tl.load(numbers + 3 * slots + by, mask=inside, other=0.0)
         row_distance = row_score.to(tl.float64)
         if not soft:
-            row_distance = tl.load(distances_by_rank + by, mask=inside, other=0.0)
+            by_rank = distances if ranked else distances + slots
+            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
         slope = (length - 1 - 2 * row).to(tl.float32)
         strength = 1.4426950408889634 / temperature
         total = tl.zeros([height, width], tl.float32)
@@ -404,20 +461,21 @@ def _rows(
                 distance = tl.load(distances + slot, mask=there, other=float("inf"))
             entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
             total += entry
-            mean += entry * gain[None, :]
+            more = gain[None, :] - row_gain[:, None]
+            mean += entry * more
             if soft:
                 higher = row_score[:, None] > score[None, :]
                 same = row_score[:, None] == score[None, :]
                 signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
                 sided += signed
-                sided_gain += signed * gain[None, :]
-                tied_gain += tl.where(same, gain[None, :], 0.0)
+                sided_gain += signed * more
+                tied_gain += tl.where(same, more, 0.0)
         at = row + (place * rows if few else begin)
         total, mean = tl.sum(total, 1), tl.sum(mean, 1)
         sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
-        if splits == 1:
+        if whole:
             _write_row(
-                total, mean, sided, sided_gain, tied_gain, by_rank, sums, at, by, row, inside,
+                total, mean, sided, sided_gain, tied_gain, numbers, sums, at, by, row, inside,
                 scale, beyond(length, k, metric), temperature, persistence, slots, many,
                 metric, soft,
             )  # fmt: skip
@@ -432,7 +490,7 @@ def _rows(
 
 @triton.jit
 def _add_parts(
-    parts, at, inside, many, splits: tl.constexpr, height: tl.constexpr
+    parts, at, inside, many, splits, height: tl.constexpr
 ):  # fmt: skip
     """The sums over the parts of some rows, in float64."""
     total = tl.zeros([height, 64], tl.float64)
@@ -444,17 +502,20 @@ def _add_parts(
     return tl.sum(total, 1).to(tl.float32)
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
 def _finish_rows(
-    scales, lengths, defined, offsets, by_rank, distances_by_rank, parts, sums,
-    temperature, persistence, k, rows, slots, many,
-    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr,
-    splits: tl.constexpr, height: tl.constexpr,
+    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
+    temperature, persistence, k, rows, slots, many, splits,
+    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of rows."""
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
-    scale, length, last = _list_of(scales, lengths, defined, place, k)
+    scale, length, last = _list_of(
+        scales, lengths, defined, of_blocks, blocks, place, k, ranked, norm
+    )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
         inside = row < last
@@ -467,23 +528,26 @@ def _finish_rows(
             sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, height)
             tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, height)
         _write_row(
-            total, mean, sided, sided_gain, tied_gain, by_rank, sums, at,
+            total, mean, sided, sided_gain, tied_gain, numbers, sums, at,
             begin + row, row, inside, scale, beyond(length, k, metric), temperature, persistence,
             slots, many, metric, soft,
         )  # fmt: skip
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many"])
 def _gather_rows(
-    scales, lengths, defined, offsets, by_rank, distances_by_rank, numbers, distances,
-    sums, order, pulled, values, slopes, temperature, persistence, k, rows, slots, many,
+    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
+    sums, order, values, slopes, temperature, persistence, k, rows, slots, many,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    height: tl.constexpr, width: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """What some items gather from all rows; the first program of a list also adds its value."""
     place = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    scale, length, last = _list_of(scales, lengths, defined, place, k)
+    scale, length, last = _list_of(
+        scales, lengths, defined, of_blocks, blocks, place, k, ranked, norm
+    )
     base = place * rows if few else begin
     if tl.program_id(1) == 0:
         worth = tl.zeros([256], tl.float32)
@@ -491,6 +555,8 @@ def _gather_rows(
             row = first + tl.arange(0, 256)
             worth += tl.load(sums + 2 * many + base + row, mask=row < last, other=0.0)
         tl.store(values + place, as_loss(tl.sum(worth, 0), length, k, scale, metric))
+        if not ranked:
+            tl.store(defined + place, scale > 0)
     slot = begin + tl.program_id(1) * width + tl.arange(0, width)
     there = slot < end
     score = tl.load(numbers + slot, mask=there, other=0.0)
@@ -508,17 +574,20 @@ def _gather_rows(
         row = first + tl.arange(0, height)
         inside = row < last
         by, at = begin + row, base + row
-        row_score = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_score = tl.load(numbers + 3 * slots + by, mask=inside, other=0.0)
         row_distance = row_score.to(tl.float64)
         if not soft:
-            row_distance = tl.load(distances_by_rank + by, mask=inside, other=0.0)
+            by_rank = distances if ranked else distances + slots
+            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
         weight = tl.load(sums + at, mask=inside, other=0.0)
         mean = tl.load(sums + many + at, mask=inside, other=0.0)
         slope = (length - 1 - 2 * row).to(tl.float32)
         entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
-        pull = entry * weight[:, None] * (gain[None, :] - mean[:, None])
+        more = gain[None, :] - row_gain[:, None]
+        pull = entry * weight[:, None] * (more - mean[:, None])
         if soft:
-            tilt = tl.load(by_rank + slots + by, mask=inside, other=0.0)
+            tilt = tl.load(numbers + 4 * slots + by, mask=inside, other=0.0)
             rank_pull = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
             tie_pull = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
             higher = row_score[:, None] > score[None, :]
@@ -541,13 +610,14 @@ def _gather_rows(
         target = tl.load(order + slot, mask=there, other=0) if ranked else slot
         tl.store(slopes + target, result, mask=there)
     else:
-        tl.store(pulled + slot, apart, mask=there)
-        tl.store(pulled + slots + slot, tied, mask=there)
+        tl.store(numbers + 4 * slots + slot, apart, mask=there)
+        tl.store(numbers + 5 * slots + slot, tied, mask=there)
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["slots"])
 def _through_pairs(
-    numbers, distances, pulled, offsets, slopes, temperature, slots,
+    numbers, distances, offsets, slopes, temperature, slots,
     metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Through the sums of distances: what all items of the list above and below pull."""
@@ -562,12 +632,14 @@ def _through_pairs(
     for first in range(0, count, width):
         column = first + tl.arange(0, width)
         other = tl.load(numbers + begin + column, mask=column < count, other=0.0)
-        pull = tl.load(pulled + slots + begin + column, mask=column < count, other=0.0)
+        pull = tl.load(numbers + 5 * slots + begin + column, mask=column < count, other=0.0)
         exact = pull.to(tl.float64)[None, :]
         higher = other[None, :] > score[:, None]
         lower = other[None, :] < score[:, None]
         result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
-    slope = tl.load(pulled + slot, mask=inside, other=0.0).to(tl.float64) + tl.sum(result, 1)
+    slope = tl.load(numbers + 4 * slots + slot, mask=inside, other=0.0).to(tl.float64) + tl.sum(
+        result, 1
+    )
     slope = slope.to(tl.float32) / temperature
     if metric != "arp":
         slope = -slope
@@ -575,23 +647,25 @@ def _through_pairs(
     tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=inside)
 
 
-@triton.jit
-def _prefix(numbers, offsets, lengths, chunks, prefix, chunk: tl.constexpr):
+@quick
+@triton.jit(do_not_specialize=["skip"])
+def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
     """The sums over the items before each place of a list, its end included."""
     place, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
     if tl.program_id(1) * chunk < length:
         count = (length + chunk - 1) // chunk
         before, total = _around(chunks, first, tl.program_id(1), count)
-        number = tl.load(numbers + begin + at, mask=at < length, other=0.0).to(tl.float64)
+        number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0).to(tl.float64)
         sums = before + tl.cumsum(number, 0) - number
         tl.store(prefix + begin + place + at, sums, mask=at < length)
         if tl.program_id(1) == count - 1:
             tl.store(prefix + begin + place + length, total)
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["slots", "steps"])
 def _through_sorted(
-    numbers, pulled, prefix, order, offsets, lengths, slopes, temperature, steps,
+    numbers, prefix, order, offsets, lengths, slopes, temperature, slots, steps,
     metric: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """What :func:`_through_pairs` says, of sorted items."""
@@ -608,7 +682,9 @@ def _through_sorted(
     total = tl.load(prefix + begin + place + length, mask=length > 0, other=0.0)
     above = tl.load(prefix + place + start, mask=real, other=0.0)
     below = total - tl.load(prefix + place + end, mask=real, other=0.0)
-    slope = tl.load(pulled + slot, mask=real, other=0.0).to(tl.float64) + (above - below)
+    slope = tl.load(numbers + 4 * slots + slot, mask=real, other=0.0).to(tl.float64) + (
+        above - below
+    )
     slope = slope.to(tl.float32) / temperature
     if metric != "arp":
         slope = -slope

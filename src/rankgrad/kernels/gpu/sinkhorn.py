@@ -1,22 +1,23 @@
 """NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
 
-In sorted order, with ``slope_i = n - 1 - 2i`` (i from 0) and ``b_j = Σ_k |s_j - s_k|``, NeuralSort
-is ``K_ij = exp((slope_i (s_j - s_i) - (b_j - b_i)) / τ)`` with rows normalised: 1 on the diagonal and
-falling away from it on both sides, so that tiles far off the diagonal are left out. Everything runs
-on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``; transposed, the
-last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the discounts and g the
-gains.
+In sorted order (i from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``,
+NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with rows normalised: 1 on the
+diagonal and falling away from it on both sides, so that tiles far off the diagonal are left out.
+Everything runs on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``;
+transposed, the last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the
+discounts and g the gains.
 
 Back, the gradient by log K is ``K_ij Σ_f l_fi r_fj``, two factors (l, r) for each step. Only its
-column sums are needed, plain, ``D_j``, and weighed by ``slope_i - slope_j``, ``S_j``, and they come
-out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``(slope_i - slope_j) K_ij``.
+column sums are needed, plain, ``D_j``, and leaning, weighed by ``2 (j - i)``, ``S_j``, and they
+come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i) K_ij`` for K.
 
 The rows of a list are shared out over several programs, all of which run at once. Each adds up its
 rows' part of the column sums; a barrier; and each reads the columns it needs from all. Sums are in
-a fixed order, so the same input gives the same bytes.
+a fixed order, so the same input gives the same bytes. K is computed anew in every sweep: kept in
+registers, it took twice as long for want of them.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return, no-untyped-def, attr-defined"
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
-_ROWS, _COLUMNS, _WARPS = 32, 128, 8
-_TOGETHER = 8  # parts of a column sum that are read at a time
-_FAR = 32.0  # entries below exp(-32) are left out
+_ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
+_TOGETHER = 16  # parts of a column sum that are read at a time
 _SCRATCH = 1 << 22  # floats for the parts of column sums
 
 
@@ -56,39 +57,36 @@ def through_sinkhorn(
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
-    lists, slots = offsets.shape[0] - 1, scores.shape[0]
+    lists, slots, device = offsets.shape[0] - 1, scores.shape[0], scores.device
     values, slopes = scores.new_zeros(lists), torch.zeros_like(scores)
     if lists == 0 or slots == 0:
         return values, slopes, defined
     tiles = triton.cdiv(longest, _ROWS)
     shared = _programs(scores, lists, slots, tiles)
-    steps = iterations + 1
-    order = torch.empty(slots, dtype=torch.int32, device=scores.device)
-    above, below = torch.empty_like(order), torch.empty_like(order)
-    ranked, worth = torch.empty_like(scores), torch.empty_like(scores)
-    distances = torch.empty(slots, dtype=torch.float64, device=scores.device)
-    barriers = torch.zeros(lists, 1 + steps, dtype=torch.int32, device=scores.device)
+    order, above, below = torch.empty(3, slots, dtype=torch.int32, device=device)
+    ranked, high, low, worth = scores.new_empty(4, slots)
     _rank[(lists, triton.cdiv(longest, 64))](
-        scores, presence(mask, scores), gains, offsets, order, above, below, ranked, worth,
-        distances, mask is not None, 64, 64, num_warps=4,
+        scores, presence(mask, scores), gains, offsets, lengths, order, above, below, ranked, high,
+        low, worth, mask is not None, 64, 64, num_warps=4,
     )  # fmt: skip
-    rows, columns = scores.new_empty(steps, slots), scores.new_empty(steps, slots)
+    rows, columns = scores.new_empty(2, iterations + 1, slots)
     parts = scores.new_empty(2, 3, shared, slots)
-    limits = torch.empty(lists, tiles, 2, dtype=torch.int32, device=scores.device)
-    spans = torch.empty(lists, triton.cdiv(longest, _COLUMNS), 2, dtype=torch.int32,
-                        device=scores.device)  # fmt: skip
-    pull, sums, tilted = (torch.empty_like(scores) for _ in range(3))
+    turns, pull, sums, tilted = scores.new_empty(5, slots).split([2, 1, 1, 1])
+    limits = torch.empty(lists, tiles, 2, dtype=torch.int32, device=device)
+    spans = torch.empty(lists, triton.cdiv(longest, _COLUMNS), 2, dtype=torch.int32, device=device)
+    barriers = torch.zeros(lists, 2 + iterations, dtype=torch.int32, device=device)
     shares = scores.new_empty(lists, shared)
     _scale[(lists * shared,)](
-        ranked, distances, worth, offsets, lengths, scale, defined, above, below,
-        rows, columns, parts, limits, spans, pull, sums, tilted, shares, barriers,
-        slots, tiles, iterations, tolerance, 1 / temperature, k, persistence,
-        _discount(metric), transposed, shared, triton.next_power_of_2(shared), metric == "arp",
-        _ROWS, _COLUMNS, _TOGETHER, num_warps=_WARPS,
+        ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, turns, parts,
+        limits, spans, pull, sums, tilted, shares, barriers, slots, tiles,
+        triton.cdiv(longest, _COLUMNS), iterations, tolerance, 1 / temperature, k, persistence,
+        _discount(metric), transposed, shared, triton.next_power_of_2(shared),
+        _ROWS, _COLUMNS, min(_TOGETHER, triton.next_power_of_2(shared)), num_warps=_WARPS,
     )  # fmt: skip
     _finish[(lists,)](
         order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,
-        values, slopes, pull, 1 / temperature, k, shared, metric == "arp", _ROWS, 1024, num_warps=4,
+        values, slopes, pull, 1 / temperature, k, shared, metric == "arp", _ROWS, 1024,
+        num_warps=4,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -109,14 +107,15 @@ def _processors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@quick
 @triton.jit
 def _rank(
-    scores, mask, gains, offsets, order, above, below, ranked, worth, distances,
+    scores, mask, gains, offsets, lengths, order, above, below, ranked, high, low, worth,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Bring a block of items to their places in descending order, padding left out.
 
-    Beside each go the sum of its distances to all others and how many are above and below it.
+    Beside each go c, as a pair of floats, and how many items are above and below it.
     """
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
@@ -147,58 +146,45 @@ def _rank(
         tl.store(below + at, lower, mask=real)
         tl.store(ranked + at, score, mask=real)
         tl.store(worth + at, tl.load(gains + start + row, mask=real, other=0.0), mask=real)
-        tl.store(distances + at, distance, mask=real)
+        whole = distance - (tl.load(lengths + at_list) - 1).to(tl.float64) * score.to(tl.float64)
+        rounded = whole.to(tl.float32)
+        tl.store(high + at, rounded, mask=real)
+        tl.store(low + at, (whole - rounded.to(tl.float64)).to(tl.float32), mask=real)
 
 
 @triton.jit
-def _depth(ranked, distances, base, at, inside, origin_score, origin_distance, origin_slope):
-    """How far the logits of the origin's row lie below its maximum, as a pair of floats."""
-    score = tl.load(ranked + base + at, mask=inside, other=0.0)
-    distance = tl.load(distances + base + at, mask=inside, other=0.0)
-    gap = score.to(tl.float64) - origin_score
-    depth = (distance - origin_distance) - origin_slope * gap
-    high = depth.to(tl.float32)
-    return score, high, (depth - high.to(tl.float64)).to(tl.float32)
+def _load(ranked, high, low, base, at, items):
+    """The scores of some places and their c; past the list's end, what makes K zero."""
+    inside = at < items
+    score = tl.load(ranked + base + at, inside, 0.0)
+    return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
 
 
 @triton.jit
-def _tile(
-    ranked, distances, base, items, first, left, sharpness,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The entries of K for some rows and columns; 0 past the list's end."""
-    away = tl.arange(0, ROWS)
-    row, column = first + away, left + tl.arange(0, COLUMNS)
-    origin_score = tl.load(ranked + base + first).to(tl.float64)
-    origin_distance = tl.load(distances + base + first)
-    origin_slope = (items - 1 - 2 * first).to(tl.float64)
-    score, high, low = _depth(
-        ranked, distances, base, row, row < items, origin_score, origin_distance, origin_slope
+def _entries(row, score, high, low, score_, high_, low_, sharpness):
+    """A tile of K. Differences of near numbers are exact, and so is the product within the sum."""
+    twice = (-2 * row).to(tl.float32)
+    main = tl.fma(
+        tl.broadcast_to(twice[:, None], (twice.shape[0], score_.shape[0])),
+        score_[None, :] - score[:, None],
+        high[:, None] - high_[None, :],
     )
-    other, high_, low_ = _depth(
-        ranked, distances, base, column, column < items, origin_score, origin_distance, origin_slope
-    )
-    twice = (2 * away).to(tl.float32)
-    logits = -twice[:, None] * (other[None, :] - score[:, None])
-    logits -= (high_[None, :] - high[:, None]) + (low_[None, :] - low[:, None])
-    real = (row < items)[:, None] & (column < items)[None, :]
-    return tl.exp2(tl.where(real, logits * (sharpness * 1.4426950408889634), float("-inf")))
+    return tl.exp2((main + (low[:, None] - low_[None, :])) * (sharpness * 1.4426950408889634))
+
+
+@triton.jit
+def _logit(ranked, high, low, base, row, column):
+    """One logit of K, times the temperature."""
+    gap = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row)
+    main = tl.load(high + base + column).to(tl.float64) - tl.load(high + base + row)
+    rest = tl.load(low + base + column) - tl.load(low + base + row)
+    return -(2 * row * gap + main + rest)
 
 
 @triton.jit
 def _lean(row, column):
-    """By how much the slope of a row is above that of the column's own: ``2 (j - i)``."""
+    """``2 (j - i)``: by how much the slope of a row is above that of the column's own."""
     return (2 * (column[None, :] - row[:, None])).to(tl.float32)
-
-
-@triton.jit
-def _logit(ranked, distances, base, items, row, column):
-    """One logit of K, times the temperature."""
-    slope = (items - 1 - 2 * row).to(tl.float64)
-    gap = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row).to(
-        tl.float64
-    )
-    return slope * gap - (tl.load(distances + base + column) - tl.load(distances + base + row))
 
 
 @triton.jit
@@ -234,13 +220,14 @@ def _column_sums(
     return total
 
 
-@triton.jit(do_not_specialize=["slots", "tiles", "iterations", "k"])
+@quick
+@triton.jit(do_not_specialize=["slots", "tiles", "stride", "iterations", "k"])
 def _scale(
-    ranked, distances, worth, offsets, lengths, scale, defined, above, below,
-    rows, columns, parts, limits, spans, pull, sums, tilted, shares, barriers,
-    slots, tiles, iterations, tolerance, sharpness, k, persistence,
+    ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, turns, parts,
+    limits, spans, pull, sums, tilted, shares, barriers, slots, tiles, stride,
+    iterations, tolerance, sharpness, k, persistence,
     DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr,
-    ARP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Scale the rows of one program, there and back."""
     at_list = tl.program_id(0) // SHARED
@@ -248,83 +235,58 @@ def _scale(
     items = tl.load(lengths + at_list)
     base = tl.load(offsets + at_list)
     here = tl.cdiv(items, ROWS)  # tiles of rows of this list
-    each = tl.cdiv(here, SHARED)
-    sharing = tl.cdiv(here, tl.maximum(each, 1))
+    each = tl.maximum(tl.cdiv(here, SHARED), 1)
+    sharing = tl.cdiv(here, each)
     slots = slots.to(tl.int64)
     if (tl.load(defined + at_list) != 0) & (mine < sharing):
         top = mine * each
         end = tl.minimum(top + each, here)
         limits += at_list * tiles * 2
+        spans += at_list * stride * 2
         barriers += at_list * (2 + iterations)
-        width = tl.cdiv(items, COLUMNS)
-        spans += at_list * tl.cdiv(tiles * ROWS, COLUMNS) * 2
-        far = -32.0 / sharpness
-
-        # Which tiles of columns the rows reach, and which programs reach a tile of columns.
-        for tile in range(top, end):
-            first, last = tile * ROWS, tl.minimum(tile * ROWS + ROWS, items) - 1
-            low = first // COLUMNS
-            while (low > 0) & (
-                _logit(ranked, distances, base, items, first, tl.maximum(low * COLUMNS - 1, 0))
-                > far
-            ):
-                low -= 1
-            high = last // COLUMNS + 1
-            while (high < width) & (
-                _logit(ranked, distances, base, items, last, tl.minimum(high * COLUMNS, items - 1))
-                > far
-            ):
-                high += 1
-            tl.store(limits + tile * 2, low)
-            tl.store(limits + tile * 2 + 1, high)
         arrived = sharing
+        _find_band(ranked, high, low, base, items, limits, top, end, sharpness, ROWS, COLUMNS)
         _wait(barriers, 0, arrived, SHARED)
         reach = tl.load(limits + top * 2, cache_modifier=".cg")
         bound = tl.load(limits + end * 2 - 1, cache_modifier=".cg")
-        other = tl.arange(0, PADDED)
-        those = other < sharing
-        ends = tl.minimum(other * each + each, here)
-        lowest = tl.load(limits + other * each * 2, those, 0, cache_modifier=".cg")
-        highest = tl.load(limits + ends * 2 - 1, those, 0, cache_modifier=".cg")
-        for tile in range(reach, bound):
-            touches = those & (lowest <= tile) & (tile < highest)
-            tl.store(spans + tile * 2, tl.min(tl.where(touches, other, PADDED), 0))
-            tl.store(spans + tile * 2 + 1, tl.max(tl.where(touches, other + 1, 0), 0))
+        _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED)
+        first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
 
         # There. v_0 = 1 wherever it is read.
-        for tile in range(reach, bound):
-            column = tile * COLUMNS + tl.arange(0, COLUMNS)
+        for left in range(reach, bound):
+            column = left * COLUMNS + tl.arange(0, COLUMNS)
             tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
         tl.debug_barrier()
-        _row_step(ranked, distances, base, items, rows, columns, limits, top, end, 0, slots,
+        _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, slots,
                   sharpness, ROWS, COLUMNS)  # fmt: skip
         step = 0
+        half = 0
         running = 1
         while running != 0:
             tl.debug_barrier()
             half = step % 2
-            _column_parts(ranked, distances, base, items, rows, pull, parts, limits, top, end,
-                          reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS, COLUMNS,
-                          False)  # fmt: skip
+            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                          reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS,
+                          COLUMNS, 1)  # fmt: skip
             arrived += sharing
             _wait(barriers, 0, arrived, SHARED)
             step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
             if running != 0:
                 step += 1
                 worst = 0.0
-                for tile in range(reach, bound):
-                    column = tile * COLUMNS + tl.arange(0, COLUMNS)
+                for left in range(reach, bound):
+                    column = left * COLUMNS + tl.arange(0, COLUMNS)
                     inside = column < items
-                    found = _column_sums(parts, spans, tile, base, slots, column, inside, 0, half,
+                    found = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
                                          SHARED, TOGETHER)  # fmt: skip
                     at = columns + step * slots + base + column
-                    own = inside & (column >= top * ROWS) & (column < end * ROWS)
+                    own = (column >= first) & (column < last)
                     error = tl.abs(found * tl.load(at - slots, inside, 0.0) - 1)
                     worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
                     tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
                 tl.debug_barrier()
-                _row_step(ranked, distances, base, items, rows, columns, limits, top, end, step,
-                          slots, sharpness, ROWS, COLUMNS)  # fmt: skip
+                _row_step(ranked, high, low, base, items, rows, columns, limits, top, end,
+                          step, slots, sharpness, ROWS, COLUMNS)  # fmt: skip
                 if TRANSPOSED:
                     tl.debug_barrier()
                     worst = _row_error(rows, base, items, top, end, step, slots, ROWS)
@@ -336,108 +298,88 @@ def _scale(
                         step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
                     running = 0
 
-        # The value, and what its rows and columns say back.
+        # The value, and what its rows say back.
         tl.debug_barrier()
         last_row = step - 1 if TRANSPOSED else step
         share = 0.0
         for tile in range(top, end):
             row = tile * ROWS + tl.arange(0, ROWS)
-            inside = row < items
-            total = tl.zeros([ROWS, COLUMNS], tl.float32)
-            for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
-                column = left * COLUMNS + tl.arange(0, COLUMNS)
-                entries = _tile(ranked, distances, base, items, tile * ROWS, left * COLUMNS,
-                                sharpness, ROWS, COLUMNS)  # fmt: skip
-                factor = tl.load(columns + step * slots + base + column, column < items, 0.0)
-                gain = tl.load(worth + base + column, column < items, 0.0)
-                total += entries * (factor * gain)[None, :]
-            weight = _weights(row, items, k, persistence, DISCOUNT, ARP)
-            weight = tl.where(inside, weight * tl.load(scale + at_list), 0.0)
-            by_row = tl.sum(total, 1) * weight
-            factor = tl.load(rows + last_row * slots + base + row, inside, 0.0)
+            weight = _weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
+            by_row = weight * _row_sums(
+                ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
+                sharpness, True, ROWS, COLUMNS,
+            )  # fmt: skip
+            factor = tl.load(rows + last_row * slots + base + row, row < items, 0.0)
             share += tl.sum(by_row * factor, 0)
-            tl.store(pull + base + row, by_row, inside)
+            # The output's own factor is (w u, v g): w u for now where the rows' turn will be.
+            tl.store(turns + base + row, weight * factor, row < items)
+            tl.store(pull + base + row, by_row, row < items)
         tl.store(shares + at_list * SHARED + mine, share)
-
-        # The output's own factor: (w u, v g).
         tl.debug_barrier()
         half = step % 2
-        _output_parts(ranked, distances, base, items, rows, parts, limits, scale + at_list, top,
-                      end, reach, bound, last_row, slots, half, mine, sharpness, k, persistence,
-                      DISCOUNT, ARP, SHARED, ROWS, COLUMNS)  # fmt: skip
+        _column_parts(ranked, high, low, base, items, turns, pull, parts, limits, top, end,
+                      reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
+                      COLUMNS, 2)  # fmt: skip
         arrived += sharing
         _wait(barriers, 0, arrived, SHARED)
-        for tile in range((top * ROWS) // COLUMNS, tl.cdiv(tl.minimum(end * ROWS, items), COLUMNS)):
-            column = tile * COLUMNS + tl.arange(0, COLUMNS)
-            own = (column >= top * ROWS) & (column < tl.minimum(end * ROWS, items))
-            right = tl.load(columns + step * slots + base + column, own, 0.0)
-            right *= tl.load(worth + base + column, own, 0.0)
-            plain = _column_sums(parts, spans, tile, base, slots, column, own, 0, half, SHARED,
+        for left in range(reach, bound):
+            column = left * COLUMNS + tl.arange(0, COLUMNS)
+            inside, own = column < items, (column >= first) & (column < last)
+            at = base + column
+            plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half, SHARED,
                                  TOGETHER)  # fmt: skip
-            leaning = _column_sums(parts, spans, tile, base, slots, column, own, 1, half, SHARED,
+            leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
                                    TOGETHER)  # fmt: skip
-            tl.store(sums + base + column, right * plain, own)
-            tl.store(tilted + base + column, right * leaning, own)
-        # Every column's own pull, from the output: g Kᵀ (w u). Kept where v_0 was.
-        for tile in range(reach, bound):
-            column = tile * COLUMNS + tl.arange(0, COLUMNS)
-            inside = column < items
-            plain = _column_sums(parts, spans, tile, base, slots, column, inside, 0, half, SHARED,
-                                 TOGETHER)  # fmt: skip
-            tl.store(columns + base + column,
-                     plain * tl.load(worth + base + column, inside, 0.0), inside)  # fmt: skip
+            gain = tl.load(worth + at, inside, 0.0)
+            factor = gain * tl.load(columns + step * slots + at, inside, 0.0)
+            tl.store(sums + at, factor * plain, own)
+            tl.store(tilted + at, factor * leaning, own)
+            # The columns' pull from the output, g Kᵀ (w u), is kept where v_0 was.
+            tl.store(columns + at, gain * plain, inside)
 
         # Back, the steps in reverse.
         back = step
         while back > 0:
             tl.debug_barrier()
             half = 1 - half
-            # Rows of u_back, unless the last row step was left out.
-            whole = (not TRANSPOSED) | (back < step)
-            if whole:
-                _column_parts(ranked, distances, base, items, rows, pull, parts, limits, top, end,
+            if TRANSPOSED and (back == step):  # the row step that was left out
+                _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
                               reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
-                              COLUMNS, True)  # fmt: skip
+                              COLUMNS, 4)  # fmt: skip
             else:
-                _leaning_parts(ranked, distances, base, items, rows, parts, limits, top, end, reach,
-                               bound, back, slots, half, mine, sharpness, SHARED, ROWS,
-                               COLUMNS)  # fmt: skip
+                _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                              reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+                              COLUMNS, 3)  # fmt: skip
             arrived += sharing
             _wait(barriers, 0, arrived, SHARED)
-            for tile in range(reach, bound):
-                column = tile * COLUMNS + tl.arange(0, COLUMNS)
-                inside = column < items
-                factor = tl.load(columns + back * slots + base + column, inside, 0.0)
-                plain = _column_sums(parts, spans, tile, base, slots, column, inside, 0, half,
+            for left in range(reach, bound):
+                column = left * COLUMNS + tl.arange(0, COLUMNS)
+                inside, own = column < items, (column >= first) & (column < last)
+                at = base + column
+                factor = tl.load(columns + back * slots + at, inside, 0.0)
+                plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
                                      SHARED, TOGETHER)  # fmt: skip
                 by_column = plain
                 if back == step:
-                    by_column += tl.load(columns + base + column, inside, 0.0)
+                    by_column += tl.load(columns + at, inside, 0.0)
                 turned = -by_column * factor * factor
-                own = inside & (column >= top * ROWS) & (column < end * ROWS)
-                leaning = _column_sums(parts, spans, tile, base, slots, column, own, 1, half,
+                leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half,
                                        SHARED, TOGETHER)  # fmt: skip
-                earlier = _column_sums(parts, spans, tile, base, slots, column, own, 2, half,
+                earlier = _column_sums(parts, spans, left, base, slots, column, own, 2, half,
                                        SHARED, TOGETHER)  # fmt: skip
-                at = base + column
                 straight = factor * plain - by_column * factor
                 tl.store(sums + at, tl.load(sums + at, own, 0.0) + straight, own)
                 lean = factor * leaning + turned * earlier
                 tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + lean, own)
-                # v_back is not needed any more: its place takes what the rows are pulled by.
-                tl.store(columns + back * slots + at, turned, inside)
+                tl.store(turns + half * slots + at, turned, inside)
             tl.debug_barrier()
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
-                total = tl.zeros([ROWS, COLUMNS], tl.float32)
-                for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
-                    column = left * COLUMNS + tl.arange(0, COLUMNS)
-                    entries = _tile(ranked, distances, base, items, tile * ROWS, left * COLUMNS,
-                                    sharpness, ROWS, COLUMNS)  # fmt: skip
-                    turned = tl.load(columns + back * slots + base + column, column < items, 0.0)
-                    total += entries * turned[None, :]
-                fresh = tl.sum(total, 1)
-                if TRANSPOSED & (back == step):
+                fresh = _row_sums(
+                    ranked, high, low, base, items, turns + half * slots, worth, limits, tile,
+                    sharpness, False, ROWS, COLUMNS,
+                )  # fmt: skip
+                if TRANSPOSED and (back == step):
                     # u_{step - 1} is the output's own row factor as well.
                     fresh += tl.load(pull + base + row, row < items, 0.0)
                 tl.store(pull + base + row, fresh, row < items)
@@ -445,17 +387,17 @@ def _scale(
         # u_0 = 1 / (K 1).
         tl.debug_barrier()
         half = 1 - half
-        _column_parts(ranked, distances, base, items, rows, pull, parts, limits, top, end, reach,
-                      bound, 0, slots, half, mine, sharpness, SHARED, ROWS, COLUMNS,
-                      True)  # fmt: skip
+        _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                      reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
+                      COLUMNS, 3)  # fmt: skip
         arrived += sharing
         _wait(barriers, 0, arrived, SHARED)
-        for tile in range((top * ROWS) // COLUMNS, tl.cdiv(tl.minimum(end * ROWS, items), COLUMNS)):
-            column = tile * COLUMNS + tl.arange(0, COLUMNS)
-            own = (column >= top * ROWS) & (column < tl.minimum(end * ROWS, items))
-            plain = _column_sums(parts, spans, tile, base, slots, column, own, 0, half, SHARED,
+        for left in range(reach, bound):
+            column = left * COLUMNS + tl.arange(0, COLUMNS)
+            own = (column >= first) & (column < last)
+            plain = _column_sums(parts, spans, left, base, slots, column, own, 0, half, SHARED,
                                  TOGETHER)  # fmt: skip
-            leaning = _column_sums(parts, spans, tile, base, slots, column, own, 1, half, SHARED,
+            leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
                                    TOGETHER)  # fmt: skip
             at = base + column
             tl.store(sums + at, tl.load(sums + at, own, 0.0) + plain, own)
@@ -463,7 +405,137 @@ def _scale(
 
 
 @triton.jit
-def _weights(row, items, k, persistence, DISCOUNT: tl.constexpr, ARP: tl.constexpr):
+def _find_band(
+    ranked, high, low, base, items, limits, top, end, sharpness,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Which tiles of columns the tiles of rows reach: entries below exp(-32) are left out."""
+    far = -32.0 / sharpness
+    width = tl.cdiv(items, COLUMNS)
+    for tile in range(top, end):
+        first, last = tile * ROWS, tl.minimum(tile * ROWS + ROWS, items) - 1
+        low_ = first // COLUMNS
+        near = tl.maximum(low_ * COLUMNS - 1, 0)
+        while (low_ > 0) & (_logit(ranked, high, low, base, first, near) > far):
+            low_ -= 1
+            near = tl.maximum(low_ * COLUMNS - 1, 0)
+        high_ = last // COLUMNS + 1
+        near = tl.minimum(high_ * COLUMNS, items - 1)
+        while (high_ < width) & (_logit(ranked, high, low, base, last, near) > far):
+            high_ += 1
+            near = tl.minimum(high_ * COLUMNS, items - 1)
+        tl.store(limits + tile * 2, low_)
+        tl.store(limits + tile * 2 + 1, high_)
+
+
+@triton.jit
+def _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED: tl.constexpr):
+    """Which programs reach each of the tiles of columns that this one does."""
+    other = tl.arange(0, PADDED)
+    those = other < sharing
+    ends = tl.minimum(other * each + each, here)
+    lowest = tl.load(limits + other * each * 2, those, 0, cache_modifier=".cg")
+    highest = tl.load(limits + ends * 2 - 1, those, 0, cache_modifier=".cg")
+    for left in range(reach, bound):
+        touches = those & (lowest <= left) & (left < highest)
+        tl.store(spans + left * 2, tl.min(tl.where(touches, other, PADDED), 0))
+        tl.store(spans + left * 2 + 1, tl.max(tl.where(touches, other + 1, 0), 0))
+
+
+@triton.jit
+def _row_step(
+    ranked, high, low, base, items, rows, columns, limits, top, end, step, slots, sharpness,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """``u = 1 / (K v)`` for the rows of the program."""
+    for tile in range(top, end):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        found = _row_sums(
+            ranked, high, low, base, items, columns + step * slots, columns, limits, tile,
+            sharpness, False, ROWS, COLUMNS,
+        )  # fmt: skip
+        found = tl.where(row < items, found, 1.0)
+        tl.store(rows + step * slots + base + row, 1 / found, row < items)
+
+
+@triton.jit
+def _row_sums(
+    ranked, high, low, base, items, factors, gains, limits, tile, sharpness,
+    GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """``K f`` for a tile of rows, or ``K (f g)``."""
+    row = tile * ROWS + tl.arange(0, ROWS)
+    score, main, rest = _load(ranked, high, low, base, tl.minimum(row, items - 1), items)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        score_, main_, rest_ = _load(ranked, high, low, base, column, items)
+        factor = tl.load(factors + base + column, column < items, 0.0)
+        if GAINS:
+            factor *= tl.load(gains + base + column, column < items, 0.0)
+        entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
+        total += entries * factor[None, :]
+    return tl.sum(total, 1)
+
+
+@triton.jit
+def _column_parts(
+    ranked, high, low, base, items, rows, pull, parts, limits, top, end, reach, bound, step,
+    slots, half, mine, sharpness, SHARED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHICH: tl.constexpr,
+):  # fmt: skip
+    """The program's part of column sums.
+
+    1: ``Kᵀ u``. 2: the same, plain and leaning. 3: with ``l = -pull u²``, ``Kᵀ l`` plain and
+    leaning and ``Kᵀ u_{step-1}`` leaning. 4: the last of these, and nothing for the others.
+    """
+    place = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base
+    for left in range(reach, bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        score_, main_, rest_ = _load(ranked, high, low, base, column, items)
+        plain = tl.zeros([ROWS, COLUMNS], tl.float32)
+        leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
+        earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for tile in range(top, end):
+            low_, high_ = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
+            if (low_ <= left) & (left < high_):
+                row = tile * ROWS + tl.arange(0, ROWS)
+                factor, before = _factors(rows, pull, base, items, row, step, slots, WHICH)
+                score, main, rest = _load(
+                    ranked, high, low, base, tl.minimum(row, items - 1), items
+                )
+                entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
+                if WHICH != 4:
+                    plain += entries * factor[:, None]
+                if WHICH != 1:
+                    tilt = entries * _lean(row, column)
+                    if WHICH != 4:
+                        leaning += tilt * factor[:, None]
+                    if WHICH != 2:
+                        earlier += tilt * before[:, None]
+        tl.store(place + column, tl.sum(plain, 0), column < items)
+        if WHICH != 1:
+            at = place + SHARED * slots + column
+            tl.store(at, tl.sum(leaning, 0), column < items)
+            if WHICH != 2:
+                tl.store(at + SHARED * slots, tl.sum(earlier, 0), column < items)
+
+
+@triton.jit
+def _factors(rows, pull, base, items, row, step, slots, WHICH: tl.constexpr):
+    """What rows are weighed by in column sums, and u of the step before."""
+    inside = row < items
+    factor = tl.load(rows + step * slots + base + row, inside, 0.0)
+    before = factor
+    if WHICH >= 3:
+        factor *= -tl.load(pull + base + row, inside, 0.0) * factor
+        there = inside & (row + step > row)  # none at the first step
+        before = tl.load(rows + (step - 1) * slots + base + row, there, 0.0)
+    return factor, before
+
+
+@triton.jit
+def _weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
     """What the rank of a row is worth, as it counts in the sum over rows."""
     rank = (row + 1).to(tl.float32)
     inside = (k == 0) | (row < k)
@@ -478,25 +550,6 @@ def _weights(row, items, k, persistence, DISCOUNT: tl.constexpr, ARP: tl.constex
         beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
         worth = rank - beyond
     return tl.where(inside & (row < items), worth, 0.0)
-
-
-@triton.jit
-def _row_step(
-    ranked, distances, base, items, rows, columns, limits, top, end, step, slots, sharpness,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """``u = 1 / (K v)`` for the rows of this program."""
-    for tile in range(top, end):
-        row = tile * ROWS + tl.arange(0, ROWS)
-        total = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
-            column = left * COLUMNS + tl.arange(0, COLUMNS)
-            entries = _tile(ranked, distances, base, items, tile * ROWS, left * COLUMNS, sharpness,
-                            ROWS, COLUMNS)  # fmt: skip
-            factor = tl.load(columns + step * slots + base + column, column < items, 0.0)
-            total += entries * factor[None, :]
-        found = tl.where(row < items, tl.sum(total, 1), 1.0)
-        tl.store(rows + step * slots + base + row, 1 / found, row < items)
 
 
 @triton.jit
@@ -526,92 +579,7 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
     return step, running
 
 
-@triton.jit
-def _column_parts(
-    ranked, distances, base, items, rows, pull, parts, limits, top, end, reach, bound, step, slots,
-    half, mine, sharpness, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    BACK: tl.constexpr,
-):  # fmt: skip
-    """The program's part of column sums: there ``Kᵀ u``; back, with ``l = -pull u²``, of
-    ``Kᵀ l``, and with K leaning of ``Kᵀ l`` and ``Kᵀ u_{step-1}``.
-    """
-    for left in range(reach, bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        plain = tl.zeros([ROWS, COLUMNS], tl.float32)
-        leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
-        earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for tile in range(top, end):
-            if (tl.load(limits + tile * 2) <= left) & (left < tl.load(limits + tile * 2 + 1)):
-                row = tile * ROWS + tl.arange(0, ROWS)
-                inside = row < items
-                entries = _tile(ranked, distances, base, items, tile * ROWS, left * COLUMNS,
-                                sharpness, ROWS, COLUMNS)  # fmt: skip
-                factor = tl.load(rows + step * slots + base + row, inside, 0.0)
-                if BACK:
-                    turned = -tl.load(pull + base + row, inside, 0.0) * factor * factor
-                    plain += entries * turned[:, None]
-                    entries *= _lean(row, column)
-                    leaning += entries * turned[:, None]
-                    if step > 0:
-                        before = tl.load(rows + (step - 1) * slots + base + row, inside, 0.0)
-                        earlier += entries * before[:, None]
-                else:
-                    plain += entries * factor[:, None]
-        at = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base + column
-        tl.store(at, tl.sum(plain, 0), column < items)
-        if BACK:
-            tl.store(at + SHARED * slots, tl.sum(leaning, 0), column < items)
-            tl.store(at + 2 * SHARED * slots, tl.sum(earlier, 0), column < items)
-
-
-@triton.jit
-def _leaning_parts(
-    ranked, distances, base, items, rows, parts, limits, top, end, reach, bound, step, slots, half,
-    mine, sharpness, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The program's part of ``Kᵀ u_{step-1}``, K leaning, and nothing for the other two."""
-    for left in range(reach, bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for tile in range(top, end):
-            if (tl.load(limits + tile * 2) <= left) & (left < tl.load(limits + tile * 2 + 1)):
-                row = tile * ROWS + tl.arange(0, ROWS)
-                entries = _tile(ranked, distances, base, items, tile * ROWS, left * COLUMNS,
-                                sharpness, ROWS, COLUMNS)  # fmt: skip
-                before = tl.load(rows + (step - 1) * slots + base + row, row < items, 0.0)
-                earlier += entries * _lean(row, column) * before[:, None]
-        at = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base + column
-        nothing = tl.zeros([COLUMNS], tl.float32)
-        tl.store(at, nothing, column < items)
-        tl.store(at + SHARED * slots, nothing, column < items)
-        tl.store(at + 2 * SHARED * slots, tl.sum(earlier, 0), column < items)
-
-
-@triton.jit
-def _output_parts(
-    ranked, distances, base, items, rows, parts, limits, scale, top, end, reach, bound, step, slots,
-    half, mine, sharpness, k, persistence, DISCOUNT: tl.constexpr, ARP: tl.constexpr,
-    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The program's part of ``Kᵀ (w u)``, K plain and leaning."""
-    for left in range(reach, bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        plain = tl.zeros([ROWS, COLUMNS], tl.float32)
-        leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for tile in range(top, end):
-            if (tl.load(limits + tile * 2) <= left) & (left < tl.load(limits + tile * 2 + 1)):
-                row = tile * ROWS + tl.arange(0, ROWS)
-                entries = _tile(ranked, distances, base, items, tile * ROWS, left * COLUMNS,
-                                sharpness, ROWS, COLUMNS)  # fmt: skip
-                weight = _weights(row, items, k, persistence, DISCOUNT, ARP) * tl.load(scale)
-                weight *= tl.load(rows + step * slots + base + row, row < items, 0.0)
-                plain += entries * weight[:, None]
-                leaning += entries * _lean(row, column) * weight[:, None]
-        at = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base + column
-        tl.store(at, tl.sum(plain, 0), column < items)
-        tl.store(at + SHARED * slots, tl.sum(leaning, 0), column < items)
-
-
+@quick
 @triton.jit(do_not_specialize=["k"])
 def _finish(
     order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.prepare import prepare
 
@@ -167,7 +168,8 @@ def _row(
     return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["k"])
 def _list(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
     persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
@@ -186,6 +188,7 @@ def _list(
     if weighted:
         weight = tl.load(weights + slot, mask=real, other=0.0)
     lowest = tl.min(score, 0)
+    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
     length = tl.load(lengths + place)
@@ -221,6 +224,7 @@ def _list(
     tl.store(values + place, as_loss(value, length, k, scale, metric))
 
 
+@quick
 @triton.jit
 def _lowest(
     scores, mask, offsets, lowest,
@@ -244,7 +248,8 @@ def _least(lowest, place, splits: tl.constexpr, wide: tl.constexpr):
     return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
 
 
-@triton.jit(do_not_specialize=["row"])
+@quick
+@triton.jit(do_not_specialize=["k", "row", "lists", "slots"])
 def _sweep(
     scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
     persistence, k, lowest, partial, state, row, lists, slots, metric: tl.constexpr,
@@ -323,7 +328,8 @@ def _sweep(
     return
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["slots"])
 def _add_slopes(
     scores, mask, defined, offsets, lowest, state, slots,
     masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
@@ -344,7 +350,8 @@ def _add_slopes(
     tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
-@triton.jit
+@quick
+@triton.jit(do_not_specialize=["slots", "k"])
 def _finish(
     scores, mask, scales, lengths, defined, offsets, values, slopes, lowest, state, slots, alpha, k,
     metric: tl.constexpr, masked: tl.constexpr,

@@ -1,0 +1,264 @@
+"""``rankgrad reproduce``: a paper's tables run again, beside its printed numbers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rankgrad.cli.arguments import Json
+from rankgrad.cli.errors import stop
+from rankgrad.cli.printing import console, show_json, show_results, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.experiments.protocol import Protocol
+    from rankgrad.experiments.reproduce import OnChange, Reproduced
+
+Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
+
+
+def reproduce(
+    paper: Annotated[
+        Paper | None,
+        typer.Argument(metavar="PAPER", help="Which paper; all for --list.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A data set the paper uses, or a folder with several of them.", show_default=False
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="One table, such as smoothi_table1.", show_default="all of the paper"),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="One data set, such as MQ2008.", show_default="all that are found"),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Where runs and tables are kept."),
+    ] = Path("reproduced"),
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A reduced version, to see that it runs: the table says so."),
+    ] = False,
+    extra: Annotated[
+        bool,
+        typer.Option("--extra", help="Also the rows of ours that are not in the paper."),
+    ] = False,
+    figures: Annotated[
+        bool,
+        typer.Option("--figures", help="The paper's figures instead of its tables."),
+    ] = False,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="What there is, which data it needs, and whether it is there."),
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many.", min=1, show_default="as the protocol says")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes side by side; 0 for this one alone.",
+            min=0,
+            show_default="one per core, or per GPU",
+        ),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="auto is a GPU where there is one.")
+    ] = "auto",
+    format: Annotated[
+        Literal["terminal", "markdown", "latex", "csv"], typer.Option(help="Of the tables.")
+    ] = "terminal",
+    json: Json = False,
+) -> None:
+    """Run a paper's tables under its own protocol, and print ours beside the published numbers.
+
+    Data, splits, preprocessing, network, losses, metrics and the test of significance are the
+    paper's; where it is silent, what was chosen is printed under the table. The same command goes
+    on after Ctrl-C or a crash. Data sets that are not there are named with where to get them.
+
+    \b
+    Examples:
+      rankgrad reproduce --list --data DATA
+      rankgrad reproduce smoothi --data MQ2008 --quick
+      rankgrad reproduce smoothi --data MQ2008 --only MQ2008 --extra -o out
+      rankgrad reproduce comparison --data MQ2008 -o out --format markdown
+      rankgrad reproduce neuralndcg --figures -o figures
+    """  # noqa: D301
+    from rankgrad.experiments.protocol import of_paper, protocols
+
+    chosen = _tables(paper, table)
+    if listed:
+        _list(list(protocols().values()) if paper is None else of_paper(paper), data, json)
+        return
+    if paper is None:
+        raise ValueError("say which paper, or --list for what there is")
+    if figures:
+        _figures(paper, data, output, quick, json)
+        return
+    given = {"device": device}
+    found = _run(chosen, data, only, output, (quick, extra, seeds, given), workers)
+    if json:
+        show_json([one.facts() for one in found])
+    else:
+        for one in found:
+            _show(one, format)
+        if format == "terminal":
+            console().print(f"\nRuns and tables are in {output}", soft_wrap=True)
+    if any(one.found is not None and one.found.gaps for one in found):
+        raise typer.Exit(1)
+
+
+def _tables(paper: str | None, table: str | None) -> list[Protocol]:
+    from rankgrad.experiments.protocol import of_paper
+
+    there = [] if paper is None else of_paper(paper)
+    if table is None:
+        return there
+    named = [one for one in there if table in (one.name, one.table)]
+    if not named:
+        names = ", ".join(one.name for one in there) or "say which paper"
+        raise ValueError(f"there is no table {table!r}. There are: {names}")
+    return named
+
+
+def _run(
+    tables: list[Protocol],
+    data: Path | None,
+    only: str | None,
+    output: Path,
+    how: tuple[bool, bool, int | None, dict[str, Any]],
+    workers: int | None,
+) -> list[Reproduced]:
+    from rankgrad.experiments import reproduce as experiment
+
+    quick, extra, seeds, settings = how
+    options = experiment.Options(quick=quick, extra=extra, seeds=seeds, settings=settings)
+    try:
+        with _progress() as show:
+            return experiment.run_tables(
+                tables, data, output, options, only=only, workers=workers, on_change=show
+            )
+    except KeyboardInterrupt:
+        from rankgrad.training.run import command
+
+        again = shlex.join(command())
+        raise stop(f"interrupted; what is done is kept in {output}. To go on: {again}") from None
+
+
+@contextmanager
+def _progress() -> Iterator[OnChange]:
+    """A bar on a terminal; elsewhere a line for each run that ends."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    err = console(stderr=True)
+    if not err.is_terminal:
+        yield lambda title, now: None if now.event is None else err.print(now.event)
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} runs  {task.fields[state]}"),
+        TimeElapsedColumn(),
+        console=err,
+    ) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(title: str, now: Any) -> None:
+            if title not in tasks:
+                tasks[title] = bars.add_task(title, total=None, state="")
+            done = sum(row.done + row.failed for row in now.rows)
+            busy = [f"{row.candidate} {text}" for row in now.rows for text in row.running]
+            total = sum(row.total for row in now.rows)
+            bars.update(tasks[title], completed=done, total=total, state="; ".join(busy)[:70])
+
+        yield show
+
+
+def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "csv"]) -> None:
+    if found.found is None:
+        console(stderr=True).print(f"{found.title}: not run: {found.reason}\n", soft_wrap=True)
+    elif format == "terminal":
+        show_results(found.table())
+        console().print()
+    else:
+        print(found.table().render(format))
+
+
+def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
+    from rankgrad.experiments import figures, preparation
+
+    names = [one.name for table in tables for one in table.data]
+    found = {} if data is None else preparation.find(data, names)
+    lines = [
+        {
+            "paper": table.paper,
+            "name": table.name,
+            "what": f"{table.table}: {table.title}",
+            "data": one.name,
+            "there": str(found[one.name]) if one.name in found else None,
+            "not_run": table.not_run or one.not_run,
+        }
+        for table in tables
+        for one in table.data
+    ]
+    lines += [
+        {
+            "paper": figure.paper,
+            "name": figure.name,
+            "what": figure.title,
+            "data": figure.needs,
+            "there": "built in",
+            "not_run": None,
+        }
+        for figure in figures.FIGURES.values()
+        if figure.paper in {table.paper for table in tables}
+    ]
+    if json:
+        show_json(lines)
+        return
+    rows = [
+        (
+            line["paper"],
+            line["name"],
+            line["what"],
+            line["data"],
+            "not run here" if line["not_run"] else line["there"] or "not found",
+        )
+        for line in lines
+    ]
+    absent = dict.fromkeys(
+        line["data"] for line in lines if not line["there"] and not line["not_run"]
+    )
+    under = [preparation.missing(str(name), data) for name in absent]
+    reasons = dict.fromkeys(
+        f"{line['name']} is not run here: {line['not_run']}" for line in lines if line["not_run"]
+    )
+    columns = ("paper", "name", "what", "data", "where")
+    show_table(columns, rows, under=[*under, *reasons])
+
+
+def _figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:
+    from rankgrad.experiments import figures
+
+    err = console(stderr=True)
+    made = []
+    for figure in figures.of_paper(paper):
+        err.print(f"{figure.name}: {figure.title} ...", soft_wrap=True)
+        made.append(figures.write(figure, output, data=data, quick=quick))
+    if not made:
+        raise ValueError(f"no figures of {paper} are made. There are: {', '.join(figures.FIGURES)}")
+    if json:
+        show_json([{key: str(path) for key, path in files.items()} for files in made])
+        return
+    out = console()
+    for files in made:
+        out.print(f"{files['html']}  (numbers in {files['csv'].name})", soft_wrap=True)

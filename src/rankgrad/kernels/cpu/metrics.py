@@ -1,0 +1,263 @@
+"""Exact metrics of many lists: each list is sorted once, and no list is padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.prepare import (
+    ARP,
+    DCG,
+    METRICS,
+    Array,
+    Slots,
+    any_relevant,
+    beyond_cutoff,
+    discounts,
+    gains_of,
+    norm_of,
+    real_slots,
+    sort_descending,
+    take,
+)
+
+AP, RR, HITS, ERR = range(len(METRICS), len(METRICS) + 4)
+CODES = METRICS | {"ap": AP, "rr": RR, "hits": HITS, "err": ERR}
+
+#: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
+#: threshold or top grade, and its persistence.
+Described = tuple[str, int, bool, bool, float, float]
+
+
+def exact_metrics(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    described: Sequence[Described],
+) -> tuple[Tensor, Tensor]:
+    """The value of each metric on each list, and whether the list has an item that counts.
+
+    The slots are those of :mod:`rankgrad.kernels.ops`. Where nothing counts the value is 0.
+    """
+    # Minus infinity is as low as the lowest number, as in the eager form.
+    ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
+    slots = Slots.of(ranked, labels, mask, weights, offsets)
+    lists = len(slots.offsets) - 1
+    values = np.zeros((len(described), lists))
+    relevant = np.zeros((len(described), lists), np.bool_)
+    worth = np.zeros((len(described), longest))
+    for row, (name, _, _, _, _, persistence) in zip(worth, described, strict=True):
+        row[:] = _worth(name, persistence, longest)
+    options: Any = (
+        np.array([[CODES[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
+        np.array([d[4] for d in described], np.float64),
+        worth,
+        values,
+        relevant,
+    )
+    slots.each(_lists, *options)
+    return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(relevant)
+
+
+def _worth(name: str, persistence: float, longest: int) -> Array:
+    """What the ranks are worth."""
+    if name in ("rr", "err", "ap"):
+        return np.asarray(1 / np.arange(1.0, longest + 1))
+    return np.ones(longest) if name == "hits" else discounts(name, persistence, longest)
+
+
+@compiled
+def _lists(
+    first: int,
+    last: int,
+    scores: Array,
+    labels: Array,
+    mask: Array,
+    weights: Array,
+    offsets: Array,
+    _values: Array,
+    _slopes: Array,
+    _defined: Array,
+    table: Array,
+    numbers: Array,
+    worth: Array,
+    values: Array,
+    relevant: Array,
+) -> None:
+    for b in range(first, last):
+        slots = real_slots(mask, offsets[b], offsets[b + 1])
+        n = slots.size
+        if n == 0:
+            continue
+        sort_descending(scores, slots)
+        y, w = take(labels, slots), take(weights, slots)
+        tied = _edges(scores, slots)
+        alone = tied if tied.size == n + 1 else np.arange(n + 1)
+        gains, counts = y, False
+        for m in range(len(table)):
+            metric, k = table[m, 0], table[m, 1]
+            edges = tied if table[m, 2] else alone
+            if not (m and _same_gains(table[m - 1], table[m], numbers[m - 1], numbers[m])):
+                if metric == ERR:
+                    gains = _stops(y, max(y.max(), numbers[m]))
+                else:
+                    gains = gains_of(y, metric, table[m, 3] != 0, numbers[m])
+                counts = any_relevant(gains, w)
+            relevant[m, b] = counts
+            if not counts:
+                continue
+            end = n if k == 0 else min(k, n)
+            if metric <= ARP:
+                weighted = gains * w if weights.size else gains
+                values[m, b] = _linear(weighted, edges, metric, k, worth[m])
+            elif metric == AP:
+                values[m, b] = _ap(gains, w, edges, worth[m, :end])
+            elif metric == ERR:
+                values[m, b] = _cascade(gains, w, edges, worth[m, :end])
+            else:
+                values[m, b] = _first_hit(gains, w, edges, worth[m, :end])
+
+
+@compiled
+def _same_gains(last: Array, now: Array, last_number: float, number: float) -> bool:
+    """Whether two metrics see the same gains: those of the one before need not be made again."""
+    if last[0] <= DCG or now[0] <= DCG:
+        return bool(last[0] <= DCG and now[0] <= DCG and last[3] == now[3])
+    special = last[0] == ERR or now[0] == ERR or last[0] == ARP or now[0] == ARP
+    return bool(not special and last_number == number)
+
+
+@compiled
+def _edges(scores: Array, slots: Array) -> Array:
+    """Where groups of equal scores begin, and the end."""
+    n = slots.size
+    edges = np.empty(n + 1, np.int64)
+    count, last = 0, np.inf
+    for i in range(n):
+        score = scores[slots[i]]
+        edges[count] = i
+        count += (i == 0) | (score != last)
+        last = score
+    edges[count] = n
+    return edges[: count + 1]
+
+
+@compiled
+def _stops(y: Array, top: float) -> Array:
+    """ERR's chance that an item satisfies: ``(2^y - 1) / 2^top``."""
+    stops = np.empty(y.size)
+    for i in range(y.size):
+        stops[i] = np.exp2(y[i] - top) - np.exp2(-top)
+    return stops
+
+
+@compiled
+def _linear(gains: Array, edges: Array, metric: int, k: int, worth: Array) -> float:
+    """The sum over groups of ties of their gains times their mean discount, over the norm."""
+    n = gains.size
+    norm = norm_of(gains, metric, k, worth)
+    beyond = beyond_cutoff(metric, k, n)
+    end = n if k == 0 else min(k, n)
+    total = 0.0
+    for g in range(edges.size - 1):
+        start, stop = edges[g], edges[g + 1]
+        if start >= end and beyond == 0:
+            break
+        own, discount = 0.0, 0.0
+        for i in range(start, stop):
+            own += gains[i]
+            discount += worth[i] if i < end else beyond
+        total += own * (discount / (stop - start))
+    return total / norm if norm > 0 else 0.0
+
+
+@compiled
+def _ap(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
+    """Ties as McSherry and Najork 2008; see :class:`rankgrad.metrics.AP`."""
+    total, norm, before = 0.0, 0.0, 0.0
+    if edges.size == relevance.size + 1:  # no ties
+        for i in range(relevance.size):
+            norm += relevance[i] * w[i]
+        for i in range(worth.size):
+            before += relevance[i]
+            total += relevance[i] * w[i] * before * worth[i]
+        return total / norm if norm > 0 else 0.0
+    end = worth.size
+    for g in range(edges.size - 1):
+        start, stop = edges[g], edges[g + 1]
+        size = stop - start
+        inside, weighted = 0.0, 0.0
+        for i in range(start, stop):
+            inside += relevance[i]
+            weighted += relevance[i] * w[i]
+        norm += weighted
+        if weighted > 0:
+            step = (inside - 1.0) / max(size - 1, 1)
+            for i in range(start, min(stop, end)):
+                total += (weighted / size) * (before + 1.0 + (i - start) * step) * worth[i]
+        before += inside
+    return total / norm if norm > 0 else 0.0
+
+
+@compiled
+def _first_hit(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
+    """The worth of the first relevant rank.
+
+    In a tie group of m items, R of them relevant, the j-th (from 0) is passed by one who got there
+    with probability ``(m - R - j) / (m - j)``.
+    """
+    total, passed = 0.0, 1.0
+    for g in range(edges.size - 1):
+        start, stop = edges[g], edges[g + 1]
+        if start >= worth.size or passed <= 0:
+            break
+        inside, weighted = 0.0, 0.0
+        for i in range(start, stop):
+            inside += relevance[i]
+            weighted += relevance[i] * w[i]
+        if inside == 0:
+            continue
+        for i in range(start, stop):
+            miss = max((stop - i - inside) / (stop - i), 0.0)
+            if i < worth.size:
+                total += passed * (1.0 - miss) * (weighted / inside) * worth[i]
+            passed *= miss
+    return total
+
+
+@compiled
+def _cascade(stops: Array, w: Array, edges: Array, worth: Array) -> float:
+    """``Σ_r worth_r stop_r Π_{l<r} (1 - stop_l)``, the mean over the orders of ties.
+
+    Within a group, products_j is the mean of ``Π (1 - stop)`` over subsets of j items and hits_j
+    the mean of ``w stop`` of the j-th item times that product over those before it; both grow as
+    the group takes in one item at a time (see :mod:`rankgrad.metrics.cascade`).
+    """
+    total, passed = 0.0, 1.0
+    for g in range(edges.size - 1):
+        start, stop = edges[g], edges[g + 1]
+        if start >= worth.size:
+            break
+        size = stop - start
+        products, hits = np.zeros(size + 1), np.zeros(size + 1)
+        products[0] = 1.0
+        for m in range(1, size + 1):
+            miss = 1.0 - stops[start + m - 1]
+            hit = stops[start + m - 1] * w[start + m - 1]
+            for j in range(m, 0, -1):
+                kept = (m - j) * hits[j] + (j - 1) * miss * hits[j - 1]
+                hits[j] = (kept + hit * products[j - 1]) / m
+                products[j] = ((m - j) * products[j] + j * miss * products[j - 1]) / m
+        for j in range(1, size + 1):
+            if start + j - 1 < worth.size:
+                total += hits[j] * passed * worth[start + j - 1]
+        passed *= products[size]
+    return total

@@ -1,0 +1,22 @@
+"""The sum or the mean over lists."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def reduce(
+    values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
+) -> tuple[Tensor, Tensor]:
+    """The weighted sum or mean over the lists that are defined, and the share of each in it."""
+    each = values.detach().numpy()
+    shares = defined.numpy().astype(np.float64)
+    if list_weights is not None:
+        shares *= list_weights.detach().numpy()
+    if mean:
+        total = shares.sum()
+        shares /= total if total > 0 else 1.0
+    result = np.where(shares != 0, each, 0.0).astype(np.float64) @ shares
+    return values.new_tensor(result), torch.from_numpy(shares.astype(each.dtype))

@@ -1,0 +1,151 @@
+"""Launches of compiled kernels, without looking at every argument anew.
+
+Triton's own launch binds, types and hashes all arguments in Python, which takes longer than the
+small kernels here. What a kernel was compiled for hangs on a few facts of them only.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
+from __future__ import annotations
+
+import inspect
+from functools import cache, partial
+from typing import Any
+
+import torch
+from triton import knobs
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+#: How Triton launches what it has compiled; where it does so differently, that is left to it.
+_LAUNCH = (
+    "kernel.run(grid_0, grid_1, grid_2, stream, kernel.function, kernel.packed_metadata, "
+    "launch_metadata, knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook, "
+    "*bound_args.values())"
+)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_CONSTANTS = (int, bool, str, type(None))
+
+
+def quick(kernel: Any) -> Any:
+    """A kernel of ``triton.jit`` with a short way to launches it has made before.
+
+    To be written above ``@triton.jit`` of kernels that are launched from Python, as
+    ``kernel[grid](*arguments, num_warps=4)`` with a tuple as the grid. Interpreted kernels stay as
+    they are, and so do all under a Triton that launches in another way.
+    """
+    return Quick(kernel) if isinstance(kernel, JITFunction) and _launches_as_known() else kernel
+
+
+class Quick:
+    """A kernel, and what it was compiled to, by all that Triton compiles differently for.
+
+    That is for a tensor its type and whether it lies at a multiple of 16; for a whole number
+    whether it is 1, a multiple of 16, and how wide; and constants themselves.
+    """
+
+    def __init__(self, jit: Any) -> None:
+        self.jit = jit
+        self._plans: dict[tuple[type, ...], Plan | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jit, name)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        types = tuple(map(type, arguments))
+        if types not in self._plans:
+            self._plans[types] = Plan.of(self.jit.params, types)
+        plan = self._plans[types]
+        runtime = knobs.runtime
+        watched = runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls
+        if plan is None or watched or self.jit.pre_run_hooks:
+            self.jit[grid](*arguments, **options)
+            return
+        device = driver.active.get_current_device()
+        key, given = plan.look(arguments)
+        key += (device, *options.items())
+        found = plan.compiled.get(key)
+        if found is None:
+            plan.compiled[key] = self.jit[grid](*arguments, **options)
+            return
+        stream = driver.active.get_current_stream(device)
+        x, y, z = (*grid, 1, 1)[:3]
+        found.run(
+            x, y, z, stream, found.function, found.packed_metadata, None, None, None, *given
+        )  # fmt: skip
+
+
+class Plan:
+    """What to look at in arguments of these types.
+
+    Args:
+        tensors: where tensors stand.
+        numbers: where whole numbers stand that kernels are compiled for.
+        plain: where those stand of which the width matters only.
+        constants: where constants stand.
+    """
+
+    def __init__(
+        self, tensors: list[int], numbers: list[int], plain: list[int], constants: list[int]
+    ) -> None:
+        self.tensors, self.numbers = tensors, numbers
+        self.plain, self.constants = plain, constants
+        self.compiled: dict[tuple[Any, ...], Any] = {}
+
+    @classmethod
+    def of(cls, params: list[Any], types: tuple[type, ...]) -> Plan | None:
+        """The plan, or None for arguments that are left to Triton."""
+        if len(params) != len(types):
+            return None
+        tensors, numbers, plain, constants = places = [], [], [], []  # type: ignore[var-annotated]
+        for at, (param, kind) in enumerate(zip(params, types, strict=True)):
+            if param.is_constexpr or kind in (bool, type(None)):
+                if kind not in _CONSTANTS:
+                    return None
+                constants.append(at)
+            elif kind in _TENSORS:
+                tensors.append(at)
+            elif kind is int:
+                (plain if param.do_not_specialize else numbers).append(at)
+            elif kind is not float:
+                return None
+        return cls(*places)
+
+    def look(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+        """What a kernel is compiled for in these arguments; and they, tensors as addresses."""
+        given = list(arguments)
+        key = [arguments[at] for at in self.constants]
+        for at in self.tensors:
+            tensor = arguments[at]
+            given[at] = address = tensor.data_ptr()
+            key.append(tensor.dtype)
+            key.append(address % 16 == 0)
+        for at in self.numbers:
+            number = arguments[at]
+            key.append(number == 1)
+            key.append(number % 16 == 0)
+            key.append(_width(number))
+        for at in self.plain:
+            key.append(_width(arguments[at]))
+        return tuple(key), given
+
+
+def _width(number: int) -> int:
+    """Which of Triton's types of whole numbers holds it."""
+    if -(2**31) <= number < 2**31:
+        return 32
+    return 64 if number < 2**63 else 65
+
+
+@cache
+def _launches_as_known() -> bool:
+    """Whether Triton launches compiled kernels in the way that is taken here."""
+    try:
+        source = " ".join(inspect.getsource(JITFunction.run).split())
+    except (OSError, TypeError):
+        return False
+    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+    return _LAUNCH in source and all(hasattr(hook, "calls") for hook in hooks)

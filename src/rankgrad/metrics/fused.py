@@ -1,0 +1,70 @@
+"""Exact metrics by the compiled twin, where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankgrad.kernels import ready
+from rankgrad.lists import Lists
+
+COVERED = ("ap", "arp", "dcg", "err", "hits", "ndcg", "precision", "rbp", "recall", "rr")
+
+
+def values_of(
+    metrics: Sequence[Any], lists: Lists
+) -> list[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None]:
+    """Each metric's values and where it is defined, or None where nothing fused computes it."""
+    scores = lists.slots.scores
+    result: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
+    if torch.compiler.is_compiling() or scores.device.type != "cpu":
+        return result
+    if not ready("exact_metrics", scores):
+        return result
+    covered = [i for i, metric in enumerate(metrics) if _is_covered(metric, lists)]
+    if not covered:
+        return result
+    from rankgrad.kernels.cpu.metrics import exact_metrics
+
+    described = [_described(metrics[i]) for i in covered]
+    slots = lists.slots
+    values, relevant = exact_metrics(
+        slots.scores,
+        slots.labels,
+        slots.mask,
+        slots.weights,
+        slots.offsets,
+        slots.longest,
+        described,
+    )
+    for row, i in enumerate(covered):
+        result[i] = values[row], relevant[row]
+    return result
+
+
+def _is_covered(metric: Any, lists: Lists) -> bool:
+    """Whether the twin knows the metric: one of ours, not one that somebody derived from it.
+
+    Labels too large for their gain are left to the eager form, which says so.
+    """
+    if metric.name not in COVERED or not type(metric).__module__.startswith("rankgrad.metrics."):
+        return False
+    if getattr(metric, "gain", "linear") == "linear":
+        return True
+    labels, mask = lists.slots.labels, lists.slots.mask
+    highest = labels if mask is None else labels[mask]
+    most = math.log2(torch.finfo(labels.dtype).max) - 8
+    return highest.numel() == 0 or float(highest.max()) <= most
+
+
+def _described(metric: Any) -> tuple[str, int, bool, bool, float, float]:
+    """The metric in the words of the twin."""
+    number = getattr(metric, "threshold", getattr(metric, "max_grade", 1.0))
+    linear = getattr(metric, "gain", "") == "linear"
+    persistence = getattr(metric, "persistence", 0.8)
+    return metric.name, metric.k or 0, metric.ties == "average", linear, number, persistence

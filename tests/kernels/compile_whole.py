@@ -1,0 +1,33 @@
+"""Each loss as it is and compiled whole: value and gradient."""
+
+import sys
+
+import torch
+
+from rankgrad import losses
+
+generator = torch.Generator().manual_seed(0)
+SCORES = torch.randn(2, 5, generator=generator, dtype=torch.float64)
+LABELS = torch.randint(0, 3, (2, 5), generator=generator).double()
+MASK = torch.tensor([[True] * 5, [True, False, True, True, False]])
+
+
+def outcome(call, mask):
+    scores = SCORES.clone().requires_grad_()
+    value = call(scores, LABELS, mask)
+    value.backward()
+    return value.detach(), scores.grad
+
+
+for spec in sys.argv[1:]:
+    try:
+        torch._dynamo.reset()
+        loss = losses.get(spec)
+        whole = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        for mask in (None, MASK):
+            for ours, theirs in zip(outcome(whole, mask), outcome(loss, mask), strict=True):
+                torch.testing.assert_close(ours, theirs)
+    except Exception as error:
+        print(spec, type(error).__name__, str(error)[:1500])
+    else:
+        print(spec, "fine")

@@ -1,0 +1,66 @@
+import pytest
+import torch
+from kernels.twins import KINDS, batch, check, eager
+
+from rankgrad.kernels.cpu.pairs import pairs
+
+# spec: kind, k, sigma, gain, truncation, mu, half
+LOSSES = {
+    "ranknet(sigma=2.0)": ("ranknet", 0, 2.0, "exponential", "corrected", 10.0, False),
+    "ranknet@4": ("ranknet", 4, 1.0, "exponential", "corrected", 10.0, False),
+    "ranknet@4(ties=half)": ("ranknet", 4, 1.0, "exponential", "corrected", 10.0, True),
+    "ranknet(ties=half)": ("ranknet", 0, 1.0, "exponential", "corrected", 10.0, True),
+    "hinge(margin=0.7)": ("hinge", 0, 0.7, "exponential", "corrected", 10.0, False),
+    "hinge@3": ("hinge", 3, 1.0, "exponential", "corrected", 10.0, False),
+    "lambdarank(sigma=0.5)": ("lambdarank", 0, 0.5, "exponential", "corrected", 10.0, False),
+    "lambdarank@3(gain=linear)": ("lambdarank", 3, 1.0, "linear", "corrected", 10.0, False),
+    "lambdaloss": ("ndcg_loss2", 0, 1.0, "exponential", "corrected", 10.0, False),
+    "lambdaloss@1": ("ndcg_loss2", 1, 1.0, "exponential", "corrected", 10.0, False),
+    "lambdaloss@5": ("ndcg_loss2", 5, 1.0, "exponential", "corrected", 10.0, False),
+    "lambdaloss@200": ("ndcg_loss2", 200, 1.0, "exponential", "corrected", 10.0, False),
+    "lambdaloss@5(truncation=heuristic)": (
+        "ndcg_loss2", 5, 1.0, "exponential", "heuristic", 10.0, False,
+    ),
+    "lambdaloss(scheme=ndcg_loss1)": (
+        "ndcg_loss1", 0, 1.0, "exponential", "corrected", 10.0, False,
+    ),
+    "lambdaloss@5(scheme=ndcg_loss1)": (
+        "ndcg_loss1", 5, 1.0, "exponential", "corrected", 10.0, False,
+    ),
+    "lambdaloss@5(scheme=ndcg_loss1, truncation=heuristic)": (
+        "ndcg_loss1", 5, 1.0, "exponential", "heuristic", 10.0, False,
+    ),
+    'lambdaloss@5(scheme="ndcg_loss2++", mu=2.0)': (
+        "ndcg_loss2++", 5, 1.0, "exponential", "corrected", 2.0, False,
+    ),
+    'lambdaloss@5(scheme="ndcg_loss2++", truncation=heuristic)': (
+        "ndcg_loss2++", 5, 1.0, "exponential", "heuristic", 10.0, False,
+    ),
+    'lambdaloss(scheme="ndcg_loss2++", truncation=heuristic)': (
+        "ndcg_loss2++", 0, 1.0, "exponential", "heuristic", 10.0, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_pairs(loss, kind):
+    slots = batch(kind)
+    check(pairs(*slots, 61, *LOSSES[loss]), eager(loss, *slots), 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
+def test_float32(kind):
+    slots = batch(kind, torch.float32)
+    found = pairs(*slots, 61, *LOSSES["lambdaloss"])
+    assert found[0].dtype == found[1].dtype == torch.float32
+    check(found, eager("lambdaloss", *slots))
+
+
+def test_alike_items_share_their_gradient():
+    scores = torch.zeros(5)
+    labels = torch.tensor([1.0, 0, 0, 0, 1])
+    weights = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0])
+    slots = scores, labels, None, weights, torch.tensor([0, 5])
+    _, slopes, _ = pairs(*slots, 5, *LOSSES["lambdaloss"])
+    assert slopes[0] == slopes[4] and slopes[1] == slopes[3] and slopes[1] != slopes[2]

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from kernels.twins import KINDS, batch, check, eager
+
+from rankgrad import kernels, sorting
+from rankgrad.kernels.cpu.lapsum import lapsum_ranks, lapsum_ranks_vjp
+from rankgrad.kernels.cpu.ranks import sigmoid_ranks, sigmoid_ranks_vjp, through_ranks
+
+METRICS = {
+    "ndcg": ("ndcg", 0, "exponential", 1.0, 0.8),
+    "ndcg@5(gain=linear)": ("ndcg", 5, "linear", 1.0, 0.8),
+    "dcg@3": ("dcg", 3, "exponential", 1.0, 0.8),
+    "precision@4": ("precision", 4, "exponential", 1.0, 0.8),
+    "recall@4(threshold=2.0)": ("recall", 4, "exponential", 2.0, 0.8),
+    "rbp@6(persistence=0.5)": ("rbp", 6, "exponential", 1.0, 0.5),
+    "arp": ("arp", 0, "exponential", 1.0, 0.8),
+    "arp@5": ("arp", 5, "exponential", 1.0, 0.8),
+}
+
+
+def spec(relaxation, beta, metric):
+    name, _, options = metric.partition("(")
+    more = "" if not options else ", " + options[:-1]
+    return f"{relaxation[0]}_{name}({relaxation[1]}, beta={beta}{more})"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_sigmoid(metric, kind):
+    slots = batch(kind)
+    found = through_ranks(*slots, 61, "sigmoid", 2.0, 0.7, *METRICS[metric])
+    check(found, eager(spec(("approx", "alpha=2.0"), 0.7, metric), *slots), 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_lapsum(metric, kind):
+    slots = batch(kind)
+    found = through_ranks(*slots, 61, "lapsum", 2.0, 0.7, *METRICS[metric])
+    check(found, eager(spec(("lapsum", "temperature=0.5"), 0.7, metric), *slots), 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
+def test_float32(kind):
+    slots = batch(kind, torch.float32)
+    found = through_ranks(*slots, 61, "sigmoid", 1.0, 1.0, "ndcg", 0, "exponential", 1.0, 0.8)
+    assert found[0].dtype == found[1].dtype == torch.float32
+    check(found, eager("approx_ndcg", *slots))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("relaxation", ["sigmoid(alpha=2.0)", "lapsum(temperature=2.0)"])
+def test_ranks_and_their_gradient(relaxation, kind):
+    scores, _, mask, _, offsets = batch(kind)
+    twin, back = (
+        (sigmoid_ranks, sigmoid_ranks_vjp)
+        if relaxation.startswith("sigmoid")
+        else (lapsum_ranks, lapsum_ranks_vjp)
+    )
+    grad = torch.randn(len(scores), generator=torch.Generator().manual_seed(1)).double()
+    ranks = twin(scores, mask, offsets, 61, 2.0)
+    slopes = back(grad, scores, mask, offsets, 61, 2.0)
+    for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        some = slice(first, last)
+        here = None if mask is None else mask[some]
+        own = scores[some].clone().requires_grad_()
+        with kernels.using("eager"):
+            wanted = sorting.get(relaxation).ranks(own, here)
+        torch.testing.assert_close(ranks[some], wanted.detach(), rtol=1e-9, atol=1e-9)
+        wanted.backward(grad[some])
+        torch.testing.assert_close(slopes[some], own.grad, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from kernels.test_cpu_ranks import METRICS
+from kernels.twins import KINDS, batch, check, eager
+
+from rankgrad.kernels.cpu.listmle import listmle
+from rankgrad.kernels.cpu.rows import through_rows
+from rankgrad.kernels.cpu.smoothi import through_smoothi
+
+
+def spec(family, option, metric):
+    name, _, options = metric.partition("(")
+    return f"{family}_{name}({option}" + (")" if not options else ", " + options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("relaxation", ["neuralsort", "softsort"])
+def test_rows(relaxation, metric, kind):
+    slots = batch(kind)
+    family = "pirank" if relaxation == "neuralsort" else "softsort"
+    found = through_rows(*slots, 61, relaxation, 0.7, *METRICS[metric])
+    check(found, eager(spec(family, "temperature=0.7", metric), *slots), 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("expect", "metric"),
+    [("gain", metric) for metric in METRICS] + [("label", m) for m in METRICS if "dcg" in m],
+)
+def test_smoothi(expect, metric, kind):
+    slots = batch(kind)
+    options = "alpha=2.0, delta=0.2, through=permutation"
+    if "dcg" in metric:
+        options += f", expect={expect}"
+    found = through_smoothi(*slots, 61, 2.0, 0.2, expect, *METRICS[metric])
+    # Logits of size 1e4 times products of earlier rows: rounding errors grow from row to row.
+    check(found, eager(spec("smoothi", options, metric), *slots), 1e-9, 1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_listmle(kind):
+    slots = batch(kind)
+    check(listmle(*slots, 61, None), eager("listmle(ties=stable)", *slots), 1e-9, 1e-9)
+
+
+def test_listmle_shuffles_equal_labels():
+    n = 400
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(n, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (n,), generator=generator).double()
+    slots = scores, labels, None, None, torch.tensor([0, n])
+    values = [float(listmle(*slots, n, torch.tensor(seed))[0]) for seed in (1, 1, 2)]
+    assert values[0] == values[1] != values[2]
+    # Among equal scores the order does not matter, whatever the seed.
+    tied = torch.zeros_like(scores), *slots[1:]
+    found = listmle(*tied, n, torch.tensor(-(2**63)))
+    torch.testing.assert_close(found[0], listmle(*tied, n, None)[0])
+
+
+@pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
+def test_float32(kind):
+    slots = batch(kind, torch.float32)
+    for found, loss in (
+        (through_rows(*slots, 61, "neuralsort", 1.0, *METRICS["ndcg"]), "pirank_ndcg"),
+        (through_rows(*slots, 61, "softsort", 1.0, *METRICS["ndcg"]), "softsort_ndcg"),
+        (through_smoothi(*slots, 61, 1.0, 0.1, "label", *METRICS["ndcg"]), "smoothi_ndcg"),
+        (listmle(*slots, 61, None), "listmle(ties=stable)"),
+    ):
+        assert found[0].dtype == found[1].dtype == torch.float32
+        check(found, eager(loss, *slots))

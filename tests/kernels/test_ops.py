@@ -1,0 +1,127 @@
+"""The operations as PyTorch knows them: schemas, shapes without values, autograd, compilation."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rankgrad import kernels
+from rankgrad.kernels import ops
+from rankgrad.lists import Lists
+
+pytest.importorskip("numba")
+
+METRIC = ("ndcg", 2, "exponential", 1.0, 0.8)
+OPTIONS = {
+    "through_ranks": ("sigmoid", 1.0, 1.0, *METRIC),
+    "through_rows": ("softsort", 1.0, *METRIC),
+    "through_sinkhorn": (1.0, 5, 1e-6, False, *METRIC),
+    "through_smoothi": (1.0, 0.1, "gain", *METRIC),
+    "pairs": ("ndcg_loss2", 0, 1.0, "exponential", "corrected", 10.0, False),
+    "listmle": (None,),
+}
+SCORES = torch.tensor([0.3, -0.2, 0.1, 1.0, 0.0, 2.0], dtype=torch.float64)
+LABELS = torch.tensor([1.0, 0, 2, 0, 0, 1], dtype=torch.float64)
+OFFSETS = torch.tensor([0, 3, 6])
+MASK = torch.tensor([True, True, True, True, False, True])
+
+
+def arguments(name):
+    scores = SCORES.clone().requires_grad_()
+    return (scores, LABELS, MASK, None, OFFSETS, 3, *OPTIONS[name])
+
+
+def there(name):
+    if not kernels._written(name, "cpu"):
+        pytest.skip(f"no twin of {name} for CPUs")
+
+
+@pytest.mark.parametrize("name", ops.LOSSES)
+def test_losses_are_entered_rightly(name):
+    there(name)
+    torch.library.opcheck(getattr(torch.ops.rankgrad, name).default, arguments(name))
+
+
+@pytest.mark.parametrize("name", ops.RANKS)
+def test_ranks_are_entered_rightly(name):
+    there(name)
+    scores = SCORES.clone().requires_grad_()
+    operation = getattr(torch.ops.rankgrad, name).default
+    torch.library.opcheck(operation, (scores, MASK, OFFSETS, 3, 0.5))
+    product = getattr(torch.ops.rankgrad, f"{name}_vjp").default
+    torch.library.opcheck(product, (torch.ones_like(SCORES), SCORES, MASK, OFFSETS, 3, 0.5))
+
+
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 2.0])])
+def test_reduce_is_entered_rightly(mean, weights):
+    values = torch.tensor([0.5, 0.25], requires_grad=True)
+    defined = torch.tensor([True, False])
+    torch.library.opcheck(torch.ops.rankgrad.reduce.default, (values, defined, weights, mean))
+
+
+@pytest.mark.parametrize("shares", [None, torch.tensor([1.0, 2.0])])
+def test_spread_is_entered_rightly(shares):
+    grad = torch.tensor([1.0, 2.0]) if shares is None else torch.tensor(3.0)
+    given = (grad, SCORES.float(), OFFSETS, 3, shares)
+    torch.library.opcheck(torch.ops.rankgrad.spread.default, given)
+
+
+@pytest.mark.parametrize("name", ops.LOSSES)
+def test_shapes_are_known_without_values(name):
+    given = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in arguments(name)]
+    values, slopes, defined = getattr(torch.ops.rankgrad, name)(*given)
+    assert values.shape == defined.shape == (2,) and slopes.shape == (6,)
+    assert values.is_meta and defined.dtype == torch.bool
+
+
+@pytest.mark.parametrize("name", ops.LOSSES)
+def test_the_direct_way_is_the_same(name):
+    there(name)
+    given = arguments(name)
+    values, _, defined = getattr(torch.ops.rankgrad, name)(*given)
+    directly = ops.loss(name, *given)
+    assert values.equal(directly[0]) and defined.equal(directly[1])
+    (one,) = torch.autograd.grad(values.sum(), given[0])
+    (other,) = torch.autograd.grad(directly[0].sum(), given[0])
+    assert one.equal(other)
+    (mean,) = torch.autograd.grad(ops.reduced(name, True, None, *given), given[0])
+    torch.testing.assert_close(mean, one / defined.sum())
+
+
+COMPILED = [
+    "approx_ndcg@2",
+    "approx_rr",
+    "lambdaloss",
+    "lapsum_ndcg",
+    "listmle(ties=stable)",
+    "mse",
+    "pirank_ndcg@2",
+    "ranknet",
+    "smoothi_ndcg",
+    "softmax",
+]
+
+
+def test_padded_losses_compile_whole():
+    """By themselves: shapes are checked at run time in all other tests, which no compiler likes."""
+    script = Path(__file__).with_name("compile_whole.py")
+    done = subprocess.run(
+        [sys.executable, str(script), *COMPILED],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parents[2])},
+    )
+    assert done.stdout.splitlines() == [f"{spec} fine" for spec in COMPILED], done.stderr[-2000:]
+
+
+def test_offsets_of_padded_lists_are_kept():
+    first, second = (Lists.of(SCORES.reshape(2, 3), LABELS.reshape(2, 3)) for _ in range(2))
+    assert first.slots.offsets is second.slots.offsets
+    with torch.inference_mode():
+        lists = Lists.of(torch.zeros(5, 17), torch.zeros(5, 17))
+    assert not lists.slots.offsets.is_inference()

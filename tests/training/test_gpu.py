@@ -1,0 +1,82 @@
+"""Training on a GPU: what only such a machine can show."""
+
+import warnings
+
+import pytest
+import torch
+from learnable import lists
+
+from rankgrad.data.batches import Batches
+from rankgrad.training import Settings, fit
+from rankgrad.training.trainer import Trainer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+SMALL = {"epochs": 3, "batch_size": 8, "learning_rate": 0.01, "device": "cuda"}
+RUNS = {
+    "mlp": {"model": "mlp(hidden=[8], dropout=0.2, batch_norm=true)", "loss": "lambdaloss"},
+    "context_aware": {
+        "model": "context_aware(fc=[8], ff=8, blocks=1)",
+        "loss": "neural_ndcg",
+        "list_size": 6,
+    },
+    "clipped and accumulated": {"loss": "approx_ndcg", "clip": 0.1, "accumulate": 2},
+    "without momentum": {"loss": "ranknet", "optimizer": "sgd"},
+    "half": {"loss": "softmax", "precision": "bf16-mixed"},
+    "read ahead": {"loss": "listmle", "memory": 0},
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_step_does_not_wait_for_the_gpu(run, monkeypatch):
+    calls, warm = [], []  # warm: an epoch is over, and all kernels are compiled
+
+    def watched(function):
+        def call(self, *arguments):
+            # What is read ahead is read by another thread, on the host alone.
+            ahead = function.__name__ == "_batch" and not self.resident
+            if not warm or ahead:
+                return function(self, *arguments)
+            calls.append(function.__name__)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return function(self, *arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return call
+
+    for owner, name in ((Trainer, "_step"), (Batches, "_batch"), (Batches, "_finish")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        fit(Settings(**SMALL | RUNS[run]), lists(40, 0), lists(20, 1), on_epoch=warm.append)
+    assert calls.count("_step") == 2 * 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "mlp(hidden=[8], batch_norm=true)", "loss": "lambdaloss"},
+        {
+            "model": "context_aware(fc=[8], ff=8, blocks=1, dropout=0.0)",
+            "loss": "neural_ndcg",
+            "list_size": 6,
+        },
+    ],
+    ids=["mlp", "context_aware"],
+)
+def test_a_gpu_learns_what_a_cpu_does_and_gives_the_same_bytes_again(options):
+    data = lists(40, 0), lists(20, 1)
+    first, again = (fit(Settings(**SMALL | options), *data) for _ in range(2))
+    for name, tensor in first.model.tensors().items():
+        assert torch.equal(tensor, again.model.tensors()[name])
+    cpu = fit(Settings(**SMALL | options | {"device": "cpu"}), *data)
+    for one, other in zip(cpu.history, first.history, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
+def test_divergence_is_said_at_the_end_of_the_epoch():
+    options = SMALL | {"loss": "mse", "optimizer": "sgd", "learning_rate": 1e30}
+    with pytest.raises(ValueError, match=r"diverged in epoch 1.*learning_rate"):
+        fit(Settings(**options), lists(40, 0))
