@@ -144,7 +144,10 @@ def repeated(once: Callable[[], float], repeats: int, seconds: float) -> list[fl
 def device_times(step: Step, repeats: int, seconds: float) -> tuple[str, list[float]]:
     """How they were measured, and milliseconds on the GPU."""
     if step.capturable:
-        return "graph", graph_times(step.run, repeats, seconds)
+        try:
+            return "graph", graph_times(step.run, repeats, seconds)
+        except RuntimeError:  # it does wait for the device somewhere
+            torch.cuda.synchronize()
     times = kernel_times(step, min(repeats, 5), seconds)
     if min(times) > 0:
         return "kernels", times

@@ -240,7 +240,7 @@ class Benchmark:
         row["device_ms"] = spread(times) | {"by": by}
 
     def time_waiting(self) -> None:
-        """Device times by the profiler, last of all, since it may slow what comes after it."""
+        """Device times by the profiler, after all calls: it may slow those that come after it."""
         for row, step in self.waiting:
             try:
                 self.time_device(row, step)
@@ -400,16 +400,10 @@ def main() -> None:
     for name in arguments.losses:
         for b, n in shapes(name, arguments.shapes):
             benchmark.compare(name, b, n)
-    swept = [
-        (who, name)
-        for who, name in SWEPT
-        if name in arguments.sweep and (who == OURS or name in benchmark.tables.get(who, {}))
-    ]
-    for who, name in (pair for pair in swept if pair[0] == OURS):
-        benchmark.sweep(who, name)
     benchmark.time_waiting()
-    for who, name in (pair for pair in swept if pair[0] != OURS):
-        benchmark.sweep(who, name)
+    for who, name in SWEPT:
+        if name in arguments.sweep and (who == OURS or name in benchmark.tables.get(who, {})):
+            benchmark.sweep(who, name)
     if arguments.plot and benchmark.found["sweep"]:
         arguments.plot.write_text(plot.draw(benchmark.found))
 
