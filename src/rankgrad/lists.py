@@ -56,7 +56,7 @@ class Lists:
 
     The padded form is made when it is first asked for; in it, padding holds zeros. ``shape`` is the
     caller's batch shape, which per-list results are given in. ``finite`` says that the scores were
-    seen to be finite.
+    seen to be finite, ``large`` that a label was seen that may be too large for the gain 2^y - 1.
 
     >>> lists = Lists.of([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
     >>> lists.scores.tolist(), lists.mask.tolist()
@@ -68,6 +68,7 @@ class Lists:
     shape: tuple[int, ...]
     flat: bool = False
     finite: bool = False
+    large: bool = False
     # functools.cached_property takes a lock, which torch.compile cannot follow.
     _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -106,14 +107,15 @@ class Lists:
             shape = tuple(scores.shape[:-1]) or (1,)
             slots = _padded_slots(scores, labels, mask, item_weights)
         per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
-        finite = False
+        finite = large = False
         if check and not unseen(scores):
             finite = _sound(slots, per_list)
             if not finite:
                 finite = _check_values(scores, labels, mask)
                 _check_weights(item_weights, mask)
                 _check_weights(list_weights, None)
-        return cls(slots, per_list, shape, offsets is not None, finite)
+                large = _any_large(labels, mask)
+        return cls(slots, per_list, shape, offsets is not None, finite, large)
 
     @classmethod
     def padded(
@@ -482,6 +484,13 @@ def unseen(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or tensor.is_meta:
         return True
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
+    if labels.numel() == 0:
+        return False
+    inside = labels if mask is None else torch.where(mask, labels, 0.0)
+    return bool(inside.max() > ops.LARGEST_LABEL)
 
 
 def _sound(slots: Slots, list_weights: Tensor | None) -> bool:

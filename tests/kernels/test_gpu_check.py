@@ -47,3 +47,11 @@ def test_more_lists_than_items_and_none():
     assert not sound(*found.values())
     nothing = torch.zeros(0, device=DEVICE)
     assert sound(nothing, nothing, None, None, None)
+
+
+def test_large_labels_are_seen():
+    found = lists()
+    found["labels"][5] = 101.0
+    assert not sound(*found.values())
+    found["mask"][5] = False
+    assert sound(*found.values())

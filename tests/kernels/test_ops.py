@@ -99,6 +99,7 @@ COMPILED = [
     "lapsum_ndcg",
     "listmle(ties=stable)",
     "mse",
+    "neural_ndcg",
     "pirank_ndcg@2",
     "ranknet",
     "smoothi_ndcg",

@@ -82,6 +82,9 @@ RANKS = {
 #: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
 METRICS = {"exact_metrics": ("metrics",)}
 
+#: Up to which labels the gain 2^y - 1 and sums of it are safe in float32.
+LARGEST_LABEL = 100.0
+
 #: Looks at the values of lists, likewise.
 CHECKS = {"sound": ("check",)}
 
@@ -189,7 +192,7 @@ class _Reduced(torch.autograd.Function):
 
 
 def sound(scores: Tensor, *others: Tensor | None) -> bool:
-    """Whether scores are finite, and labels and weights finite and not negative.
+    """Whether scores are finite, weights finite and not negative, and labels not large either.
 
     After the scores: labels, mask, weights and list weights, all flat.
     """

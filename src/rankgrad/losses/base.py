@@ -67,7 +67,7 @@ class Loss(nn.Module):
         """The loss of lists already brought together."""
         if not lists.finite and not torch.compiler.is_compiling():
             _check_finite(lists)
-        found, weights = self.fused(lists), lists.list_weights
+        found, weights = self._found(lists), lists.list_weights
         # What an operation gives has no gradient by the weights.
         learned = weights is not None and weights.requires_grad
         if found is not None and self.reduction != "none" and not learned:
@@ -78,7 +78,11 @@ class Loss(nn.Module):
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         """The loss of each list and whether it is defined, fused where there is such a twin."""
-        return self._values(lists, self.fused(lists))
+        return self._values(lists, self._found(lists))
+
+    def _found(self, lists: Lists) -> Fused | None:
+        """The fused operation to use. Eager forms say which labels are too large."""
+        return None if lists.large else self.fused(lists)
 
     def _values(
         self, lists: Lists, found: Fused | None

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.ops import LARGEST_LABEL
 
 _SPAN = 1024
 _PROGRAMS = 128
@@ -22,7 +23,7 @@ def sound(
     weights: Tensor | None,
     list_weights: Tensor | None,
 ) -> bool:
-    """Whether scores are finite, and labels and weights finite and not negative.
+    """Whether scores are finite, weights finite and not negative, and labels not large either.
 
     All are flat; what padding holds is not looked at. Waits for the device.
     """
@@ -34,7 +35,7 @@ def sound(
     flaws = torch.empty(programs, dtype=torch.int32, device=scores.device)
     _look[(programs,)](
         scores, labels, scores if mask is None else mask, scores if weights is None else weights,
-        scores if list_weights is None else list_weights, flaws, slots, lists,
+        scores if list_weights is None else list_weights, flaws, LARGEST_LABEL, slots, lists,
         mask is not None, weights is not None, _SPAN, num_warps=4,
     )  # fmt: skip
     return not any(flaws.tolist())
@@ -48,7 +49,7 @@ def _finite(number):
 @quick
 @triton.jit(do_not_specialize=["slots", "lists"])
 def _look(
-    scores, labels, mask, weights, list_weights, flaws, slots, lists,
+    scores, labels, mask, weights, list_weights, flaws, largest, slots, lists,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The number of flaws in the spans of a program."""
@@ -62,7 +63,7 @@ def _look(
             real = tl.load(mask + at, mask=real, other=0) != 0
         score = tl.load(scores + at, mask=real, other=0.0)
         label = tl.load(labels + at, mask=real, other=0.0)
-        right = _finite(score) & _finite(label) & (label >= 0)
+        right = _finite(score) & (label >= 0) & (label <= largest)
         if WEIGHTED:
             weight = tl.load(weights + at, mask=real, other=0.0)
             right = right & _finite(weight) & (weight >= 0)

@@ -55,6 +55,9 @@ class Quick:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        if len(arguments) < len(self.jit.params):  # constants by name
+            rest = self.jit.params[len(arguments) :]
+            arguments += tuple(options.pop(param.name) for param in rest if param.name in options)
         types = tuple(map(type, arguments))
         if types not in self._plans:
             self._plans[types] = Plan.of(self.jit.params, types)

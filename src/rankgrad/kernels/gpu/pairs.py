@@ -70,7 +70,8 @@ def pairs(
     grid = (lists, blocks)
     code = KINDS[kind]
     cut = _cut(code, k, truncation)
-    table = scores.new_empty(2 * blocks * ROWS)  # δ by the distance of two ranks, to both sides
+    # δ by the distance of two ranks, to both sides; the last tile of columns may reach past it.
+    table = scores.new_zeros(2 * blocks * ROWS + columns)
     ranked = scores.new_empty(4, slots)  # scores, labels, weights and slopes in the items' order
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)

@@ -32,6 +32,7 @@ from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
+_RESIDENT, _REGISTERS = 1, 255  # programs on a processor at once, and what they have there
 _TOGETHER = 16  # parts of a column sum that are read at a time
 _SCRATCH = 1 << 22  # floats for the parts of column sums
 
@@ -82,6 +83,7 @@ def through_sinkhorn(
         triton.cdiv(longest, _COLUMNS), iterations, tolerance, 1 / temperature, k, persistence,
         _discount(metric), transposed, shared, triton.next_power_of_2(shared),
         _ROWS, _COLUMNS, min(_TOGETHER, triton.next_power_of_2(shared)), num_warps=_WARPS,
+        maxnreg=_REGISTERS,
     )  # fmt: skip
     _finish[(lists,)](
         order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,
@@ -99,7 +101,8 @@ def _programs(scores: Tensor, lists: int, slots: int, tiles: int) -> int:
     """How many programs share a list: all must run at once, since they wait for each other."""
     if not scores.is_cuda:
         return 1  # interpreted, one after another
-    return max(1, min(_processors(scores.device.index) // lists, tiles, _SCRATCH // slots))
+    at_once = _RESIDENT * _processors(scores.device.index)
+    return max(1, min(at_once // lists, tiles, _SCRATCH // slots))
 
 
 @functools.cache
