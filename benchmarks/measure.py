@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -68,7 +71,7 @@ class TorchStep:
     def peak_mib(self) -> float:
         self.scores.grad = None
         if not self.cuda:
-            return cpu_peak_bytes(self.run) / 2**20
+            return max(cpu_peak_bytes(self.run), resident_bytes(self.run)) / 2**20
         self.wait()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -144,7 +147,10 @@ def repeated(once: Callable[[], float], repeats: int, seconds: float) -> list[fl
 def device_times(step: Step, repeats: int, seconds: float) -> tuple[str, list[float]]:
     """How they were measured, and milliseconds on the GPU."""
     if step.capturable:
-        return "graph", graph_times(step.run, repeats, seconds)
+        try:
+            return "graph", graph_times(step.run, repeats, seconds)
+        except RuntimeError:  # it does wait for the device somewhere
+            torch.cuda.synchronize()
     times = kernel_times(step, min(repeats, 5), seconds)
     if min(times) > 0:
         return "kernels", times
@@ -208,6 +214,24 @@ def cpu_peak_bytes(run: Callable[[], None]) -> int:
         live += event.nbytes()
         peak = max(peak, live)
     return peak
+
+
+def resident_bytes(run: Callable[[], None]) -> int:
+    """How far the process grows at the peak, compiled loops included; 0 if not on Linux."""
+    status, references = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not references.exists():
+        return 0
+
+    def kib(key: str) -> int:
+        lines = (line.split() for line in status.read_text().splitlines())
+        return next(int(words[1]) for words in lines if words[0] == f"{key}:")
+
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # else what was freed before would be taken again unseen
+    references.write_text("5")  # the high-water mark begins anew
+    before = kib("VmRSS")
+    run()
+    return 1024 * (kib("VmHWM") - before)
 
 
 def spread(times: list[float]) -> Spread:

@@ -21,21 +21,21 @@ PANELS = ((62, 372), (602, 912))  # left and right edges; names stand to the rig
 GAP = 15  # between names
 # Mid-tones, told apart on white and on black; see Okabe and Ito's palette.
 COLOURS = (
-    "#0f8a5f",
+    "#1f9d6f",
     "#3f7fd9",
     "#b8860b",
     "#c2569b",
     "#d1495b",
-    "#7b61c9",
+    "#8a6fe0",
     "#1f9bb5",
-    "#a0632b",
+    "#b06a2f",
 )
 STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #57606a; }
 .title { font-size: 14px; font-weight: 600; fill: #24292f; }
 .grid { stroke: #d0d7de; stroke-width: 1; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.peer { stroke-dasharray: 2 4; stroke-width: 2; }
+.peer { stroke-dasharray: 7 4; stroke-width: 2; }
 .lead { fill: none; stroke-width: 1; stroke-opacity: 0.45; }
 @media (prefers-color-scheme: dark) {
   text { fill: #9ea7b3; } .title { fill: #e6edf3; } .grid { stroke: #30363d; }

@@ -8,9 +8,10 @@
 Call latency is one eager call and ``backward()``, waited for; on a GPU there is device time too: a
 replayed CUDA graph where a step can be one, else the time of its kernels. Those of one loss and
 shape take turns, so that a busy machine slows all alike; figures are medians with the 10th and 90th
-percentile. Memory is what is allocated at the peak above the inputs, the gradient included (JAX:
-what the compiled program asks for). Errors of ours are against the eager form in float64; of a peer
-there is the cosine of its gradient and ours, 1 where both compute the same up to a factor.
+percentile. Memory is what PyTorch allocates at the peak above the inputs, the gradient included; on
+CPUs, how far the process grows where that is more; of JAX, what the compiled program asks for.
+Errors of ours are against the eager form in float64; of a peer there is the cosine of its gradient
+and ours, 1 where both compute the same up to a factor.
 
 The sweep measures one list of 100 to 1,000,000 items; losses over pairs stop at 60,000, or after a
 step of a second, or when the next would not fit; ``--plot`` draws it. JSON is written after every
@@ -240,7 +241,7 @@ class Benchmark:
         row["device_ms"] = spread(times) | {"by": by}
 
     def time_waiting(self) -> None:
-        """Device times by the profiler, last of all, since it may slow what comes after it."""
+        """Device times by the profiler, after all calls: it may slow those that come after it."""
         for row, step in self.waiting:
             try:
                 self.time_device(row, step)
@@ -400,16 +401,10 @@ def main() -> None:
     for name in arguments.losses:
         for b, n in shapes(name, arguments.shapes):
             benchmark.compare(name, b, n)
-    swept = [
-        (who, name)
-        for who, name in SWEPT
-        if name in arguments.sweep and (who == OURS or name in benchmark.tables.get(who, {}))
-    ]
-    for who, name in (pair for pair in swept if pair[0] == OURS):
-        benchmark.sweep(who, name)
     benchmark.time_waiting()
-    for who, name in (pair for pair in swept if pair[0] != OURS):
-        benchmark.sweep(who, name)
+    for who, name in SWEPT:
+        if name in arguments.sweep and (who == OURS or name in benchmark.tables.get(who, {})):
+            benchmark.sweep(who, name)
     if arguments.plot and benchmark.found["sweep"]:
         arguments.plot.write_text(plot.draw(benchmark.found))
 
