@@ -57,7 +57,7 @@ def _group(item):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--processes", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--limit", type=float, help="stop after so many seconds")
     options, arguments = parser.parse_known_args()
     begun = time.monotonic()
