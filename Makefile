@@ -3,14 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
+GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test gpu-test lint format bench clean
 
 demo: $(READY)
 	$(BIN)/rankgrad demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# With the packages of PYTHON, which must have PyTorch with CUDA, Triton and what the tests need.
+gpu-test:
+	RANKGRAD_TEST_DEVICE=cuda $(PYTHON) tests/sharded.py $(GPU_TESTS) $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from devices import DEVICE, entries, moved
 from torch import Tensor
+
+from rankgrad import kernels
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,15 @@ def make(lengths: list[int], seed: int, dtype: torch.dtype = torch.float64) -> E
 @pytest.fixture
 def example() -> Example:
     return make([5, 1, 8, 3, 4, 4, 0, 2], seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device(monkeypatch):
+    """On a device other than the CPU, everything is called there, with fused kernels on."""
+    if DEVICE == "cpu":
+        yield
+        return
+    for owner, name in entries():
+        monkeypatch.setattr(owner, name, moved(getattr(owner, name), DEVICE))
+    with kernels.using("fused"):
+        yield

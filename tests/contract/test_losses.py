@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from devices import DEVICE
 from registry import clone, has_true_gradient, is_random, loss_specs, make_loss
 
 from rankgrad import losses, sorting
@@ -298,7 +299,7 @@ def test_autocast_does_not_reach_inside(spec):
     scores, labels = torch.randn(3, 12), torch.randint(0, 5, (3, 12))
     outside, gradient = value_and_gradient(spec, scores, labels)
     scores = clone(scores)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         inside = make_loss(spec)(scores, labels)
     (inside_gradient,) = torch.autograd.grad(inside, scores)
     assert torch.equal(inside, outside)

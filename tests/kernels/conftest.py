@@ -8,6 +8,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+if importlib.util.find_spec("numba") is None:
+    collect_ignore_glob = ["test_cpu_*.py"]
+
 
 def _let_ranges_end_at_tensors():
     """Triton 3.6 makes an index of an array of one number, which NumPy 2.4 no longer does."""
