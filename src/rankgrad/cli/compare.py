@@ -46,7 +46,7 @@ def compare(
         typer.Option(
             help="Losses, commas between them. See `rankgrad losses`.",
             rich_help_panel=_COMPARED,
-            show_default="approx_ndcg",
+            show_default="softmax",
         ),
     ] = None,
     models: Annotated[
@@ -54,7 +54,7 @@ def compare(
         typer.Option(
             help="Models, commas between them; each with every loss. See `rankgrad models`.",
             rich_help_panel=_COMPARED,
-            show_default="mlp(hidden=[64], dropout=0.3)",
+            show_default="eight perceptrons that see the list",
         ),
     ] = None,
     lightgbm: Annotated[

@@ -23,10 +23,10 @@ def _option(help: str, default: str, panel: str, *names: str) -> Any:
 
 Loss = Annotated[
     str | None,
-    _option("See `rankgrad losses`.", "approx_ndcg", _LEARNING, "--loss", "-l"),
+    _option("See `rankgrad losses`.", "softmax", _LEARNING, "--loss", "-l"),
 ]
 Model = Annotated[
-    str | None, _option("See `rankgrad models`.", "mlp(hidden=[64], dropout=0.3)", _LEARNING)
+    str | None, _option("See `rankgrad models`.", "eight perceptrons that see the list", _LEARNING)
 ]
 Metric = Annotated[
     str | None,
