@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/rankgrad demo
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # With the packages of PYTHON, which must have PyTorch with CUDA, Triton and what the tests need.
 gpu-test:

@@ -240,7 +240,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     found = Evaluated.load(run)
     assert found.metrics == ("ndcg@3",)
     assert found.labels_of_run == {
-        "loss": "approx_ndcg",
+        "loss": "softmax",
         "model": "mlp(hidden=[8])",
         "seed": 0,
     }
@@ -254,7 +254,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     assert "is not there" in refused("report", tmp_path / "other", "-o", tmp_path / "x.html")
     assert "holds no run folder" in refused("report", folder, "-o", tmp_path / "x.html")
     assert "there are: ndcg@3" in refused("report", run, "-m", "ap", "-o", page, "--overwrite")
-    assert "There are: approx_ndcg" in refused(
+    assert "There are: softmax" in refused(
         "report", run, "--baseline", "mse", "-o", page, "--overwrite"
     )
     assert not (tmp_path / "x.html").exists()

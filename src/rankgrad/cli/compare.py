@@ -54,7 +54,7 @@ def compare(
         typer.Option(
             help="Models, commas between them; each with every loss. See `rankgrad models`.",
             rich_help_panel=_COMPARED,
-            show_default="eight perceptrons that see the list",
+            show_default="that of rankgrad train",
         ),
     ] = None,
     lightgbm: Annotated[

@@ -52,6 +52,13 @@ def reproduce(
         bool,
         typer.Option("--extra", help="Also the rows of ours that are not in the paper."),
     ] = False,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search/--no-search",
+            help="Among learning rates and variants, on validation data; else the first is taken.",
+        ),
+    ] = True,
     figures: Annotated[
         bool,
         typer.Option("--figures", help="The paper's figures instead of its tables."),
@@ -105,7 +112,7 @@ def reproduce(
         _figures(paper, data, output, quick, json)
         return
     given = {"device": device}
-    found = _run(chosen, data, only, output, (quick, extra, seeds, given), workers)
+    found = _run(chosen, data, only, output, (quick, extra, seeds, search, given), workers)
     if json:
         show_json([one.facts() for one in found])
     else:
@@ -135,13 +142,13 @@ def _run(
     data: Path | None,
     only: str | None,
     output: Path,
-    how: tuple[bool, bool, int | None, dict[str, Any]],
+    how: tuple[bool, bool, int | None, bool, dict[str, Any]],
     workers: int | None,
 ) -> list[Reproduced]:
     from rankgrad.experiments import reproduce as experiment
 
-    quick, extra, seeds, settings = how
-    options = experiment.Options(quick=quick, extra=extra, seeds=seeds, settings=settings)
+    quick, extra, seeds, search, settings = how
+    options = experiment.Options(quick, extra, seeds, search, settings)
     try:
         with _progress() as show:
             return experiment.run_tables(

@@ -26,7 +26,12 @@ Loss = Annotated[
     _option("See `rankgrad losses`.", "softmax", _LEARNING, "--loss", "-l"),
 ]
 Model = Annotated[
-    str | None, _option("See `rankgrad models`.", "eight perceptrons that see the list", _LEARNING)
+    str | None,
+    _option(
+        "See `rankgrad models`.",
+        "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])",
+        _LEARNING,
+    ),
 ]
 Metric = Annotated[
     str | None,

@@ -42,12 +42,14 @@ class Options:
         quick: the reduced version that the protocol states.
         extra: rows of ours beside the paper's.
         seeds: so many, instead of what the protocol says.
+        search: among the candidates of a row; without, its first one is taken.
         settings: of training that do not change what is computed, such as the device.
     """
 
     quick: bool = False
     extra: bool = False
     seeds: int | None = None
+    search: bool = True
     settings: Mapping[str, Any] | None = None
 
 
@@ -288,6 +290,8 @@ class Reproduced:
                 f"quick: {' × '.join(counts)}, {quick.epochs} epochs{kept}, the first candidate of "
                 "each row without a search. The paper's numbers come from more"
             )
+        elif not self.options.search:
+            lines.append("the first candidate of each row without a search, unlike the paper's")
         lines.append(
             f"ours: mean over {' × '.join(counts)}, ± the standard error over queries"
             + ("; seeds: the standard error over seeds" if len(plan.seeds) > 1 else "")
@@ -443,7 +447,8 @@ def _contender(protocol: Protocol, data: Data, row: Row, options: Options) -> Co
         return _trees(row)
     quick = protocol.quick if options.quick else None
     found = []
-    for candidate in protocol.candidates(data.name, row.name, search=quick is None):
+    search = quick is None and options.search
+    for candidate in protocol.candidates(data.name, row.name, search=search):
         settings = dict(candidate.settings) | dict(options.settings or {})
         if quick is not None:
             settings["epochs"] = min(quick.epochs, int(settings.get("epochs", quick.epochs)))
@@ -548,8 +553,8 @@ def run_tables(
         if reason:
             found.append(Reproduced(table, one, options, None, reason))
             continue
-        quick = "-quick" if options.quick else ""
-        place = folder / f"{table.name}{quick}" / one.name.replace(" ", "-")
+        kind = "-quick" if options.quick else "" if options.search else "-unsearched"
+        place = folder / f"{table.name}{kind}" / one.name.replace(" ", "-")
         found.append(
             run(table, one, there[one.name], place, options, workers=workers, on_change=on_change)
         )
