@@ -272,6 +272,11 @@ def test_own_network(lists, tmp_path):
         ({"eval_set": []}, "a list of such pairs"),
         ({"eval_set": [(1, 2)] * 2, "eval_qid": [1]}, "eval_qid must be a list of 2"),
         ({"eval_set": (np.zeros((2, 3)), [0, 1])}, "3 features"),
+        ({"group": [120, 120], "eval_set": (1, 2)}, "pair 0 of eval_set has neither eval_qid"),
+        (
+            {"group": [120, 120], "eval_set": [(1, 2)], "eval_qid": [None]},
+            "pair 0 of eval_set has neither eval_qid",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(lists, arguments, message):

@@ -152,14 +152,15 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             eval_set: ``(X, y)``, or a list of such pairs. The last one chooses the best epoch and
                 stops training, as in XGBoost; all are in ``evals_result_``.
             eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
-            eval_group: instead, its ``group``.
+                This or ``eval_group`` is needed where there are several lists to train on.
+            eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
         train = _dataset(X, y, _Rows.of(len(y), qid, group), weights)
-        pairs = self._validation(eval_set, eval_qid, eval_group)
+        pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
@@ -322,8 +323,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             seed = check_random_state(seed).randint(2**31 - 1)
         return Settings(**values, seed=int(seed))
 
-    def _validation(self, eval_set: Any, qid: Any, group: Any) -> list[Dataset]:
-        """The data sets of ``eval_set``, in order."""
+    def _validation(self, eval_set: Any, qid: Any, group: Any, several: bool) -> list[Dataset]:
+        """The data sets of ``eval_set``, in order.
+
+        Where there are several lists to train on, rows that nothing is said of are hardly one: the
+        best epoch would be chosen on a single list of all of them.
+        """
         if eval_set is None:
             if qid is not None or group is not None:
                 raise ValueError("eval_qid and eval_group go with an eval_set")
@@ -335,7 +340,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise ValueError("eval_set must be a pair (X, y), or a list of such pairs")
         found = []
-        for pair, its_qid, its_group in zip(pairs, qids, groups, strict=True):
+        for at, (pair, its_qid, its_group) in enumerate(zip(pairs, qids, groups, strict=True)):
+            if several and its_qid is None and its_group is None:
+                raise ValueError(
+                    f"there are several lists to train on, and pair {at} of eval_set has neither "
+                    "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
+                    "are one list; in a list, as eval_set is)"
+                )
             X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
             found.append(_dataset(X, y, _Rows.of(len(y), its_qid, its_group)))
         return found
