@@ -142,6 +142,7 @@ def compare(
     batch_size: options.BatchSize = None,
     documents: options.Documents = None,
     clip: options.Clip = None,
+    average: options.Average = None,
     accumulate: options.Accumulate = None,
     precision: options.Precision = None,
     device: options.Device = None,

@@ -77,13 +77,15 @@ def train(
       rankgrad train data --settings runs/b/settings.toml --seed 1 -o runs/b1
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301
-    from rankgrad.training import Settings, fit
+    from rankgrad.training import RunFolder, Settings, fit
     from rankgrad.training.trainer import check_data, check_run
 
     if resume and settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
-    chosen = options.chosen(given, output / "settings.toml" if resume else settings)
+    if resume:
+        settings = RunFolder.open(output).path / "settings.toml"
+    chosen = options.chosen(given, settings)
     check_run(chosen, output, resume)
     training, validation = read(data, vali, fold)
     check_data(training, validation)
@@ -152,9 +154,10 @@ def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
     if rows:
         show_table(("validation", f"epoch {result.best_epoch}"), rows)
     out = console()
+    count = len(result.history)
     out.print(
-        f"{len(result.history)} epochs in {result.seconds:.1f} seconds; the ranker of epoch "
-        f"{result.best_epoch} is in {output / 'best'}"
+        f"{count} epoch{'' if count == 1 else 's'} in {result.seconds:.1f} seconds; the ranker of "
+        f"epoch {result.best_epoch} is in {output / 'best'}"
     )
     out.print(f"Next: rankgrad evaluate {shlex.quote(str(output))} {_test_data(data, fold)}")
 
