@@ -85,7 +85,9 @@ def test_no_gpu(refused, folder, trained, tmp_path):
 def test_what_is_there_is_kept(refused, folder, trained, tmp_path):
     assert "is there already" in refused("train", folder, "-o", trained)
     assert "other settings" in refused("train", folder, "-o", trained, "--resume", "--seed", 5)
-    assert "no settings" in refused("train", folder, "-o", tmp_path / "none", "--resume")
+    assert "is not there: nothing to resume" in refused(
+        "train", folder, "-o", tmp_path / "none", "--resume"
+    )
     settings = ("--settings", trained / "settings.toml")
     assert "leave out --settings" in refused("train", folder, "-o", trained, "--resume", *settings)
     (tmp_path / "mine.txt").write_text("mine")
