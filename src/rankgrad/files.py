@@ -41,7 +41,7 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
     clean(path, _ABANDONED)
     unfinished = _hidden(path)
     try:
-        with unfinished.open("xb") as file:
+        with _open(unfinished, path) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -49,6 +49,18 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
     finally:
         unfinished.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def _open(unfinished: Path, path: Path) -> IO[bytes]:
+    try:
+        return unfinished.open("xb")
+    except OSError as error:
+        raise _about(error, path) from None
+
+
+def _about(error: OSError, path: Path) -> OSError:
+    """The same error, of the path that was asked for and not of the hidden one beside it."""
+    return type(error)(error.errno, error.strerror, str(path))
 
 
 @contextmanager
@@ -66,7 +78,10 @@ def folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     recover(path)
     clean(path, _ABANDONED)
     unfinished = _hidden(path)
-    unfinished.mkdir()
+    try:
+        unfinished.mkdir()
+    except OSError as error:
+        raise _about(error, path) from None
     try:
         yield unfinished
         sync(unfinished)
