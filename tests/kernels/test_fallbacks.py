@@ -1,5 +1,7 @@
 """Where fused operations stand back, and on which device they run."""
 
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -70,3 +72,16 @@ def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):
     ranks = torch.ops.rankgrad.sigmoid_ranks(scores, None, offsets, 2, 1.0)
     torch.testing.assert_close(ranks, torch.tensor([1.731059, 1.268941]))
     assert len(seen) == 1
+
+
+def test_loops_compile_where_nothing_can_be_written():
+    pytest.importorskip("numba")
+    code = (
+        "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
+        "from rankgrad.kernels.cpu.compiled import compiled\n"
+        "from rankgrad.kernels import pool_adjacent\n"
+        "assert compiled(lambda x: x + 1)(1) == 2\n"
+        "assert not pool_adjacent.stats.cache_path\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
