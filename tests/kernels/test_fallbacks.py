@@ -49,6 +49,21 @@ def test_learned_weights_do_not_matter_without_a_graph():
         assert (loss._found(batch) is not None) == kernels.ready("through_ranks", scores)
 
 
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+@pytest.mark.parametrize("name", ["ranknet", "hinge", "lambdarank", "lambdaloss"])
+def test_pairs_refuse_learned_item_weights(name, mode):
+    scores, labels, weights = _lists()
+    loss = losses.get(name)
+    with kernels.using(mode):
+        with pytest.raises(ValueError, match="no gradient by the items' weights"):
+            loss(scores, labels, weights=weights.clone().requires_grad_())
+        per_list = torch.ones(3, requires_grad=True)
+        loss(scores, labels, weights=per_list).backward()
+        assert per_list.grad.abs().sum() > 0
+        with torch.no_grad():
+            assert loss(scores, labels, weights=weights.clone().requires_grad_()) > 0
+
+
 def test_offsets_made_within_a_transform_are_not_kept(monkeypatch):
     monkeypatch.setattr(lists, "_kept", {})
     made = []
