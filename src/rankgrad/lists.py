@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
 from rankgrad.kernels import ops, ready
@@ -506,7 +507,7 @@ def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
     if scores.numel() == 0:
         return True
     # All at a glance: roots are NaN for negative labels, and sums finite for finite numbers only.
-    glance = labels.sqrt() + scores.detach() / 2
+    glance = labels.detach().sqrt() + scores.detach() / 2
     if mask is not None:
         glance = torch.where(mask, glance, 0.0)
     if math.isfinite(float(torch.linalg.vector_norm(glance, math.inf))):
@@ -596,6 +597,8 @@ def _kept_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]
         return _offsets(lists, n, device)
     with torch.inference_mode(False):  # so that a later backward pass may keep them
         made = _offsets(lists, n, device)
+    if is_functorch_wrapped_tensor(made):  # of a transform of torch.func, and gone with it
+        return made
     if device.type == "cuda":  # whichever stream they are read on
         torch.cuda.current_stream(device).synchronize()
     _kept[lists, n, device] = made

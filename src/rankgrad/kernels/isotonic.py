@@ -30,7 +30,8 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     tensor([[0, 0, 0]])
     """
     if _on_gpu(z):
-        blocks: Tensor = _twin().pool(z, w, lengths, entropic)
+        with kernels.ops._on(z):
+            blocks: Tensor = _twin().pool(z, w, lengths, entropic)
         return blocks
     anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
     found = np.tile(np.arange(z.shape[1]), (len(z), 1))
@@ -56,7 +57,8 @@ class _BlockSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:
         ctx.save_for_backward(blocks)
-        sums: Tensor = _twin().block_sums(values, blocks)
+        with kernels.ops._on(values):
+            sums: Tensor = _twin().block_sums(values, blocks)
         return sums
 
     @staticmethod

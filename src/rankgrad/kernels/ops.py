@@ -99,10 +99,15 @@ class _Twin:
         self.name, self.place = name, f"rankgrad.kernels.{room}.{module}"
         self.found: Any = None
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         if self.found is None:
             self.found = getattr(importlib.import_module(self.place), self.name)
-        return self.found(*arguments)
+        return self.found(*arguments, **named)
+
+    def on_device(self, first: Tensor, *arguments: Any, **named: Any) -> Any:
+        """The same on the device of the first tensor: PyTorch's registry does not go there."""
+        with _on(first):
+            return self(first, *arguments, **named)
 
 
 _twins: dict[tuple[str, str], _Twin] = {("sound", "cuda"): _Twin("sound", "check", "gpu")}
@@ -112,7 +117,7 @@ def _enter(name: str, module: str, schema: str) -> None:
     _library.define(name + schema)
     for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
         twin = _twins[name, device] = _Twin(name, module, room)
-        _library.impl(name, twin.__call__, device.upper())
+        _library.impl(name, twin.on_device, device.upper())
 
 
 def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:

@@ -82,7 +82,7 @@ class Loss(nn.Module):
 
     def _found(self, lists: Lists) -> Fused | None:
         """The fused operation to use. Eager forms say which labels are too large."""
-        return None if lists.large else self.fused(lists)
+        return None if lists.large or _learned(lists) else self.fused(lists)
 
     def _values(
         self, lists: Lists, found: Fused | None
@@ -124,6 +124,13 @@ class Loss(nn.Module):
 
 
 losses.accepts = Loss
+
+
+def _learned(lists: Lists) -> bool:
+    """Whether a gradient by labels or items' weights is wanted, which fused operations lack."""
+    given = (lists.slots.labels, lists.slots.weights)
+    wanted = any(tensor is not None and tensor.requires_grad for tensor in given)
+    return wanted and torch.is_grad_enabled()
 
 
 def _check_finite(lists: Lists) -> None:

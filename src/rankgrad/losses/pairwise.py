@@ -54,6 +54,11 @@ class PairwiseLoss(Loss):
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         weigh = self.pair_weights(lists)
         weights = lists.item_weights
+        if weights is not None and weights.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{self.name} has no gradient by the items' weights: give weights.detach(), or "
+                "one weight per list"
+            )
 
         def weigh_items(rows: slice) -> Tensor:
             tile = weigh(rows)

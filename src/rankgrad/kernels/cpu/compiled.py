@@ -21,15 +21,20 @@ _SMALL = 100_000  # elementary steps for which a second thread is not worth its 
 
 def compiled(function: Function) -> Function:
     """Compile a loop, its sums in any order."""
-    make: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath=_REORDERED)
-    made: Function = make(function)
-    return made
+    return kept(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 def compiled_strictly(function: Function) -> Function:
     """Compile a loop whose additions must be done as they are written."""
-    make: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-    made: Function = make(function)
+    return kept(function, nogil=True, error_model="numpy", fastmath={"contract"})
+
+
+def kept(function: Function, **options: Any) -> Function:
+    """Compile, once for all processes where there is a place to write what was compiled."""
+    try:
+        made: Function = njit(cache=True, **options)(function)
+    except RuntimeError:  # neither beside the source nor in the user's home
+        made = njit(**options)(function)
     return made
 
 

@@ -10,15 +10,15 @@ import numpy as np
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 try:
-    from numba import njit
+    from rankgrad.kernels.cpu.compiled import kept
 except ImportError:  # the same loop, interpreted
 
-    def njit(**_: object) -> Callable[[Function], Function]:  # type: ignore[no-redef]
+    def kept(function: Function, **_: Any) -> Function:
         """Numba is not here: leave the function as it is."""
-        return lambda function: function
+        return function
 
 
-@njit(cache=True)
+@kept
 def pool_adjacent(
     z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
 ) -> None:

@@ -1,0 +1,102 @@
+"""Where fused operations stand back, and on which device they run."""
+
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from rankgrad import kernels, lists
+from rankgrad.kernels import ops
+from rankgrad.losses import losses
+
+NAMES = ("approx_ndcg", "neural_ndcg", "pirank_ndcg@3", "smoothi_ndcg", "listmle(ties=stable)")
+
+
+def _lists():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 7, generator=generator)
+    labels = torch.randint(0, 4, (3, 7), generator=generator).float()
+    return scores, labels, torch.rand(3, 7, generator=generator)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_learned_weights_and_labels_have_their_gradient(name, reduction):
+    loss = losses.get(name)
+    loss.reduction = reduction
+    found = {}
+    for mode in ("auto", "eager"):
+        tensors = [tensor.clone().requires_grad_() for tensor in _lists()]
+        scores, labels, weights = tensors
+        with kernels.using(mode):
+            value = loss(scores, labels, weights=weights).sum()
+        found[mode] = torch.autograd.grad(value, tensors, allow_unused=True)
+    assert found["eager"][2].abs().sum() > 0
+    for auto, eager in zip(found["auto"], found["eager"], strict=True):
+        assert (auto is None) == (eager is None)
+        if eager is not None:
+            torch.testing.assert_close(auto, eager)
+
+
+def test_learned_weights_do_not_matter_without_a_graph():
+    scores, labels, weights = _lists()
+    loss = losses.get("approx_ndcg")
+    batch = lists.Lists.of(scores, labels, weights=weights.requires_grad_())
+    assert loss._found(batch) is None
+    with torch.no_grad():
+        assert (loss._found(batch) is not None) == kernels.ready("through_ranks", scores)
+
+
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+@pytest.mark.parametrize("name", ["ranknet", "hinge", "lambdarank", "lambdaloss"])
+def test_pairs_refuse_learned_item_weights(name, mode):
+    scores, labels, weights = _lists()
+    loss = losses.get(name)
+    with kernels.using(mode):
+        with pytest.raises(ValueError, match="no gradient by the items' weights"):
+            loss(scores, labels, weights=weights.clone().requires_grad_())
+        per_list = torch.ones(3, requires_grad=True)
+        loss(scores, labels, weights=per_list).backward()
+        assert per_list.grad.abs().sum() > 0
+        with torch.no_grad():
+            assert loss(scores, labels, weights=weights.clone().requires_grad_()) > 0
+
+
+def test_offsets_made_within_a_transform_are_not_kept(monkeypatch):
+    monkeypatch.setattr(lists, "_kept", {})
+    made = []
+
+    def within(scores):
+        made.append(lists.rows(scores)[0])
+        return scores.sum()
+
+    torch.func.grad(within)(torch.zeros(3, 7))
+    assert made[0].shape == (4,)
+    assert not lists._kept
+    lists.rows(torch.zeros(3, 7))
+    assert len(lists._kept) == 1
+
+
+def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):
+    pytest.importorskip("numba")
+    seen = []
+    monkeypatch.setattr(ops, "_on", lambda tensor: seen.append(tensor) or nullcontext())
+    scores, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0, 2])
+    ranks = torch.ops.rankgrad.sigmoid_ranks(scores, None, offsets, 2, 1.0)
+    torch.testing.assert_close(ranks, torch.tensor([1.731059, 1.268941]))
+    assert len(seen) == 1
+
+
+def test_loops_compile_where_nothing_can_be_written():
+    pytest.importorskip("numba")
+    code = (
+        "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
+        "from rankgrad.kernels.cpu.compiled import compiled\n"
+        "from rankgrad.kernels import pool_adjacent\n"
+        "assert compiled(lambda x: x + 1)(1) == 2\n"
+        "assert not pool_adjacent.stats.cache_path\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
