@@ -11,7 +11,15 @@ from rankgrad import kernels, lists
 from rankgrad.kernels import ops
 from rankgrad.losses import losses
 
-NAMES = ("approx_ndcg", "neural_ndcg", "pirank_ndcg@3", "smoothi_ndcg", "listmle(ties=stable)")
+NAMES = (
+    "approx_ndcg",
+    "neural_ndcg",
+    "pirank_ndcg@3",
+    "smoothi_ndcg",
+    "listmle(ties=stable)",
+    "softmax",
+    "listnet",
+)
 
 
 def _lists():

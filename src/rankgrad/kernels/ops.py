@@ -61,6 +61,9 @@ LOSSES = {
     # ListMLE; ties in labels by a hash of the seed (one int64 on the device) and the place of the
     # item among the real ones, or in input order without a seed.
     "listmle": ("listmle", f"({_SLOTS}, Tensor? seed) -> {_VALUES}"),
+    # Cross-entropies; the target is the "label" itself, as for softmax, or the labels' "softmax",
+    # as for ListNet.
+    "cross_entropy": ("cross_entropy", f"({_SLOTS}, str target) -> {_VALUES}"),
 }
 
 #: Relaxed ranks [slots], 0 on padding, and the vector-Jacobian product by scores.
