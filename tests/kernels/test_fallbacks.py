@@ -13,6 +13,7 @@ from rankgrad.losses import Softmax, losses
 
 NAMES = (
     "approx_ndcg",
+    "fastsort_ndcg",
     "neural_ndcg",
     "pirank_ndcg@3",
     "smoothi_ndcg",

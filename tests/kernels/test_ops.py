@@ -96,6 +96,7 @@ def test_the_direct_way_is_the_same(name):
 COMPILED = [
     "approx_ndcg@2",
     "approx_rr",
+    "fastsort_ndcg",
     "lambdaloss",
     "lapsum_ndcg",
     "listmle(ties=stable)",

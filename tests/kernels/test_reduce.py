@@ -55,6 +55,7 @@ def test_no_lists(room):
 
 SPECS = [
     "approx_ndcg@3",
+    "fastsort_ndcg",
     "lambdaloss",
     "ranknet",
     "listmle(ties=stable)",

@@ -30,7 +30,8 @@ _VALUES = "(Tensor values, Tensor slopes, Tensor defined)"
 
 #: Losses: each gives values [b], slopes [slots] and defined [b]. In which module the twins stand.
 LOSSES = {
-    # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha) or "lapsum" (1 / τ).
+    # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha), "lapsum" (1 / τ),
+    # "fastsort" or "fastsort_entropic" (1 / strength).
     "through_ranks": (
         "ranks",
         f"({_SLOTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
