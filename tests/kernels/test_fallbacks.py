@@ -116,6 +116,7 @@ def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):
 def test_loops_compile_where_nothing_can_be_written():
     pytest.importorskip("numba")
     code = (
+        f"import sys; sys.path[:0] = {sys.path}\n"
         "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
         "from rankgrad.kernels.cpu.compiled import compiled\n"
         "from rankgrad.kernels import pool_adjacent\n"
