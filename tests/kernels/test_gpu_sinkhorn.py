@@ -122,6 +122,15 @@ def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
     compare(slots, f"neural_ndcg(iterations=4, tolerance=0.02, transposed={transposed})")
 
 
+@interpreted
+@BOTH
+@pytest.mark.parametrize("way", ["banded"], indirect=True)
+def test_programs_that_share_a_band(way, transposed, monkeypatch):
+    monkeypatch.setattr(sinkhorn, "at_once", lambda scores: 8)
+    monkeypatch.setattr(sinkhorn, "_scale", Together(sinkhorn._scale))
+    compare(Slots.drawn([19, 3, 32]), f"neural_ndcg(iterations=2, transposed={transposed})")
+
+
 @pytest.mark.parametrize("metric", ["recall@2(", "rbp(", "arp@3("])
 def test_programs_that_would_wait_for_one_not_running(metric, monkeypatch):
     """Then lists are not kept."""

@@ -211,13 +211,14 @@ def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.const
         tl.store(place + SHARED * COLUMNS + mine, worst)
         arrived += SHARED
         wait(barrier, 0, arrived, SHARED)
-        program = tl.arange(0, SHARED)
-        found = tl.load(
-            place + program[:, None, None] * COLUMNS + column[None, :, :], cache_modifier=".cg"
-        )
-        part = tl.sum(found, 0)
-        errors = tl.load(place + SHARED * COLUMNS + program, cache_modifier=".cg")
-        worst = tl.max(errors, 0)
+        if SHARED == 2:  # the other's joins what is in registers, in either order the same
+            part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
+        else:
+            program = tl.arange(0, SHARED)
+            at = program[:, None, None] * COLUMNS + column[None, :, :]
+            part = tl.sum(tl.load(place + at, cache_modifier=".cg"), 0)
+        errors = place + SHARED * COLUMNS + tl.arange(0, SHARED)
+        worst = tl.max(tl.load(errors, cache_modifier=".cg"), 0)
     return part, worst, arrived
 
 
