@@ -91,7 +91,7 @@ def through_sinkhorn(
     _finish[(lists,)](
         numbers, gains, floats, offsets, lengths, scale, defined, values, slopes, slots,
         1 / temperature, k, shared, metric == "arp", rows, parts, skip,
-        min(1024, triton.next_power_of_2(longest)), num_warps=4,
+        max(32, min(1024, triton.next_power_of_2(longest))), num_warps=4,
     )  # fmt: skip
     return values, slopes, defined
 
