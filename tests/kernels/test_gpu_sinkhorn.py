@@ -7,16 +7,24 @@ from slots import DEVICE, Slots, check
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import sinkhorn
+from together import Together
+
+from rankgrad.kernels.gpu import kept, sinkhorn
 from rankgrad.losses.fused import _described, _operation
 
+interpreted = pytest.mark.skipif(DEVICE != "cpu", reason="done by as many programs on a GPU")
+BOTH = pytest.mark.parametrize("transposed", ["false", "true"])
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """So that short lists have several tiles."""
-    if DEVICE == "cpu":
-        monkeypatch.setattr(sinkhorn, "_ROWS", 8)
-        monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
+
+@pytest.fixture(params=["kept", "banded"])
+def way(request, monkeypatch):
+    """With K in registers, or in a band of tiles so small that short lists have several."""
+    if request.param == "banded":
+        monkeypatch.setattr(kept, "KEPT", {})
+        if DEVICE == "cpu":
+            monkeypatch.setattr(sinkhorn, "_ROWS", 8)
+            monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
+    return request.param
 
 
 def fused(slots, spec):
@@ -30,14 +38,16 @@ def compare(slots, spec, rtol=1e-5):
     check(slots, fused(slots, spec), slots.eager(losses.get(spec)), rtol)
 
 
-@pytest.mark.parametrize("transposed", ["false", "true"])
+@pytest.mark.usefixtures("way")
+@BOTH
 @pytest.mark.parametrize("masked", [False, True])
 def test_as_the_eager_loss(transposed, masked):
     slots = Slots.drawn([11, 0, 1, 20], masked=masked, weighted=masked)
     compare(slots, f"neural_ndcg(iterations=3, transposed={transposed})")
 
 
-@pytest.mark.parametrize("transposed", ["false", "true"])
+@pytest.mark.usefixtures("way")
+@BOTH
 def test_stops_where_the_eager_loss_stops(transposed):
     slots = Slots.drawn([12], spread=0.3)
     for tolerance in (0.3, 0.02):
@@ -52,11 +62,14 @@ def test_every_metric(metric):
     compare(Slots.drawn([9], ties=True), f"neural_{metric}iterations=2)")
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("spread", "rtol"), [(0.0, 1e-5), (30.0, 1e-4)])
 def test_constant_and_far_scores(spread, rtol):
     compare(Slots.drawn([18, 3], spread=spread), "neural_ndcg(iterations=2)", rtol)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("way", ["banded"], indirect=True)
 def test_a_band_of_tiles():
     compare(Slots.drawn([60]), "neural_ndcg(iterations=2, temperature=0.05)", 1e-4)
 
@@ -71,9 +84,57 @@ def test_nothing_relevant():
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="programs that wait for each other need a GPU")
 @pytest.mark.parametrize("lengths", [[240] * 64, [1000] * 16, [4000] * 4, [700, 1, 3, 129]])
-@pytest.mark.parametrize("transposed", ["false", "true"])
+@BOTH
 def test_lists_shared_by_programs(lengths, transposed):
     slots = Slots.drawn(lengths)
     compare(slots, f"neural_ndcg(transposed={transposed})")
     first, second = (fused(slots, "neural_ndcg")[1] for _ in range(2))
     assert torch.equal(first, second)
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", [[5, 31, 1, 2], [33, 0, 64], [65, 128, 7], [130, 3]])
+def test_lists_kept_in_registers(lengths, transposed, monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setitem(kept.KEPT, 256, (1, 16, 128))
+    assert kept.Kept.of(Slots.drawn(lengths).scores, len(lengths), max(lengths))
+    compare(Slots.drawn(lengths), f"neural_ndcg(iterations=4, transposed={transposed})")
+
+
+@BOTH
+def test_one_program_for_one_list_after_another(transposed, monkeypatch):
+    monkeypatch.setattr(kept, "WARPS", 4)
+    slots = Slots.drawn([9, 20, 0, 3, 1, 14])
+    assert kept.Kept.of(slots.scores, 6, 20).groups == (1 if DEVICE == "cpu" else 6)
+    compare(slots, f"neural_ndcg(iterations=5, tolerance=0.02, transposed={transposed})")
+
+
+@interpreted
+@BOTH
+@pytest.mark.parametrize(("shared", "warps"), [(2, 4), (4, 2)])
+def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
+    monkeypatch.setattr(kept, "KEPT", {32: (shared, warps, 128)})
+    monkeypatch.setattr(kept, "at_once", lambda scores: 2 * shared)
+    monkeypatch.setattr(kept, "_keep", Together(kept._keep))
+    slots = Slots.drawn([19, 32, 0, 3], spread=0.5)
+    assert kept.Kept.of(slots.scores, 4, 32).groups == 2
+    compare(slots, f"neural_ndcg(iterations=3, tolerance=0.02, transposed={transposed})")
+
+
+@interpreted
+@BOTH
+@pytest.mark.parametrize("way", ["banded"], indirect=True)
+def test_programs_that_share_a_band(way, transposed, monkeypatch):
+    monkeypatch.setattr(sinkhorn, "at_once", lambda scores: 8)
+    monkeypatch.setattr(sinkhorn, "_scale", Together(sinkhorn._scale))
+    compare(Slots.drawn([19, 3]), f"neural_ndcg(iterations=1, transposed={transposed})")
+
+
+@pytest.mark.parametrize("metric", ["recall@2(", "rbp(", "arp@3("])
+def test_programs_that_would_wait_for_one_not_running(metric, monkeypatch):
+    """Then lists are not kept."""
+    monkeypatch.setattr(kept, "at_once", lambda scores: 1)
+    monkeypatch.setattr(kept, "KEPT", {32: (2, 4, 128)})
+    slots = Slots.drawn([9, 5])
+    assert kept.Kept.of(slots.scores, 2, 9) is None
+    compare(slots, f"neural_{metric}iterations=2)")

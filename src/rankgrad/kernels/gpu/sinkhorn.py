@@ -13,21 +13,29 @@ come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i
 
 The rows of a list are shared out over several programs, all of which run at once. Each adds up its
 rows' part of the column sums; a barrier; and each reads the columns it needs from all. Sums are in
-a fixed order, so the same input gives the same bytes. K is computed anew in every sweep: kept in
-registers, it took twice as long for want of them.
+a fixed order, so the same input gives the same bytes. K is computed anew in every sweep, unless
+all of it fits in registers: such lists are in :mod:`rankgrad.kernels.gpu.kept`.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.kept import (
+    Kept,
+    at_once,
+    entries_of,
+    lean,
+    load_places,
+    rank_weights,
+    scale_kept,
+    wait,
+)
 from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
@@ -58,39 +66,67 @@ def through_sinkhorn(
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
-    lists, slots, device = offsets.shape[0] - 1, scores.shape[0], scores.device
-    values, slopes = scores.new_zeros(lists), torch.zeros_like(scores)
+    lists, slots = offsets.shape[0] - 1, scores.shape[0]
+    values, slopes = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or slots == 0:
-        return values, slopes, defined
-    tiles = triton.cdiv(longest, _ROWS)
-    shared = _programs(scores, lists, slots, tiles)
-    order, above, below = torch.empty(3, slots, dtype=torch.int32, device=device)
-    ranked, high, low, worth = scores.new_empty(4, slots)
+        return values.zero_(), slopes, defined
+    kept = Kept.of(scores, lists, longest)
+    counters = 1 if kept else 2 + iterations  # of a list
+    numbers = torch.empty(3 * slots + lists * counters, dtype=torch.int32, device=scores.device)
+    floats = scores.new_empty(4 * slots + (kept.floats(lists, slots, iterations) if kept else 0))
     _rank[(lists, triton.cdiv(longest, 64))](
-        scores, presence(mask, scores), gains, offsets, lengths, order, above, below, ranked, high,
-        low, worth, mask is not None, 64, 64, num_warps=4,
+        scores, presence(mask, scores), gains, offsets, lengths, numbers, floats, values, slopes,
+        slots, counters, mask is not None, 64, 64, num_warps=4,
     )  # fmt: skip
-    rows, columns = scores.new_empty(2, iterations + 1, slots)
-    parts = scores.new_empty(2, 3, shared, slots)
-    turns, pull, sums, tilted = scores.new_empty(5, slots).split([2, 1, 1, 1])
-    limits = torch.empty(lists, tiles, 2, dtype=torch.int32, device=device)
-    spans = torch.empty(lists, triton.cdiv(longest, _COLUMNS), 2, dtype=torch.int32, device=device)
-    barriers = torch.zeros(lists, 2 + iterations, dtype=torch.int32, device=device)
-    shares = scores.new_empty(lists, shared)
-    _scale[(lists * shared,)](
-        ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, turns, parts,
-        limits, spans, pull, sums, tilted, shares, barriers, slots, tiles,
-        triton.cdiv(longest, _COLUMNS), iterations, tolerance, 1 / temperature, k, persistence,
-        _discount(metric), transposed, shared, triton.next_power_of_2(shared),
-        _ROWS, _COLUMNS, min(_TOGETHER, triton.next_power_of_2(shared)), num_warps=_WARPS,
-        maxnreg=_REGISTERS,
-    )  # fmt: skip
+    of_scaling = (iterations, tolerance, 1 / temperature, k, persistence, _discount(metric),
+                  transposed)  # fmt: skip
+    if kept:
+        scale_kept(kept, numbers, floats, offsets, lengths, scale, defined, slots, *of_scaling)
+        shared, rows, parts, skip = kept.shared, kept.rows, kept.shared, 4
+    else:
+        floats, shared = _scale_banded(
+            numbers, floats, offsets, longest, lengths, scale, defined, slots, *of_scaling
+        )
+        rows, parts, skip = _ROWS, 1, 3
     _finish[(lists,)](
-        order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,
-        values, slopes, pull, 1 / temperature, k, shared, metric == "arp", _ROWS, 1024,
-        num_warps=4,
+        numbers, gains, floats, offsets, lengths, scale, defined, values, slopes, slots,
+        1 / temperature, k, shared, metric == "arp", rows, parts, skip,
+        max(32, min(1024, triton.next_power_of_2(longest))), num_warps=4,
     )  # fmt: skip
     return values, slopes, defined
+
+
+def _scale_banded(
+    numbers: Tensor,
+    floats: Tensor,
+    offsets: Tensor,
+    longest: int,
+    lengths: Tensor,
+    scale: Tensor,
+    defined: Tensor,
+    slots: int,
+    iterations: int,
+    *of_scaling: float,
+) -> tuple[Tensor, int]:
+    """Scale lists of any length; three vectors of scratch, the sums, and shares of the values."""
+    lists = offsets.shape[0] - 1
+    tiles, width = triton.cdiv(longest, _ROWS), triton.cdiv(longest, _COLUMNS)
+    shared = _programs(floats, lists, slots, tiles)
+    ranked, high, low, worth = floats.view(4, slots)
+    rows, columns = floats.new_empty(2, iterations + 1, slots)
+    parts = floats.new_empty(2, 3, shared, slots)
+    work = floats.new_empty(5 * slots + lists * shared)
+    pull, sums, tilted, shares = (work[at * slots :] for at in (2, 3, 4, 5))
+    limits = numbers.new_empty(lists, tiles, 2)
+    spans = numbers.new_empty(lists, width, 2)
+    _scale[(lists * shared,)](
+        ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, work, parts,
+        limits, spans, pull, sums, tilted, shares, numbers[3 * slots :], slots, tiles, width,
+        iterations, *of_scaling, shared, triton.next_power_of_2(shared), _ROWS, _COLUMNS,
+        min(_TOGETHER, triton.next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
+        launch_cooperative_grid=shared > 1,
+    )  # fmt: skip
+    return work, shared
 
 
 def _discount(metric: str) -> int:
@@ -99,34 +135,35 @@ def _discount(metric: str) -> int:
 
 def _programs(scores: Tensor, lists: int, slots: int, tiles: int) -> int:
     """How many programs share a list: all must run at once, since they wait for each other."""
-    if not scores.is_cuda:
-        return 1  # interpreted, one after another
-    at_once = _RESIDENT * _processors(scores.device.index)
-    return max(1, min(at_once // lists, tiles, _SCRATCH // slots))
-
-
-@functools.cache
-def _processors(device: int) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return max(1, min(_RESIDENT * at_once(scores) // lists, tiles, _SCRATCH // slots))
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["total", "counters"])
 def _rank(
-    scores, mask, gains, offsets, lengths, order, above, below, ranked, high, low, worth,
+    scores, mask, gains, offsets, lengths, order, ranked, values, slopes, total, counters,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Bring a block of items to their places in descending order, padding left out.
 
-    Beside each go c, as a pair of floats, and how many items are above and below it.
+    Beside each go c, as a pair of floats, and how many items are above and below it. What others
+    will count in or leave as it is, is made zero.
     """
     at_list = tl.program_id(0)
+    total = total.to(tl.int64)
+    above, below, zero = order + total, order + 2 * total, order + 3 * total
+    high, low, worth = ranked + total, ranked + 2 * total, ranked + 3 * total
+    if tl.program_id(1) == 0:
+        tl.store(values + at_list, 0.0)
+        for at in range(at_list * counters, at_list * counters + counters):
+            tl.store(zero + at, 0)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
     if first < slots:
         row = first + tl.arange(0, ROWS)
         real = load_real(mask, start + row, row < slots, MASKED)
+        tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=row < slots)
         score = tl.load(scores + start + row, mask=real, other=0.0)
         ahead = tl.zeros([ROWS], tl.int32)
         higher = tl.zeros([ROWS], tl.int32)
@@ -156,23 +193,12 @@ def _rank(
 
 
 @triton.jit
-def _load(ranked, high, low, base, at, items):
-    """The scores of some places and their c; past the list's end, what makes K zero."""
-    inside = at < items
-    score = tl.load(ranked + base + at, inside, 0.0)
-    return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
-
-
-@triton.jit
 def _entries(row, score, high, low, score_, high_, low_, sharpness):
-    """A tile of K. Differences of near numbers are exact, and so is the product within the sum."""
-    twice = (-2 * row).to(tl.float32)
-    main = tl.fma(
-        tl.broadcast_to(twice[:, None], (twice.shape[0], score_.shape[0])),
-        score_[None, :] - score[:, None],
-        high[:, None] - high_[None, :],
-    )
-    return tl.exp2((main + (low[:, None] - low_[None, :])) * (sharpness * 1.4426950408889634))
+    """A tile of K from what its rows and columns are."""
+    return entries_of(
+        row[:, None], score[:, None], high[:, None], low[:, None],
+        score_[None, :], high_[None, :], low_[None, :], sharpness,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -182,23 +208,6 @@ def _logit(ranked, high, low, base, row, column):
     main = tl.load(high + base + column).to(tl.float64) - tl.load(high + base + row)
     rest = tl.load(low + base + column) - tl.load(low + base + row)
     return -(2 * row * gap + main + rest)
-
-
-@triton.jit
-def _lean(row, column):
-    """``2 (j - i)``: by how much the slope of a row is above that of the column's own."""
-    return (2 * (column[None, :] - row[:, None])).to(tl.float32)
-
-
-@triton.jit
-def _wait(barriers, at, count, SHARED: tl.constexpr):
-    """Until all programs of the list are here; what they wrote before can be read after."""
-    tl.debug_barrier()
-    if SHARED > 1:
-        tl.atomic_add(barriers + at, 1, sem="acq_rel")
-        while tl.atomic_add(barriers + at, 0, sem="acq_rel") < count:
-            pass
-        tl.debug_barrier()
 
 
 @triton.jit
@@ -249,7 +258,7 @@ def _scale(
         barriers += at_list * (2 + iterations)
         arrived = sharing
         _find_band(ranked, high, low, base, items, limits, top, end, sharpness, ROWS, COLUMNS)
-        _wait(barriers, 0, arrived, SHARED)
+        wait(barriers, 0, arrived, SHARED)
         reach = tl.load(limits + top * 2, cache_modifier=".cg")
         bound = tl.load(limits + end * 2 - 1, cache_modifier=".cg")
         _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED)
@@ -272,7 +281,7 @@ def _scale(
                           reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 1)  # fmt: skip
             arrived += sharing
-            _wait(barriers, 0, arrived, SHARED)
+            wait(barriers, 0, arrived, SHARED)
             step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
             if running != 0:
                 step += 1
@@ -297,7 +306,7 @@ def _scale(
                 if step >= iterations:
                     if not TRANSPOSED:
                         arrived += sharing
-                        _wait(barriers, 0, arrived, SHARED)
+                        wait(barriers, 0, arrived, SHARED)
                         step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
                     running = 0
 
@@ -307,7 +316,7 @@ def _scale(
         share = 0.0
         for tile in range(top, end):
             row = tile * ROWS + tl.arange(0, ROWS)
-            weight = _weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
+            weight = rank_weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
             by_row = weight * _row_sums(
                 ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
                 sharpness, True, ROWS, COLUMNS,
@@ -324,7 +333,7 @@ def _scale(
                       reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
                       COLUMNS, 2)  # fmt: skip
         arrived += sharing
-        _wait(barriers, 0, arrived, SHARED)
+        wait(barriers, 0, arrived, SHARED)
         for left in range(reach, bound):
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             inside, own = column < items, (column >= first) & (column < last)
@@ -354,7 +363,7 @@ def _scale(
                               reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
                               COLUMNS, 3)  # fmt: skip
             arrived += sharing
-            _wait(barriers, 0, arrived, SHARED)
+            wait(barriers, 0, arrived, SHARED)
             for left in range(reach, bound):
                 column = left * COLUMNS + tl.arange(0, COLUMNS)
                 inside, own = column < items, (column >= first) & (column < last)
@@ -394,7 +403,7 @@ def _scale(
                       reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
                       COLUMNS, 3)  # fmt: skip
         arrived += sharing
-        _wait(barriers, 0, arrived, SHARED)
+        wait(barriers, 0, arrived, SHARED)
         for left in range(reach, bound):
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             own = (column >= first) & (column < last)
@@ -468,11 +477,11 @@ def _row_sums(
 ):  # fmt: skip
     """``K f`` for a tile of rows, or ``K (f g)``."""
     row = tile * ROWS + tl.arange(0, ROWS)
-    score, main, rest = _load(ranked, high, low, base, tl.minimum(row, items - 1), items)
+    score, main, rest = load_places(ranked, high, low, base, tl.minimum(row, items - 1), items)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
-        score_, main_, rest_ = _load(ranked, high, low, base, column, items)
+        score_, main_, rest_ = load_places(ranked, high, low, base, column, items)
         factor = tl.load(factors + base + column, column < items, 0.0)
         if GAINS:
             factor *= tl.load(gains + base + column, column < items, 0.0)
@@ -495,7 +504,7 @@ def _column_parts(
     place = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base
     for left in range(reach, bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
-        score_, main_, rest_ = _load(ranked, high, low, base, column, items)
+        score_, main_, rest_ = load_places(ranked, high, low, base, column, items)
         plain = tl.zeros([ROWS, COLUMNS], tl.float32)
         leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
         earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -504,14 +513,14 @@ def _column_parts(
             if (low_ <= left) & (left < high_):
                 row = tile * ROWS + tl.arange(0, ROWS)
                 factor, before = _factors(rows, pull, base, items, row, step, slots, WHICH)
-                score, main, rest = _load(
+                score, main, rest = load_places(
                     ranked, high, low, base, tl.minimum(row, items - 1), items
                 )
                 entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
                 if WHICH != 4:
                     plain += entries * factor[:, None]
                 if WHICH != 1:
-                    tilt = entries * _lean(row, column)
+                    tilt = entries * lean(row[:, None], column[None, :])
                     if WHICH != 4:
                         leaning += tilt * factor[:, None]
                     if WHICH != 2:
@@ -535,24 +544,6 @@ def _factors(rows, pull, base, items, row, step, slots, WHICH: tl.constexpr):
         there = inside & (row + step > row)  # none at the first step
         before = tl.load(rows + (step - 1) * slots + base + row, there, 0.0)
     return factor, before
-
-
-@triton.jit
-def _weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
-    """What the rank of a row is worth, as it counts in the sum over rows."""
-    rank = (row + 1).to(tl.float32)
-    inside = (k == 0) | (row < k)
-    if DISCOUNT == 0:
-        worth = 1 / tl.log2(rank + 1)
-    elif DISCOUNT == 1:
-        worth = tl.full(rank.shape, 1.0, tl.float32)
-    elif DISCOUNT == 2:
-        worth = (1 - persistence) * tl.exp2(tl.log2(persistence) * (rank - 1))
-    else:
-        # Ranks past the cutoff count k + 1 each: here, less what all of them count anyway.
-        beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
-        worth = rank - beyond
-    return tl.where(inside & (row < items), worth, 0.0)
 
 
 @triton.jit
@@ -582,12 +573,22 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
     return step, running
 
 
+@triton.jit
+def _of_all(sums, slots, base, at, items, sharing, PARTS: tl.constexpr):
+    """What the programs of a list have each added up."""
+    found = tl.load(sums + base + at, at < items, 0.0)
+    if PARTS > 1:
+        for program in range(1, sharing):
+            found += tl.load(sums + program * slots + base + at, at < items, 0.0)
+    return found
+
+
 @quick
-@triton.jit(do_not_specialize=["k"])
+@triton.jit(do_not_specialize=["slots", "k"])
 def _finish(
-    order, above, below, gains, sums, tilted, shares, offsets, lengths, scale, defined,
-    values, slopes, prefix, sharpness, k, SHARED: tl.constexpr, ARP: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    order, gains, work, offsets, lengths, scale, defined, values, slopes, slots, sharpness, k,
+    SHARED: tl.constexpr, ARP: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    SKIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The loss of a list, and from the column sums of its gradient the slopes of its items.
 
@@ -596,6 +597,10 @@ def _finish(
     at_list = tl.program_id(0)
     items = tl.load(lengths + at_list)
     base = tl.load(offsets + at_list)
+    slots = slots.to(tl.int64)
+    above, below = order + slots, order + 2 * slots
+    prefix, sums = work + 2 * slots, work + SKIP * slots
+    tilted, shares = sums + PARTS * slots, sums + 2 * PARTS * slots
     if tl.load(defined + at_list) != 0:
         each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
         sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
@@ -604,10 +609,10 @@ def _finish(
             value += tl.load(shares + at_list * SHARED + program)
         if ARP:
             total = 0.0
-            slots = tl.load(offsets + at_list + 1) - base
-            for left in range(0, slots, BLOCK):
+            end = tl.load(offsets + at_list + 1) - base
+            for left in range(0, end, BLOCK):
                 at = left + tl.arange(0, BLOCK)
-                total += tl.sum(tl.load(gains + base + at, at < slots, 0.0), 0)
+                total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
             beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
             tl.store(values + at_list, value + beyond * total * tl.load(scale + at_list))
         else:
@@ -615,7 +620,7 @@ def _finish(
         before = tl.zeros([1], tl.float64)
         for left in range(0, items, BLOCK):
             at = left + tl.arange(0, BLOCK)
-            found = tl.load(sums + base + at, at < items, 0.0).to(tl.float64)
+            found = _of_all(sums, slots, base, at, items, sharing, PARTS).to(tl.float64)
             tl.store(prefix + base + at, (tl.cumsum(found, 0) + before).to(tl.float32), at < items)
             before += tl.sum(found, 0)
         tl.debug_barrier()
@@ -627,8 +632,8 @@ def _finish(
             under = tl.load(below + base + at, inside, 0)
             higher = tl.load(prefix + base + over - 1, inside & (over > 0), 0.0)
             through = tl.load(prefix + base + items - under - 1, inside, 0.0)
-            straight = tl.load(sums + base + at, inside, 0.0)
-            slope = tl.load(tilted + base + at, inside, 0.0)
+            straight = _of_all(sums, slots, base, at, items, sharing, PARTS)
+            slope = _of_all(tilted, slots, base, at, items, sharing, PARTS)
             # Of tied items, the mean slope counts.
             slope += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
             slope += higher - (total - through)

@@ -1,0 +1,377 @@
+"""Sinkhorn scaling of lists whose whole K is kept in registers, there and back.
+
+What K is and what is computed, :mod:`rankgrad.kernels.gpu.sinkhorn` says. A list has one program,
+or a few that share its rows and add up their parts of the column sums at a barrier. Each program
+goes from list to list, with scratch of its own.
+
+Of the gradient by log K, ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``, the factors are written down
+on the way back. M is added up from them at the end, where K is no more needed in registers, and K
+is computed once more for the leaning sums. The plain sums are simple: over two steps in turn the
+factors' sums are equal and opposite, ``r (Kᵀ l)`` being what the next column step undoes, so that
+only those of the first step, ``u_0 = 1 / (K 1)``, are left.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.launch import quick
+
+#: By the columns: how many programs share the rows, the warps of each, the registers of a thread.
+KEPT: dict[int, tuple[int, int, int]] = {
+    32: (1, 4, 128),
+    64: (1, 4, 128),
+    128: (1, 8, 128),
+    256: (2, 16, 128),
+}
+#: The same, tried first: for lists so few that more programs run at once.
+FEW: dict[int, tuple[int, int, int]] = {}
+WARPS = 32  # that a processor should have to do, in programs that wait for no other
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How lists are laid out over programs.
+
+    Args:
+        columns: of a tile, no fewer than the items of the longest list.
+        shared: the programs of a list, each with ``columns / shared`` rows.
+        warps: of a program.
+        registers: that a thread may have.
+        groups: of programs; each group goes from list to list.
+    """
+
+    columns: int
+    shared: int
+    warps: int
+    registers: int
+    groups: int
+
+    @classmethod
+    def of(cls, scores: Tensor, lists: int, longest: int) -> Kept | None:
+        """The layout, or None where K does not fit or programs would wait for ones not running."""
+        running = at_once(scores)
+        for columns, usual in sorted(KEPT.items()):
+            if longest <= columns:
+                shared, warps, registers = FEW.get(columns, usual)
+                if lists * shared > running:
+                    shared, warps, registers = usual
+                if shared == 1:
+                    running *= max(1, WARPS // warps)
+                groups = min(lists, running // shared)
+                return cls(columns, shared, warps, registers, groups) if groups else None
+        return None
+
+    @property
+    def rows(self) -> int:
+        """Of a tile."""
+        return self.columns // self.shared
+
+    def floats(self, lists: int, slots: int, iterations: int) -> int:
+        """What the kernel writes: sums over columns, shares of values, scratch of programs."""
+        steps = (iterations + 1) * 2 * (self.rows + self.columns) + self.rows
+        scratch = steps + 2 * (self.columns + 1)
+        return 2 * self.shared * slots + lists * self.shared + self.groups * self.shared * scratch
+
+
+def at_once(scores: Tensor) -> int:
+    """How many programs of any size run at the same time."""
+    return _processors(scores.device.index) if scores.is_cuda else 1
+
+
+@functools.cache
+def _processors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def scale_kept(
+    kept: Kept,
+    numbers: Tensor,
+    floats: Tensor,
+    offsets: Tensor,
+    lengths: Tensor,
+    scale: Tensor,
+    defined: Tensor,
+    slots: int,
+    *of_scaling: float,
+) -> None:
+    """Scale all lists.
+
+    After the three whole numbers of each slot there is a zero for each list; after its four floats,
+    the sorted score, c as a pair, and the gain, there is room for what :meth:`Kept.floats` says.
+    """
+    _keep[(kept.groups * kept.shared,)](
+        numbers, floats, offsets, lengths, scale, defined, slots, offsets.shape[0] - 1,
+        *of_scaling, kept.shared, kept.rows, kept.columns, kept.warps, num_warps=kept.warps,
+        maxnreg=kept.registers, launch_cooperative_grid=kept.shared > 1,
+    )  # fmt: skip
+
+
+@triton.jit
+def load_places(ranked, high, low, base, at, items):
+    """The scores of some places and their c; past the list's end, what makes K zero."""
+    inside = at < items
+    score = tl.load(ranked + base + at, inside, 0.0)
+    return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
+
+
+@triton.jit
+def entries_of(row, score, high, low, score_, high_, low_, sharpness):
+    """A tile of K. Differences of near numbers are exact, and so is the product within the sum."""
+    gap = score_ - score
+    main = tl.fma(tl.broadcast_to((-2 * row).to(tl.float32), gap.shape), gap, high - high_)
+    return tl.exp2((main + (low - low_)) * (sharpness * 1.4426950408889634))
+
+
+@triton.jit
+def lean(row, column):
+    """``2 (j - i)``: by how much the slope of a row is above that of the column's own."""
+    return (2 * (column - row)).to(tl.float32)
+
+
+@triton.jit
+def rank_weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
+    """What the rank of a row is worth, as it counts in the sum over rows."""
+    rank = (row + 1).to(tl.float32)
+    inside = (k == 0) | (row < k)
+    if DISCOUNT == 0:
+        worth = 1 / tl.log2(rank + 1)
+    elif DISCOUNT == 1:
+        worth = tl.full(rank.shape, 1.0, tl.float32)
+    elif DISCOUNT == 2:
+        worth = (1 - persistence) * tl.exp2(tl.log2(persistence) * (rank - 1))
+    else:
+        # Ranks past the cutoff count k + 1 each: here, less what all of them count anyway.
+        beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
+        worth = rank - beyond
+    return tl.where(inside & (row < items), worth, 0.0)
+
+
+@triton.jit
+def wait(barriers, at, count, SHARED: tl.constexpr):
+    """Until all programs of the list are here; what they wrote before can be read after."""
+    tl.debug_barrier()
+    if SHARED > 1:
+        here = tl.atomic_add(barriers + at, 1, sem="acq_rel") + 1
+        while here < count:
+            here = tl.atomic_add(barriers + at, 0, sem="acq_rel")
+        tl.debug_barrier()
+
+
+@triton.jit
+def _by_row(factor):
+    """A number for each row, as it goes with K."""
+    return factor[None, :, :, None]
+
+
+@triton.jit
+def _by_column(factor):
+    """A number for each column, as it goes with K."""
+    return factor[:, None, None, :]
+
+
+@triton.jit
+def _row_sums(entries):
+    return tl.sum(tl.sum(entries, 0), 2)
+
+
+@triton.jit
+def _column_sums(entries):
+    return tl.sum(tl.sum(entries, 1), 1)
+
+
+@triton.jit
+def _tile(floats, slots, base, row, column, items, sharpness):
+    """The program's rows of K, those past the list's end zero."""
+    high, low = floats + slots, floats + 2 * slots
+    score, main, rest = load_places(floats, high, low, base, tl.minimum(row, items - 1), items)
+    score_, main_, rest_ = load_places(floats, high, low, base, column, items)
+    entries = entries_of(
+        _by_row(row), _by_row(score), _by_row(main), _by_row(rest),
+        _by_column(score_), _by_column(main_), _by_column(rest_), sharpness,
+    )  # fmt: skip
+    return tl.where(_by_row(row < items), entries, 0.0)
+
+
+@triton.jit
+def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.constexpr,
+            COLUMNS: tl.constexpr):  # fmt: skip
+    """Column sums from the programs' parts, in a fixed order; and the largest of their errors."""
+    if SHARED > 1:
+        place = parts + (arrived // SHARED % 2) * SHARED * (COLUMNS + 1)
+        tl.store(place + mine * COLUMNS + column, part)
+        tl.store(place + SHARED * COLUMNS + mine, worst)
+        arrived += SHARED
+        wait(barrier, 0, arrived, SHARED)
+        if SHARED == 2:  # the other's joins what is in registers, in either order the same
+            part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
+        else:
+            program = tl.arange(0, SHARED)
+            at = program[:, None, None] * COLUMNS + column[None, :, :]
+            part = tl.sum(tl.load(place + at, cache_modifier=".cg"), 0)
+        errors = place + SHARED * COLUMNS + tl.arange(0, SHARED)
+        worst = tl.max(tl.load(errors, cache_modifier=".cg"), 0)
+    return part, worst, arrived
+
+
+@triton.jit
+def _inverse(sums, inside):
+    """One over the sums, and zero where there is nothing."""
+    return tl.where(inside, 1 / tl.where(inside, sums, 1.0), 0.0)
+
+
+@triton.jit
+def _there(
+    entries, real, there, up, column, us, vs, parts, barrier, arrived, mine, iterations, tolerance,
+    TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The steps of the scaling; how many they were, and the last row and column factors."""
+    u = _inverse(_row_sums(entries), real)
+    v = tl.where(there, 1.0, 0.0)
+    tl.store(us + ROWS + up, u)
+    tl.store(vs + column, v)
+    step = 0
+    worst = 0.0
+    running = 1
+    while running != 0:
+        part = _column_sums(entries * _by_row(u))
+        found, error, arrived = _add_up(
+            part, worst, parts, barrier, column, arrived, mine, SHARED, COLUMNS
+        )
+        if not TRANSPOSED:
+            error = tl.max(tl.where(there, tl.abs(found * v - 1), 0.0))
+        if (step > 0) & (error < tolerance):
+            running = 0
+        else:
+            step += 1
+            v = _inverse(found, there)
+            tl.store(vs + step * COLUMNS + column, v)
+            of_rows = _row_sums(entries * _by_column(v))
+            if TRANSPOSED:
+                worst = tl.max(tl.where(real, tl.abs(of_rows * u - 1), 0.0))
+            u = _inverse(of_rows, real)
+            tl.store(us + (step + 1) * ROWS + up, u)
+            if step >= iterations:
+                running = 0
+    tl.debug_barrier()
+    if TRANSPOSED:  # the last row step is left out
+        u = tl.load(us + step * ROWS + up)
+    return u, v, step, arrived
+
+
+@triton.jit
+def _back(
+    entries, part, pull, step, up, column, us, vs, ls, rs, parts, barrier, arrived, mine,
+    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The steps in reverse: from ``part``, the program's part of what pulls at the last columns,
+    and ``pull`` at the rows before them, to the column sums by the first row step.
+    """
+    back = step
+    while back > 0:
+        found, _, arrived = _add_up(
+            part, 0.0, parts, barrier, column, arrived, mine, SHARED, COLUMNS
+        )
+        v = tl.load(vs + back * COLUMNS + column)
+        right = -found * v * v
+        tl.store(rs + back * COLUMNS + column, right)
+        u = tl.load(us + back * ROWS + up)
+        left = -(pull + _row_sums(entries * _by_column(right))) * u * u
+        pull = tl.zeros_like(pull)
+        back -= 1
+        tl.store(ls + back * ROWS + up, left)
+        part = _column_sums(entries * _by_row(left))
+    tl.debug_barrier()
+    return part, arrived
+
+
+@triton.jit
+def _mixed(step, up, column, us, vs, ls, rs, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+           WARPS: tl.constexpr):  # fmt: skip
+    """M, from its factors."""
+    mixed = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
+    at = 0
+    while at <= step:
+        right = tl.load(rs + at * COLUMNS + column)
+        mixed += _by_row(tl.load(us + at * ROWS + up)) * _by_column(right)
+        right = tl.load(vs + at * COLUMNS + column)
+        mixed += _by_row(tl.load(ls + at * ROWS + up)) * _by_column(right)
+        at += 1
+    return mixed
+
+
+@quick
+@triton.jit(do_not_specialize=["slots", "lists", "iterations", "k"])
+def _keep(
+    numbers, floats, offsets, lengths, scale, defined, slots, lists, iterations, tolerance,
+    sharpness, k, persistence, DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr,
+    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """Scale the rows of one program in one list after another."""
+    slots = slots.to(tl.int64)
+    mine = tl.program_id(0) % SHARED
+    group = tl.program_id(0) // SHARED
+    groups = tl.num_programs(0) // SHARED
+    steps = iterations + 1
+    sums = floats + 4 * slots
+    shares = sums + 2 * SHARED * slots
+    parts = shares + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
+    # Factors of M: u with r, and l with v. The output's come first, so u is one place later.
+    vs = shares + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
+    vs += tl.program_id(0).to(tl.int64) * (steps * 2 * (ROWS + COLUMNS) + ROWS)
+    rs = vs + steps * COLUMNS
+    ls = rs + steps * COLUMNS
+    us = ls + steps * ROWS
+    barrier = numbers + 3 * slots + group
+    # By default threads get what is last, then warps: so each has some columns of some rows, and
+    # neither their factors nor their sums fill its registers, as whole rows or columns would.
+    up = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
+    column = tl.arange(0, COLUMNS // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    row = mine * ROWS + up
+    arrived = 0
+    at_list = group
+    while at_list < lists:
+        if tl.load(defined + at_list) != 0:
+            items = tl.load(lengths + at_list)
+            base = tl.load(offsets + at_list)
+            real, there = row < items, column < items
+            entries = _tile(floats, slots, base, row, column, items, sharpness)
+            tl.debug_barrier()  # the factors of the list before have been read
+            u, v, step, arrived = _there(
+                entries, real, there, up, column, us, vs, parts, barrier, arrived, mine,
+                iterations, tolerance, TRANSPOSED, SHARED, ROWS, COLUMNS,
+            )  # fmt: skip
+
+            # The value, and what it says back.
+            weight = rank_weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
+            gain = tl.load(floats + 3 * slots + base + column, there, 0.0)
+            pull = weight * _row_sums(entries * _by_column(gain * v))
+            tl.store(shares + at_list * SHARED + mine, tl.sum(pull * u))
+            tl.store(us + up, weight * u)
+            tl.store(rs + column, gain * v)
+            part = gain * _column_sums(entries * _by_row(weight * u))
+            left = tl.zeros_like(pull)
+            if not TRANSPOSED:  # where the output's rows are those of the step before
+                left = -pull * u * u
+                part += _column_sums(entries * _by_row(left))
+                pull = tl.zeros_like(pull)
+            tl.store(ls + step * ROWS + up, left)
+            part, arrived = _back(
+                entries, part, pull, step, up, column, us, vs, ls, rs, parts, barrier, arrived,
+                mine, SHARED, ROWS, COLUMNS,
+            )  # fmt: skip
+            tl.store(sums + mine * slots + base + column, part, there)
+
+            mixed = _mixed(step, up, column, us, vs, ls, rs, ROWS, COLUMNS, WARPS)
+            mixed *= _tile(floats, slots, base, row, column, items, sharpness)
+            part = _column_sums(mixed * lean(_by_row(row), _by_column(column)))
+            tl.store(sums + (SHARED + mine) * slots + base + column, part, there)
+        at_list += groups
