@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -70,6 +70,7 @@ class Lists:
     flat: bool = False
     finite: bool = False
     large: bool = False
+    _looking: _Look | None = field(default=None, repr=False, compare=False)
     # functools.cached_property takes a lock, which torch.compile cannot follow.
     _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -88,6 +89,25 @@ class Lists:
 
         Values are not looked at with ``check=False``, in compiled code and where a CUDA graph is
         captured: there is nobody there to tell.
+        """
+        return cls.begun(
+            scores, labels, mask, offsets=offsets, weights=weights, check=check
+        ).settled()
+
+    @classmethod
+    def begun(
+        cls,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+        check: bool = True,
+    ) -> Lists:
+        """:meth:`of`, of which a GPU may still look at the values until they are :meth:`settled`.
+
+        Meanwhile there is time to prepare what is to be done with them.
         """
         scores, labels = as_scores(scores), as_tensor("labels", labels)
         if labels.shape != scores.shape:
@@ -108,15 +128,27 @@ class Lists:
             shape = tuple(scores.shape[:-1]) or (1,)
             slots = _padded_slots(scores, labels, mask, item_weights)
         per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
-        finite = large = False
-        if check and not unseen(scores):
-            finite = _sound(slots, per_list)
-            if not finite:
-                finite = _check_values(scores, labels, mask)
-                _check_weights(item_weights, mask)
-                _check_weights(list_weights, None)
-                large = _any_large(labels, mask)
-        return cls(slots, per_list, shape, offsets is not None, finite, large)
+        flat = offsets is not None
+        if not check or unseen(scores):
+            return cls(slots, per_list, shape, flat)
+        looked = _Look(scores, labels, mask, item_weights, list_weights)
+        if ready("look", slots.scores):
+            looked.verdict = ops.look(
+                slots.scores, slots.labels, slots.mask, slots.weights, per_list
+            )
+            return cls(slots, per_list, shape, flat, finite=True, _looking=looked)
+        return cls(slots, per_list, shape, flat, *looked.closely())
+
+    def settled(self) -> Lists:
+        """The lists once their values have been looked at; an error that says what is wrong."""
+        looked = self._looking
+        if looked is None:
+            return self
+        object.__setattr__(self, "_looking", None)
+        if looked.verdict():
+            return self
+        finite, large = looked.closely()
+        return replace(self, finite=finite, large=large)
 
     @classmethod
     def padded(
@@ -494,12 +526,31 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
     return bool(inside.max() > ops.LARGEST_LABEL)
 
 
-def _sound(slots: Slots, list_weights: Tensor | None) -> bool:
-    """Whether a twin looked at all values and found nothing wrong."""
-    if not ready("sound", slots.scores):
-        return False
-    values = (slots.scores, slots.labels, slots.mask, slots.weights, list_weights)
-    return ops.sound(*values)
+class _Look:
+    """A look at the values of lists, as the caller gave them.
+
+    ``verdict`` waits for a twin to say whether there is nothing wrong at all.
+    """
+
+    verdict: Callable[[], bool]
+
+    def __init__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        item_weights: Tensor | None,
+        list_weights: Tensor | None,
+    ) -> None:
+        self.scores, self.labels, self.mask = scores, labels, mask
+        self.item_weights, self.list_weights = item_weights, list_weights
+
+    def closely(self) -> tuple[bool, bool]:
+        """Whether scores are finite, and labels large; an error that says where they are wrong."""
+        finite = _check_values(self.scores, self.labels, self.mask)
+        _check_weights(self.item_weights, self.mask)
+        _check_weights(self.list_weights, None)
+        return finite, _any_large(self.labels, self.mask)
 
 
 def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:

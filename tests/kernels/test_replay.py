@@ -109,7 +109,7 @@ def memory(monkeypatch):
             kernel = launch.Quick(Jit(getattr(module, name), memory))
             monkeypatch.setattr(module, name, kernel)
     for name, device in list(ops._twins):
-        if device == "cuda" and name != "sound":
+        if device == "cuda" and name != "look":
             place = importlib.import_module(ops._twins[name, device].place)
             monkeypatch.setitem(
                 ops._twins, (name, "cpu"), SimpleNamespace(found=getattr(place, name))

@@ -88,7 +88,7 @@ METRICS = {"exact_metrics": ("metrics",)}
 LARGEST_LABEL = 100.0
 
 #: Looks at the values of lists, likewise.
-CHECKS = {"sound": ("check",)}
+CHECKS = {"look": ("check",)}
 
 _library = torch.library.Library("rankgrad", "DEF")
 _HERE: AbstractContextManager[Any] = nullcontext()
@@ -129,7 +129,7 @@ def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-_twins: dict[tuple[str, str], _Twin] = {("sound", "cuda"): _Twin("sound", "check", "gpu")}
+_twins: dict[tuple[str, str], _Twin] = {("look", "cuda"): _Twin("look", "check", "gpu")}
 
 
 def _enter(name: str, module: str, schema: str) -> None:
@@ -230,13 +230,15 @@ def _reduced_on_gpu() -> Callable[..., Any]:
     return _replayed(_reduce_lists)
 
 
-def sound(scores: Tensor, *others: Tensor | None) -> bool:
-    """Whether scores are finite, weights finite and not negative, and labels not large either.
+def look(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
+    """Begin to look at values, and give what waits for the verdict, to be called once.
 
+    That is whether scores are finite, weights finite and not negative, and labels not large either.
     After the scores: labels, mask, weights and list weights, all flat.
     """
     with _on(scores):
-        return bool(_twin("sound", scores)(scores, *others))
+        verdict: Callable[[], bool] = _twin("look", scores)(scores, *others)
+    return verdict
 
 
 def _twin(name: str, tensor: Tensor) -> Any:
