@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,12 +31,12 @@ _TILE = 1 << 18  # numbers held at a time: what a processor cache takes
 _MOST_KEPT, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of how many lists
 
 
-@dataclass(frozen=True)
-class Slots:
+class Slots(NamedTuple):
     """Lists as flat memory, as fused operations take them: list b is ``offsets[b]:offsets[b + 1]``.
 
     Padded tensors are slots as they lie, with a mask. What padding holds is not to be looked at.
-    ``longest`` is the number of slots of the longest list.
+    ``longest`` is the number of slots of the longest list. As a tuple, they are the arguments that
+    every fused operation begins with.
     """
 
     scores: Float[Tensor, " s"]
@@ -45,10 +45,6 @@ class Slots:
     weights: Float[Tensor, " s"] | None
     offsets: Int[Tensor, " c"]
     longest: int
-
-    def __iter__(self) -> Iterator[Any]:
-        """The arguments that every fused operation begins with."""
-        return iter((self.scores, self.labels, self.mask, self.weights, self.offsets, self.longest))
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,8 @@ class Lists:
             offsets, longest = _check_offsets(offsets, scores, mask)
         elif mask is not None:
             mask = check_mask(mask, scores)
-        labels = labels.to(scores)
+        if labels.dtype != scores.dtype or labels.device != scores.device:
+            labels = labels.to(scores)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
         if offsets is not None:
             slots = _slots(scores, labels, None, item_weights, offsets, longest)
@@ -255,7 +252,7 @@ class Lists:
 def as_tensor(argument: str, value: Any) -> Tensor:
     """A dense tensor of real numbers from a tensor, an array or nested lists."""
     try:
-        tensor: Tensor = torch.as_tensor(value)
+        tensor: Tensor = value if type(value) is Tensor else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
         raise ValueError(

@@ -134,8 +134,8 @@ losses.accepts = Loss
 
 def _learned(lists: Lists) -> bool:
     """Whether a gradient by labels or items' weights is wanted, which fused operations lack."""
-    given = (lists.slots.labels, lists.slots.weights)
-    wanted = any(tensor is not None and tensor.requires_grad for tensor in given)
+    labels, weights = lists.slots.labels, lists.slots.weights
+    wanted = labels.requires_grad or (weights is not None and weights.requires_grad)
     return wanted and torch.is_grad_enabled()
 
 
