@@ -124,3 +124,27 @@ def test_trusted_lists_are_the_checked_ones(sizes, seed, weighted):
         for found, wanted in zip(trusted.slots, checked.slots, strict=True):
             same = torch.equal(found, wanted) if torch.is_tensor(wanted) else found == wanted
             assert same
+
+
+def looked_at(monkeypatch, verdict):
+    """Lists of three scores, at which a twin is looking that will say this."""
+    monkeypatch.setattr("rankgrad.lists.ready", lambda *_: True)
+    monkeypatch.setattr("rankgrad.lists.ops.look", lambda *_: lambda: verdict)
+    return lambda scores, labels: Lists.begun(torch.tensor(scores), torch.tensor(labels))
+
+
+def test_sound_lists_are_not_looked_at_again(monkeypatch):
+    begun = looked_at(monkeypatch, True)([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
+    monkeypatch.setattr("rankgrad.lists._check_values", None)
+    assert begun.settled() is begun and begun.finite
+    assert begun.settled() is begun
+
+
+def test_lists_that_are_not_sound_are_looked_at_closely(monkeypatch):
+    begin = looked_at(monkeypatch, False)
+    with pytest.raises(ValueError, match=r"labels\[1\] = -1"):
+        begin([0.0, 1.0, 2.0], [1.0, -1.0, 2.0]).settled()
+    infinite = begin([0.0, float("inf"), 2.0], [1.0, 0.0, 2.0]).settled()
+    assert not infinite.finite and not infinite.large
+    large = begin([0.0, 1.0, 2.0], [1.0, 0.0, 200.0]).settled()
+    assert large.finite and large.large

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,12 +31,12 @@ _TILE = 1 << 18  # numbers held at a time: what a processor cache takes
 _MOST_KEPT, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of how many lists
 
 
-@dataclass(frozen=True)
-class Slots:
+class Slots(NamedTuple):
     """Lists as flat memory, as fused operations take them: list b is ``offsets[b]:offsets[b + 1]``.
 
     Padded tensors are slots as they lie, with a mask. What padding holds is not to be looked at.
-    ``longest`` is the number of slots of the longest list.
+    ``longest`` is the number of slots of the longest list. As a tuple, they are the arguments that
+    every fused operation begins with.
     """
 
     scores: Float[Tensor, " s"]
@@ -45,10 +45,6 @@ class Slots:
     weights: Float[Tensor, " s"] | None
     offsets: Int[Tensor, " c"]
     longest: int
-
-    def __iter__(self) -> Iterator[Any]:
-        """The arguments that every fused operation begins with."""
-        return iter((self.scores, self.labels, self.mask, self.weights, self.offsets, self.longest))
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,7 @@ class Lists:
     flat: bool = False
     finite: bool = False
     large: bool = False
+    _looking: _Look | None = field(default=None, repr=False, compare=False)
     # functools.cached_property takes a lock, which torch.compile cannot follow.
     _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -89,6 +86,25 @@ class Lists:
         Values are not looked at with ``check=False``, in compiled code and where a CUDA graph is
         captured: there is nobody there to tell.
         """
+        return cls.begun(
+            scores, labels, mask, offsets=offsets, weights=weights, check=check
+        ).settled()
+
+    @classmethod
+    def begun(
+        cls,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+        check: bool = True,
+    ) -> Lists:
+        """:meth:`of`, of which a GPU may still look at the values until they are :meth:`settled`.
+
+        Meanwhile there is time to prepare what is to be done with them.
+        """
         scores, labels = as_scores(scores), as_tensor("labels", labels)
         if labels.shape != scores.shape:
             raise ValueError(
@@ -99,7 +115,8 @@ class Lists:
             offsets, longest = _check_offsets(offsets, scores, mask)
         elif mask is not None:
             mask = check_mask(mask, scores)
-        labels = labels.to(scores)
+        if labels.dtype != scores.dtype or labels.device != scores.device:
+            labels = labels.to(scores)
         item_weights, list_weights = _split_weights(weights, scores, offsets)
         if offsets is not None:
             slots = _slots(scores, labels, None, item_weights, offsets, longest)
@@ -108,15 +125,27 @@ class Lists:
             shape = tuple(scores.shape[:-1]) or (1,)
             slots = _padded_slots(scores, labels, mask, item_weights)
         per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
-        finite = large = False
-        if check and not unseen(scores):
-            finite = _sound(slots, per_list)
-            if not finite:
-                finite = _check_values(scores, labels, mask)
-                _check_weights(item_weights, mask)
-                _check_weights(list_weights, None)
-                large = _any_large(labels, mask)
-        return cls(slots, per_list, shape, offsets is not None, finite, large)
+        flat = offsets is not None
+        if not check or unseen(scores):
+            return cls(slots, per_list, shape, flat)
+        looked = _Look(scores, labels, mask, item_weights, list_weights)
+        if ready("look", slots.scores):
+            looked.verdict = ops.look(
+                slots.scores, slots.labels, slots.mask, slots.weights, per_list
+            )
+            return cls(slots, per_list, shape, flat, finite=True, _looking=looked)
+        return cls(slots, per_list, shape, flat, *looked.closely())
+
+    def settled(self) -> Lists:
+        """The lists once their values have been looked at; an error that says what is wrong."""
+        looked = self._looking
+        if looked is None:
+            return self
+        object.__setattr__(self, "_looking", None)
+        if looked.verdict():
+            return self
+        finite, large = looked.closely()
+        return replace(self, finite=finite, large=large)
 
     @classmethod
     def padded(
@@ -223,7 +252,7 @@ class Lists:
 def as_tensor(argument: str, value: Any) -> Tensor:
     """A dense tensor of real numbers from a tensor, an array or nested lists."""
     try:
-        tensor: Tensor = torch.as_tensor(value)
+        tensor: Tensor = value if type(value) is Tensor else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
         raise ValueError(
@@ -494,12 +523,31 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
     return bool(inside.max() > ops.LARGEST_LABEL)
 
 
-def _sound(slots: Slots, list_weights: Tensor | None) -> bool:
-    """Whether a twin looked at all values and found nothing wrong."""
-    if not ready("sound", slots.scores):
-        return False
-    values = (slots.scores, slots.labels, slots.mask, slots.weights, list_weights)
-    return ops.sound(*values)
+class _Look:
+    """A look at the values of lists, as the caller gave them.
+
+    ``verdict`` waits for a twin to say whether there is nothing wrong at all.
+    """
+
+    verdict: Callable[[], bool]
+
+    def __init__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        item_weights: Tensor | None,
+        list_weights: Tensor | None,
+    ) -> None:
+        self.scores, self.labels, self.mask = scores, labels, mask
+        self.item_weights, self.list_weights = item_weights, list_weights
+
+    def closely(self) -> tuple[bool, bool]:
+        """Whether scores are finite, and labels large; an error that says where they are wrong."""
+        finite = _check_values(self.scores, self.labels, self.mask)
+        _check_weights(self.item_weights, self.mask)
+        _check_weights(self.list_weights, None)
+        return finite, _any_large(self.labels, self.mask)
 
 
 def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:

@@ -7,7 +7,7 @@ import torch
 from slots import DEVICE
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu.check import sound
+from rankgrad.kernels.gpu.check import look, sound
 
 NAMES = ("scores", "labels", "mask", "weights", "list_weights")
 
@@ -55,3 +55,13 @@ def test_large_labels_are_seen():
     assert not sound(*found.values())
     found["mask"][5] = False
     assert sound(*found.values())
+
+
+def test_a_verdict_is_on_its_own_look_only():
+    flawed, right = lists(), lists()
+    flawed["scores"][0] = float("nan")
+    first, second = look(*flawed.values()), look(*right.values())
+    assert not first() and second()
+    first, second = look(*right.values()), look(*flawed.values())
+    assert not second()
+    assert not first()  # overwritten, and so not known to be sound

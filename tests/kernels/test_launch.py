@@ -168,5 +168,5 @@ def test_triton_launches_as_is_taken_here():
     def kernel(x) -> None: ...
 
     compiled = JITFunction(kernel)
-    assert isinstance(launch.quick(compiled), launch.Quick) == launch._launches_as_known()
+    assert isinstance(launch.quick(compiled), launch.Quick) == launch.launches_as_known()
     assert launch.quick(compiled).arg_names == ["x"]

@@ -64,17 +64,18 @@ def using(mode: Mode) -> Iterator[None]:
 
 def ready(name: str, scores: torch.Tensor) -> bool:
     """Whether an operation of :mod:`rankgrad.kernels.ops` is to be used on such scores."""
-    if _mode == "eager" or scores.device.type not in _DEVICES:
+    device = scores.device.type
+    if _mode == "eager" or device not in _DEVICES:
         return False
-    room, needed = _DEVICES[scores.device.type]
+    room, needed = _DEVICES[device]
     if not _installed(needed):
         if _mode == "fused":
             raise RuntimeError(
-                f'kernels.use("fused") on {scores.device.type} needs {needed}, which is not '
-                'installed; kernels.use("auto") works without'
+                f'kernels.use("fused") on {device} needs {needed}, which is not installed; '
+                'kernels.use("auto") works without'
             )
         return False
-    if scores.device.type == "cuda" and scores.dtype != torch.float32:
+    if device == "cuda" and scores.dtype != torch.float32:
         return False
     return _written(name, room)
 

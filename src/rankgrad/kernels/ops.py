@@ -17,7 +17,9 @@ in :mod:`rankgrad.metrics`, whose eager forms say what is computed here.
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -90,7 +92,7 @@ METRICS = {"exact_metrics": ("metrics",)}
 LARGEST_LABEL = 100.0
 
 #: Looks at the values of lists, likewise.
-CHECKS = {"sound": ("check",)}
+CHECKS = {"look": ("check",)}
 
 _library = torch.library.Library("rankgrad", "DEF")
 _HERE: AbstractContextManager[Any] = nullcontext()
@@ -103,24 +105,42 @@ class _Twin:
         self.name, self.place = name, f"rankgrad.kernels.{room}.{module}"
         self.found: Any = None
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         if self.found is None:
             self.found = getattr(importlib.import_module(self.place), self.name)
-        return self.found(*arguments, **named)
+        return self.found(*arguments)
 
-    def on_device(self, first: Tensor, *arguments: Any, **named: Any) -> Any:
+    def on_device(self, first: Tensor, *arguments: Any) -> Any:
         """The same on the device of the first tensor: PyTorch's registry does not go there."""
         with _on(first):
-            return self(first, *arguments, **named)
+            return self(first, *arguments)
 
 
-_twins: dict[tuple[str, str], _Twin] = {("sound", "cuda"): _Twin("sound", "check", "gpu")}
+class _ReplayedTwin(_Twin):
+    """A twin of which calls that come again are replayed."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.found is None:
+            twin = getattr(importlib.import_module(self.place), self.name)
+            self.found = _replayed(twin)
+        return self.found(*arguments)
+
+
+def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that launches on GPUs, where calls that come again are replayed."""
+    room = importlib.import_module("rankgrad.kernels.gpu.replay")
+    found: Callable[..., Any] = room.replayed(function)
+    return found
+
+
+_twins: dict[tuple[str, str], _Twin] = {("look", "cuda"): _Twin("look", "check", "gpu")}
 
 
 def _enter(name: str, module: str, schema: str) -> None:
     _library.define(name + schema)
     for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
-        twin = _twins[name, device] = _Twin(name, module, room)
+        kind = _ReplayedTwin if room == "gpu" else _Twin
+        twin = _twins[name, device] = kind(name, module, room)
         _library.impl(name, twin.on_device, device.upper())
 
 
@@ -185,8 +205,8 @@ class _Reduced(torch.autograd.Function):
         others: tuple[Any, ...],
     ) -> Tensor:
         with _on(scores):
-            values, slopes, defined = _twin(name, scores)(scores, *others)
-            result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
+            give = _reduced_on_gpu() if scores.is_cuda else _reduce_lists
+            result, slopes, shares = give(scores, name, mean, list_weights, *others)
         ctx.save_for_backward(slopes, others[3], shares)
         ctx.longest = others[4]
         found: Tensor = result
@@ -200,13 +220,29 @@ class _Reduced(torch.autograd.Function):
         return spread, None, None, None, None
 
 
-def sound(scores: Tensor, *others: Tensor | None) -> bool:
-    """Whether scores are finite, weights finite and not negative, and labels not large either.
+def _reduce_lists(
+    scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean or the sum, slopes, and the share of each list."""
+    values, slopes, defined = _twin(name, scores)(scores, *others)
+    result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
+    return result, slopes, shares
 
+
+@functools.cache
+def _reduced_on_gpu() -> Callable[..., Any]:
+    return _replayed(_reduce_lists)
+
+
+def look(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
+    """Begin to look at values, and give what waits for the verdict, to be called once.
+
+    That is whether scores are finite, weights finite and not negative, and labels not large either.
     After the scores: labels, mask, weights and list weights, all flat.
     """
     with _on(scores):
-        return bool(_twin("sound", scores)(scores, *others))
+        verdict: Callable[[], bool] = _twin("look", scores)(scores, *others)
+    return verdict
 
 
 def _twin(name: str, tensor: Tensor) -> Any:
@@ -217,9 +253,14 @@ def _twin(name: str, tensor: Tensor) -> Any:
 
 def _on(tensor: Tensor) -> AbstractContextManager[Any]:
     """The tensor's device as the present one, where kernels are launched."""
-    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
+    if not tensor.is_cuda or _one_device() or tensor.get_device() == torch.cuda.current_device():
         return _HERE
     return torch.cuda.device_of(tensor)
+
+
+@functools.cache
+def _one_device() -> bool:
+    return torch.cuda.device_count() == 1
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

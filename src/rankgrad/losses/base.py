@@ -67,13 +67,19 @@ class Loss(nn.Module):
             offsets: flat lists: ``[B + 1]``, where each begins and ends.
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
         """
-        return self.of(Lists.of(scores, labels, mask, offsets=offsets, weights=weights))
+        begun = Lists.begun(scores, labels, mask, offsets=offsets, weights=weights)
+        found = self._found(begun)  # while a GPU looks at the values
+        lists = begun.settled()
+        return self._of(lists, None if lists.large else found)
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
         """The loss of lists already brought together."""
+        return self._of(lists, self._found(lists))
+
+    def _of(self, lists: Lists, found: Fused | None) -> Float[Tensor, "*out"]:
         if not lists.finite and not torch.compiler.is_compiling():
             _check_finite(lists)
-        found, weights = self._found(lists), lists.list_weights
+        weights = lists.list_weights
         # What an operation gives has no gradient by the weights.
         learned = weights is not None and weights.requires_grad
         if found is not None and self.reduction != "none" and not learned:
@@ -134,8 +140,8 @@ losses.accepts = Loss
 
 def _learned(lists: Lists) -> bool:
     """Whether a gradient by labels or items' weights is wanted, which fused operations lack."""
-    given = (lists.slots.labels, lists.slots.weights)
-    wanted = any(tensor is not None and tensor.requires_grad for tensor in given)
+    labels, weights = lists.slots.labels, lists.slots.weights
+    wanted = labels.requires_grad or (weights is not None and weights.requires_grad)
     return wanted and torch.is_grad_enabled()
 
 

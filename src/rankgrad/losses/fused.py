@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankgrad import kernels
-from rankgrad.lists import Lists
 from rankgrad.losses.base import Fused
 from rankgrad.metrics import Metric
 from rankgrad.metrics.base import Expectation
@@ -25,13 +23,13 @@ LINEAR = ("ndcg", "dcg", "precision", "recall", "rbp", "arp")
 
 
 def through(
-    relaxation: Relaxation, metric: Metric, lists: Lists, beta: float, expect: Expectation
+    relaxation: Relaxation, metric: Metric, beta: float, expect: Expectation
 ) -> Fused | None:
     """The operation that computes the loss of each list, or None where nothing fused does."""
     if metric.name not in LINEAR:
         return None
     found = _operation(relaxation, beta, expect)
-    if found is None or not kernels.ready(found[0], lists.slots.scores):
+    if found is None:
         return None
     name, options = found
     return Fused(name, (*options, *_described(metric)))

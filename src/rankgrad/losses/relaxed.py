@@ -12,9 +12,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad import kernels
 from rankgrad.lists import Lists, Reduction, check_choice
 from rankgrad.losses.base import Fused, Loss, losses
 from rankgrad.losses.fused import through
@@ -67,6 +69,7 @@ class RelaxedMetric(Loss):
         self.expect: Expectation = expect
         check_choice("expect", expect, ("gain", "label"))
         self.metric.check_relaxed(self.relaxation, through)
+        self._looked_up: tuple[tuple[Any, ...], Fused | None] | None = None
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         relaxation = self.relaxation.at(self.progress)
@@ -75,10 +78,25 @@ class RelaxedMetric(Loss):
         return value if self.metric.lower_is_better else 1 - value, defined
 
     def fused(self, lists: Lists) -> Fused | None:
+        if torch.compiler.is_compiling():
+            found = self._operation()
+        else:  # looked up anew only if something has changed
+            given = (
+                self.progress, self.relaxation, self.metric, self.through, self.beta, self.expect
+            )  # fmt: skip
+            if self._looked_up is None or self._looked_up[0] != given:
+                self._looked_up = given, self._operation()
+            found = self._looked_up[1]
+        if found is None or not kernels.ready(found.name, lists.slots.scores):
+            return None
+        return found
+
+    def _operation(self) -> Fused | None:
+        """The operation at the present progress, whether there is a twin of it or not."""
         relaxation = self.relaxation.at(self.progress)
         if self.through not in (None, relaxation.gives[0]):
             return None
-        return through(relaxation, self.metric, lists, self.now(self.beta), self.expect)
+        return through(relaxation, self.metric, self.now(self.beta), self.expect)
 
 
 class GridLoss(RelaxedMetric):

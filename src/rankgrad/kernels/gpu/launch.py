@@ -9,8 +9,9 @@ small kernels here. What a kernel was compiled for hangs on a few facts of them 
 from __future__ import annotations
 
 import inspect
+import threading
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from triton import knobs
@@ -27,6 +28,37 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (int, bool, str, type(None))
 
 
+class Launch(NamedTuple):
+    """A launch that was made.
+
+    Args:
+        kernel: compiled by Triton.
+        grid: how many programs, along three axes.
+        arguments: all of them, tensors as addresses.
+        tensors: where those stand.
+    """
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    arguments: list[Any]
+    tensors: list[int]
+
+
+class Noting(threading.local):
+    """Where this thread's launches are noted, if they are: None for one that Triton made itself."""
+
+    launches: list[Launch | None] | None = None
+
+
+noting = Noting()
+
+
+def watched() -> bool:
+    """Whether somebody wants to see every launch, such as a profiler of Triton's."""
+    runtime = knobs.runtime
+    return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+
+
 def quick(kernel: Any) -> Any:
     """A kernel of ``triton.jit`` with a short way to launches it has made before.
 
@@ -34,7 +66,7 @@ def quick(kernel: Any) -> Any:
     ``kernel[grid](*arguments, num_warps=4)`` with a tuple as the grid. Interpreted kernels stay as
     they are, and so do all under a Triton that launches in another way.
     """
-    return Quick(kernel) if isinstance(kernel, JITFunction) and _launches_as_known() else kernel
+    return Quick(kernel) if isinstance(kernel, JITFunction) and launches_as_known() else kernel
 
 
 class Quick:
@@ -62,23 +94,25 @@ class Quick:
         if types not in self._plans:
             self._plans[types] = Plan.of(self.jit.params, types)
         plan = self._plans[types]
-        runtime = knobs.runtime
-        watched = runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls
-        if plan is None or watched or self.jit.pre_run_hooks:
+        if plan is None or watched() or self.jit.pre_run_hooks:
             self.jit[grid](*arguments, **options)
+            if noting.launches is not None:
+                noting.launches.append(None)
             return
         device = driver.active.get_current_device()
         key, given = plan.look(arguments)
         key += (device, *options.items())
         found = plan.compiled.get(key)
-        if found is None:
-            plan.compiled[key] = self.jit[grid](*arguments, **options)
-            return
-        stream = driver.active.get_current_stream(device)
         x, y, z = (*grid, 1, 1)[:3]
-        found.run(
-            x, y, z, stream, found.function, found.packed_metadata, None, None, None, *given
-        )  # fmt: skip
+        if found is None:
+            found = plan.compiled[key] = self.jit[grid](*arguments, **options)
+        else:
+            stream = driver.active.get_current_stream(device)
+            found.run(
+                x, y, z, stream, found.function, found.packed_metadata, None, None, None, *given
+            )  # fmt: skip
+        if noting.launches is not None:
+            noting.launches.append(Launch(found, (x, y, z), given, plan.tensors))
 
 
 class Plan:
@@ -144,7 +178,7 @@ def _width(number: int) -> int:
 
 
 @cache
-def _launches_as_known() -> bool:
+def launches_as_known() -> bool:
     """Whether Triton launches compiled kernels in the way that is taken here."""
     try:
         source = " ".join(inspect.getsource(JITFunction.run).split())

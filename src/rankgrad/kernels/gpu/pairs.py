@@ -70,8 +70,9 @@ def pairs(
     grid = (lists, blocks)
     code = KINDS[kind]
     cut = _cut(code, k, truncation)
-    # δ by the distance of two ranks, to both sides; the last tile of columns may reach past it.
-    table = scores.new_zeros(2 * blocks * ROWS + columns)
+    # δ by the distance of two ranks, to both sides. The last tile of columns may reach past it:
+    # what it finds there is of no pair.
+    table = scores.new_empty(2 * blocks * ROWS + columns)
     ranked = scores.new_empty(4, slots)  # scores, labels, weights and slopes in the items' order
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
