@@ -631,13 +631,15 @@ def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
     return torch.arange(0, lists * max(1, n) + 1, max(1, n), device=device)
 
 
-#: Offsets of padded rows, which come again at every step. None is ever dropped: a CUDA graph that
-#: reads them may be replayed at any time.
-_kept: dict[tuple[int, int, torch.device], Int[Tensor, " c"]] = {}
+#: Offsets of padded rows, which come again at every step; on a GPU those of each stream, on which
+#: they are written before they are read. None is ever dropped: a CUDA graph that reads them may be
+#: replayed at any time.
+_kept: dict[tuple[int, int, torch.device, int], Int[Tensor, " c"]] = {}
 
 
 def _kept_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
-    found = _kept.get((lists, n, device))
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    found = _kept.get((lists, n, device, stream))
     if found is not None:
         return found
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -647,9 +649,7 @@ def _kept_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]
         made = _offsets(lists, n, device)
     if is_functorch_wrapped_tensor(made):  # of a transform of torch.func, and gone with it
         return made
-    if device.type == "cuda":  # whichever stream they are read on
-        torch.cuda.current_stream(device).synchronize()
-    _kept[lists, n, device] = made
+    _kept[lists, n, device, stream] = made
     return made
 
 

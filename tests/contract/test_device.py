@@ -34,7 +34,8 @@ def test_what_is_called_sees_the_device(call, monkeypatch):
 
         return watch
 
-    monkeypatch.setattr(Lists, "of", watched(Lists.of))
+    for way in ("of", "begun"):
+        monkeypatch.setattr(Lists, way, watched(getattr(Lists, way)))
     for module in (base, sorting.gumbel):
         monkeypatch.setattr(module, "check_scores", watched(base.check_scores))
     result = CALLS[call]()

@@ -28,9 +28,9 @@ from rankgrad.kernels.gpu.launch import quick
 #: By the columns: how many programs share the rows, the warps of each, the registers of a thread.
 KEPT: dict[int, tuple[int, int, int]] = {
     32: (1, 4, 128),
-    64: (1, 4, 128),
-    128: (1, 8, 128),
-    256: (2, 16, 128),
+    64: (1, 4, 255),
+    128: (1, 8, 255),
+    256: (2, 8, 255),
 }
 #: The same, tried first: for lists so few that more programs run at once.
 FEW: dict[int, tuple[int, int, int]] = {}
