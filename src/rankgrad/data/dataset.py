@@ -17,6 +17,10 @@ _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _SHOWN = 8  # distinct labels that repr spells out
 
 
+class FeaturesError(ValueError):
+    """Data do not have the features that were asked for, such as those of a trained ranker."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Lists of items: list ``b`` has the rows ``offsets[b]:offsets[b + 1]``.
