@@ -308,3 +308,21 @@ def test_negative_labels_are_refused(lists):
     X, y, _ = lists
     with pytest.raises(ValueError, match=r"labels must be at least 0.*y\[0\]"):
         Ranker("softmax", **SMALL).fit(X, y - 5)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix])
+def test_a_feature_beyond_float32_is_named(lists, kind):
+    X, y, qid = lists
+    fitted = Ranker("softmax", **SMALL).fit(X, y, qid)
+    wide = X.astype(np.float64)
+    wide[17, 2] = 1e300
+    message = r"feature at index 2 \(counting from 0\) of row 17 is 1e\+300, too large for float32"
+    with pytest.raises(ValueError, match=message):
+        Ranker("softmax", **SMALL).fit(kind(wide), y, qid[::-1])  # rows as given, not as sorted
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(kind(wide), qid)
+    with pytest.raises(ValueError, match=message):
+        fitted.fit(X, y, qid, eval_set=(kind(wide), y), eval_qid=qid)
+    frame = pd.DataFrame(wide, columns=["bm25", "clicks", "age", "length"])
+    with pytest.raises(ValueError, match="feature 'age' at index 2"):
+        Ranker("softmax", **SMALL).fit(frame, y, qid)

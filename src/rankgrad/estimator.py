@@ -20,6 +20,7 @@ from torch import nn
 
 from rankgrad import files
 from rankgrad.data import Dataset
+from rankgrad.data.dataset import as_float32
 from rankgrad.metrics import evaluate, metrics
 from rankgrad.training import FittedRanker, Settings, fit
 
@@ -159,7 +160,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        train = _dataset(X, y, _Rows.of(len(y), qid, group), weights)
+        train = _dataset(self._features(X), y, _Rows.of(len(y), qid, group), weights)
         pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
@@ -194,7 +195,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"(or group=[{X.shape[0]}] if the rows are one list)"
             )
         rows = _Rows.of(X.shape[0], qid, group)
-        scores = self.model_.predict(_dense(X)[rows.order], rows.offsets)
+        scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
         back[rows.order] = scores
         return back
@@ -348,8 +349,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "are one list; in a list, as eval_set is)"
                 )
             X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
-            found.append(_dataset(X, y, _Rows.of(len(y), its_qid, its_group)))
+            found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
         return found
+
+    def _features(self, X: Any) -> Array:
+        """What scikit-learn has checked, dense and in float32."""
+        dense = X.toarray() if hasattr(X, "toarray") else X
+        return as_float32("X", dense, getattr(self, "feature_names_in_", None))
 
 
 @dataclass(frozen=True)
@@ -415,17 +421,12 @@ def _python(value: Any) -> Any:
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
 
 
-def _dense(X: Any) -> Array:
-    dense: Array = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float32)
-    return dense
-
-
-def _dataset(X: Any, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
+def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
     if (y < 0).any():
         row = int((y < 0).argmax())
         raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
     return Dataset(
-        features=_dense(X)[rows.order],
+        features=X[rows.order],
         labels=y[rows.order],
         offsets=rows.offsets,
         qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
