@@ -235,6 +235,17 @@ def test_saved_and_loaded(lists, tmp_path):
         Ranker.load(tmp_path / "mine")
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_parameters_are_loaded_as_they_were_given(lists, tmp_path, kind):
+    X, y, qid = lists
+    given = {"metrics": kind(["ap", "rr"]), "transforms": kind(["standardise"])}
+    for ranker in (Ranker("softmax", **SMALL), Ranker("softmax", **SMALL, **given)):
+        ranker.fit(X, y, qid).save(tmp_path / "ranker")
+        loaded = Ranker.load(tmp_path / "ranker")
+        assert loaded.get_params() == ranker.get_params()
+        assert clone(loaded).get_params() == clone(ranker).get_params()
+
+
 class Linear(nn.Module):
     def __init__(self) -> None:
         super().__init__()

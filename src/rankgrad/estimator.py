@@ -259,6 +259,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "format": "rankgrad ranker",
             "version": 1,
             "parameters": parameters,
+            "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
             "n_lists": self.n_lists_,
             "longest_list": self.longest_list_,
@@ -291,6 +292,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
             raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
         parameters = saved["parameters"]
+        for name in saved.get("tuples", ()):  # JSON has lists alone
+            parameters[name] = tuple(parameters[name])
         if model is not None:
             parameters["model"] = model
         ranker = cls(**parameters)
