@@ -140,8 +140,21 @@ def test_several_pairs_are_logged_and_the_last_chooses(lists):
         alone = Ranker("softmax", **SMALL)
         alone.fit(X, y, qid, eval_set=pair, eval_qid=its["eval_qid"][at])
         assert both.evals_result_[f"valid_{at}"] == alone.evals_result_["valid_0"]
+    tuples = {name: tuple(values) for name, values in its.items()}
+    same = Ranker("softmax", **SMALL).fit(X, y, qid, **tuples)
+    assert same.evals_result_ == both.evals_result_
     assert list(both.evals_result_) == ["training", "valid_0", "valid_1"]
     assert both.best_score_ == max(both.evals_result_["valid_1"]["ndcg@10"])
+
+
+def test_a_pair_may_itself_be_of_tuples(lists):
+    X, y, qid = lists
+    two = (tuple(map(tuple, X[:2].tolist())), tuple(y[:2].tolist()))  # two rows, two labels
+    ranker = Ranker("softmax", **SMALL).fit(X, y, qid, eval_set=two, eval_group=[2])
+    same = Ranker("softmax", **SMALL).fit(X, y, qid, eval_set=(two,), eval_group=([2],))
+    arrays = Ranker("softmax", **SMALL).fit(X, y, qid, eval_set=(X[:2], y[:2]), eval_group=[2])
+    assert ranker.evals_result_ == same.evals_result_ == arrays.evals_result_
+    assert list(ranker.evals_result_) == ["training", "valid_0"]
 
 
 def test_lower_is_better(lists):
@@ -281,6 +294,7 @@ def test_own_network(lists, tmp_path):
         ({"qid": np.array([1, "a"] * 120, object)}, "qid must be all numbers or all texts"),
         ({"eval_set": [1, 2]}, "a list of such pairs"),
         ({"eval_set": []}, "a list of such pairs"),
+        ({"eval_set": ()}, "a list of such pairs"),
         ({"eval_set": [(1, 2)] * 2, "eval_qid": [1]}, "eval_qid must be a list of 2"),
         ({"eval_set": (np.zeros((2, 3)), [0, 1])}, "3 features"),
         ({"group": [120, 120], "eval_set": (1, 2)}, "pair 0 of eval_set has neither eval_qid"),

@@ -150,8 +150,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             qid: ``[N]`` the list of each row, numbers or texts, in any order.
             group: instead, the sizes of the lists, which then stand one after the other.
             sample_weight: ``[N]`` weights of items, on their gain or loss term.
-            eval_set: ``(X, y)``, or a list of such pairs. The last one chooses the best epoch and
-                stops training, as in XGBoost; all are in ``evals_result_``.
+            eval_set: ``(X, y)``, or a list or tuple of such pairs. The last one chooses the best
+                epoch and stops training, as in XGBoost; all are in ``evals_result_``.
             eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
                 This or ``eval_group`` is needed where there are several lists to train on.
             eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
@@ -338,8 +338,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 raise ValueError("eval_qid and eval_group go with an eval_set")
             return []
         pairs, qids, groups = [eval_set], [qid], [group]
-        if isinstance(eval_set, list):
-            pairs = eval_set
+        if isinstance(eval_set, list) or _is_pairs(eval_set):
+            pairs = list(eval_set)
             qids, groups = _each("eval_qid", qid, pairs), _each("eval_group", group, pairs)
         if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise ValueError("eval_set must be a pair (X, y), or a list of such pairs")
@@ -437,13 +437,20 @@ def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> D
     )
 
 
+def _is_pairs(given: Any) -> bool:
+    """Whether a tuple is one of pairs (X, y), and not such a pair whose X and y are tuples."""
+    return isinstance(given, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in given
+    )
+
+
 def _each(name: str, values: Any, pairs: list[Any]) -> list[Any]:
     """The entries of a list that goes with a list of pairs."""
     if values is None:
         return [None] * len(pairs)
-    if not isinstance(values, list) or len(values) != len(pairs):
+    if not isinstance(values, list | tuple) or len(values) != len(pairs):
         raise ValueError(f"{name} must be a list of {len(pairs)}, as eval_set is")
-    return values
+    return list(values)
 
 
 def _evals_result(
