@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
 from rankgrad.estimator import Ranker
-from rankgrad.training import FittedRanker
+from rankgrad.training import FittedRanker, trainer
 
 SMALL = {"model": "mlp(hidden=[8])", "epochs": 3, "device": "cpu"}
 # Weight 0 is not the same as leaving an item out: it is still one of its list, which other items
@@ -145,6 +145,27 @@ def test_several_pairs_are_logged_and_the_last_chooses(lists):
     assert same.evals_result_ == both.evals_result_
     assert list(both.evals_result_) == ["training", "valid_0", "valid_1"]
     assert both.best_score_ == max(both.evals_result_["valid_1"]["ndcg@10"])
+
+
+def test_a_metric_that_is_undefined_is_nan(lists, monkeypatch, tmp_path):
+    X, y, qid = lists
+    its = {"eval_set": [(X, 0 * y), (X, y)], "eval_qid": [qid, qid]}
+    validate, calls = trainer.validate, []
+
+    def undefined_in_the_second_epoch(*arguments):
+        calls.append(arguments)
+        found = validate(*arguments)
+        return {**found, "rr": float("nan")} if len(calls) == 3 else found
+
+    monkeypatch.setattr(trainer, "validate", undefined_in_the_second_epoch)
+    ranker = Ranker("softmax", metrics=["ap(empty=skip)", "rr"], **SMALL).fit(X, y, qid, **its)
+    without_relevant, usual = (ranker.evals_result_[f"valid_{at}"] for at in range(2))
+    assert np.isnan(without_relevant["ap(empty=skip)"]).tolist() == [True, True, True]
+    assert np.isnan(usual["rr"]).tolist() == [False, True, False]
+    assert np.isfinite(usual["ap(empty=skip)"]).all()
+    ranker.save(tmp_path / "ranker")
+    assert "NaN" not in (tmp_path / "ranker" / "ranker.json").read_text()  # which is not JSON
+    np.testing.assert_equal(Ranker.load(tmp_path / "ranker").evals_result_, ranker.evals_result_)
 
 
 def test_a_pair_may_itself_be_of_tuples(lists):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Attributes:
         model_: the trained :class:`~rankgrad.training.FittedRanker`, of the best epoch.
         evals_result_: ``{"training": {"loss": [...]}, "valid_0": {"ndcg@10": [...], ...}}``, a
-            value per epoch; ``valid_1`` and so on where ``eval_set`` was a list of several.
+            value per epoch, NaN where a metric is undefined on all lists; ``valid_1`` and so on
+            where ``eval_set`` was a list of several.
         best_iteration_: the best epoch by the metric on the last of these, counted from 1; the last
             epoch where there was no ``eval_set``.
         best_score_: the metric there, or None.
@@ -266,7 +267,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "best_iteration": self.best_iteration_,
             "best_score": self.best_score_,
             "n_iter": self.n_iter_,
-            "evals_result": self.evals_result_,
+            "evals_result": _each_value(self.evals_result_, _to_json),
         }
         with files.folder(path) as place:
             (place / _MODEL).mkdir()
@@ -304,7 +305,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_lists_ = saved.get("n_lists", 1)  # not in what earlier versions wrote
         ranker.longest_list_ = saved.get("longest_list", 0)
         ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
-        ranker.n_iter_, ranker.evals_result_ = saved["n_iter"], saved["evals_result"]
+        ranker.n_iter_ = saved["n_iter"]
+        ranker.evals_result_ = _each_value(saved["evals_result"], _from_json)
         return ranker
 
     def __sklearn_tags__(self) -> Tags:
@@ -461,8 +463,26 @@ def _evals_result(
     for at in range(pairs):
         # The last pair is the validation data, whose metrics have no name before them.
         before = "" if at == pairs - 1 else f"{_VALID}{at} "
-        logged = [name for name in settings.logged if history and before + name in history[0]]
         found[f"{_VALID}{at}"] = {
-            name: [line[before + name] for line in history] for name in logged
+            name: [line.get(before + name, float("nan")) for line in history]
+            for name in settings.logged
         }
     return found
+
+
+def _each_value(
+    result: dict[str, dict[str, list[Any]]], change: Callable[[Any], Any]
+) -> dict[str, dict[str, list[Any]]]:
+    """``evals_result_`` with each of its values changed."""
+    return {
+        data: {name: [change(value) for value in values] for name, values in of_data.items()}
+        for data, of_data in result.items()
+    }
+
+
+def _to_json(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _from_json(value: float | None) -> float:
+    return float("nan") if value is None else value
