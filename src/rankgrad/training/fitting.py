@@ -16,7 +16,7 @@ from torch import nn
 
 from rankgrad.data.dataset import Dataset
 from rankgrad.training import processes
-from rankgrad.training.checks import check_data
+from rankgrad.training.checks import check_data, check_run
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.job import Fit, Job, OnEpoch
 from rankgrad.training.run import Checkpoint, RunFolder
@@ -98,6 +98,8 @@ def work(fabric: Any, job: Job) -> Fit:
 
 def _fit_in_processes(job: Job) -> Fit:
     """:func:`fit` in new processes. The model comes back through files, all else as it is."""
+    if job.folder is not None:  # what can be said without starting them
+        check_run(job.settings, job.folder, job.resume)
     with tempfile.TemporaryDirectory() as place:
         done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
         model = FittedRanker.load(Path(place) / "model", job.network)
