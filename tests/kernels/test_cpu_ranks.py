@@ -40,6 +40,29 @@ def test_lapsum(metric, kind):
     check(found, eager(spec(("lapsum", "temperature=0.5"), 0.7, metric), *slots), 1e-9, 1e-9)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("strength", [0.05, 2.0])
+@pytest.mark.parametrize("regularization", ["l2", "entropic"])
+def test_fastsort(regularization, strength, metric, kind):
+    slots = batch(kind)
+    relaxation = {"l2": "fastsort", "entropic": "fastsort_entropic"}[regularization]
+    found = through_ranks(*slots, 61, relaxation, 1 / strength, 0.7, *METRICS[metric])
+    options = f"strength={strength}, regularization={regularization}"
+    check(found, eager(spec(("fastsort", options), 0.7, metric), *slots), 1e-9, 1e-8)
+
+
+@pytest.mark.parametrize("regularization", ["l2", "entropic"])
+def test_fastsort_of_far_scores_is_the_exact_rank(regularization):
+    scores = torch.tensor([0.0, 1e30, -1e30, 5.0], dtype=torch.float64)
+    labels = torch.tensor([1.0, 0.0, 2.0, 0.0], dtype=torch.float64)
+    slots = scores, labels, None, None, torch.tensor([0, 4])
+    relaxation = {"l2": "fastsort", "entropic": "fastsort_entropic"}[regularization]
+    value, slopes, _ = through_ranks(*slots, 4, relaxation, 1e5, 1.0, *METRICS["arp"])
+    torch.testing.assert_close(value, torch.tensor([(3 + 2 * 4) / 3], dtype=torch.float64))
+    assert (slopes == 0).all()
+
+
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
 def test_float32(kind):
     slots = batch(kind, torch.float32)

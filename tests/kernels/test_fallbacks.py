@@ -9,9 +9,18 @@ import torch
 
 from rankgrad import kernels, lists
 from rankgrad.kernels import ops
-from rankgrad.losses import losses
+from rankgrad.losses import Softmax, losses
 
-NAMES = ("approx_ndcg", "neural_ndcg", "pirank_ndcg@3", "smoothi_ndcg", "listmle(ties=stable)")
+NAMES = (
+    "approx_ndcg",
+    "fastsort_ndcg",
+    "neural_ndcg",
+    "pirank_ndcg@3",
+    "smoothi_ndcg",
+    "listmle(ties=stable)",
+    "softmax",
+    "listnet",
+)
 
 
 def _lists():
@@ -47,6 +56,21 @@ def test_learned_weights_do_not_matter_without_a_graph():
     assert loss._found(batch) is None
     with torch.no_grad():
         assert (loss._found(batch) is not None) == kernels.ready("through_ranks", scores)
+
+
+def test_a_subclass_that_says_its_own_values_is_computed_by_them():
+    class Doubled(Softmax):
+        def per_list(self, given):
+            values, defined = super().per_list(given)
+            return 2 * values, defined
+
+    class Same(Softmax):
+        pass
+
+    scores, labels, _ = _lists()
+    torch.testing.assert_close(Doubled()(scores, labels), 2 * Softmax()(scores, labels))
+    batch = lists.Lists.of(scores, labels)
+    assert Same()._found(batch) == Softmax()._found(batch)
 
 
 @pytest.mark.parametrize("mode", ["auto", "eager"])
@@ -92,6 +116,7 @@ def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):
 def test_loops_compile_where_nothing_can_be_written():
     pytest.importorskip("numba")
     code = (
+        f"import sys; sys.path[:0] = {sys.path}\n"
         "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
         "from rankgrad.kernels.cpu.compiled import compiled\n"
         "from rankgrad.kernels import pool_adjacent\n"

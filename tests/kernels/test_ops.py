@@ -22,6 +22,7 @@ OPTIONS = {
     "through_smoothi": (1.0, 0.1, "gain", *METRIC),
     "pairs": ("ndcg_loss2", 0, 1.0, "exponential", "corrected", 10.0, False),
     "listmle": (None,),
+    "cross_entropy": ("softmax",),
 }
 SCORES = torch.tensor([0.3, -0.2, 0.1, 1.0, 0.0, 2.0], dtype=torch.float64)
 LABELS = torch.tensor([1.0, 0, 2, 0, 0, 1], dtype=torch.float64)
@@ -95,9 +96,11 @@ def test_the_direct_way_is_the_same(name):
 COMPILED = [
     "approx_ndcg@2",
     "approx_rr",
+    "fastsort_ndcg",
     "lambdaloss",
     "lapsum_ndcg",
     "listmle(ties=stable)",
+    "listnet",
     "mse",
     "neural_ndcg",
     "pirank_ndcg@2",

@@ -53,7 +53,16 @@ def test_no_lists(room):
     assert result.item() == 0 and shares.shape == (0,)
 
 
-SPECS = ["approx_ndcg@3", "lambdaloss", "ranknet", "listmle(ties=stable)", "softsort_ndcg"]
+SPECS = [
+    "approx_ndcg@3",
+    "fastsort_ndcg",
+    "lambdaloss",
+    "ranknet",
+    "listmle(ties=stable)",
+    "listnet",
+    "softmax",
+    "softsort_ndcg",
+]
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -125,3 +125,17 @@ def test_presets_with_normalisation_score_alike_in_training_and_after_one_batch(
     features = items(400)
     trained = net.train()(features)
     torch.testing.assert_close(net.eval()(features), trained, rtol=0.02, atol=0.02)
+
+
+def test_the_number_of_batches_may_be_set_from_outside():
+    norm, other = (BatchNorm(4, decay=0.9).double() for _ in range(2))
+    for _ in range(3):
+        norm(items(6))
+    other(items(5))
+    other.load_state_dict(norm.state_dict())
+    batch = items(7)
+    for each in (norm, other):
+        each(batch)
+    assert other.num_batches_tracked == 4
+    assert torch.equal(other.running_mean, norm.running_mean)
+    assert torch.equal(other.running_var, norm.running_var)

@@ -17,6 +17,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -72,6 +73,7 @@ class _Part:
     starts: Int[Tensor, " b"]  # the lists' first rows
     lengths: Int[Tensor, " b"]  # before they were cut
     offsets: Int[Tensor, " b+1"]
+    rows: Int[Tensor, " N"] | None  # of the items of flat batches of uncut lists
 
 
 class Batches:
@@ -186,13 +188,18 @@ class Batches:
         lengths = self.dataset.lengths[lists]
         kept = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
         ends = np.concatenate([[0], np.cumsum(kept)])
-        on_device = [
-            self._bring(numbers) for numbers in (self.dataset.offsets[:-1][lists], lengths, ends)
-        ]
-        first = 0
-        for each in plan:
-            last = first + len(each)
-            starts, counts, offsets = on_device
+        firsts = np.cumsum([0, *map(len, plan)])
+        # Offsets of all batches, each from an even place on: kernels like them at 16 bytes.
+        places = np.cumsum([0, *(len(each) // 2 * 2 + 2 for each in plan)])
+        bounds = np.zeros(places[-1], np.int64)
+        for place, (first, last) in zip(places, pairwise(firsts), strict=False):
+            bounds[place : place + last - first + 1] = ends[first : last + 1] - ends[first]
+        brought = (self.dataset.offsets[:-1][lists], lengths, bounds)
+        starts, counts, offsets = (self._bring(numbers) for numbers in brought)
+        rows = None
+        if self.flat and self.resident and not cut:
+            rows = self._flat_rows(starts, counts, int(ends[-1]))
+        for place, each, (first, last) in zip(places, plan, pairwise(firsts), strict=False):
             yield _Part(
                 lists=each,
                 longest=int(kept[first:last].max(initial=0)),
@@ -200,9 +207,9 @@ class Batches:
                 total=int(ends[last] - ends[first]),
                 starts=starts[first:last],
                 lengths=counts[first:last],
-                offsets=offsets[first : last + 1] - int(ends[first]),
+                offsets=offsets[place : place + len(each) + 1],
+                rows=None if rows is None else rows[ends[first] : ends[last]],
             )
-            first = last
 
     def _batch(self, part: _Part, draws: Tensor | None) -> Batch:
         cut = draws is not None and part.uncut > part.longest
@@ -219,8 +226,16 @@ class Batches:
             longest=part.longest,
         )
 
+    def _flat_rows(self, starts: Tensor, lengths: Tensor, total: int) -> Int[Tensor, " N"]:
+        """The rows of all items of these lists, list after list."""
+        shifts = starts - (lengths.cumsum(0) - lengths)  # from places in this order to rows
+        shifts = shifts.repeat_interleave(lengths, output_size=total)
+        return shifts + torch.arange(total, device=self._where)
+
     def _flat(self, part: _Part, chosen: Tensor | None) -> tuple[Int[Tensor, " N"], None]:
         """The rows of the items, list after list."""
+        if part.rows is not None:
+            return part.rows, None
         which = torch.arange(len(part.lists), device=self._where)
         which = which.repeat_interleave(part.offsets.diff(), output_size=part.total)
         places = torch.arange(part.total, device=self._where) - part.offsets[which]

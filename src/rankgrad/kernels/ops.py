@@ -30,7 +30,8 @@ _VALUES = "(Tensor values, Tensor slopes, Tensor defined)"
 
 #: Losses: each gives values [b], slopes [slots] and defined [b]. In which module the twins stand.
 LOSSES = {
-    # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha) or "lapsum" (1 / τ).
+    # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha), "lapsum" (1 / τ),
+    # "fastsort" or "fastsort_entropic" (1 / strength).
     "through_ranks": (
         "ranks",
         f"({_SLOTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
@@ -61,6 +62,9 @@ LOSSES = {
     # ListMLE; ties in labels by a hash of the seed (one int64 on the device) and the place of the
     # item among the real ones, or in input order without a seed.
     "listmle": ("listmle", f"({_SLOTS}, Tensor? seed) -> {_VALUES}"),
+    # Cross-entropies; the target is the "label" itself, as for softmax, or the labels' "softmax",
+    # as for ListNet.
+    "cross_entropy": ("cross_entropy", f"({_SLOTS}, str target) -> {_VALUES}"),
 }
 
 #: Relaxed ranks [slots], 0 on padding, and the vector-Jacobian product by scores.

@@ -43,6 +43,12 @@ class Loss(nn.Module):
         self.reduction: Reduction = reduction
         self.progress = 0.0  # of training, from 0 to 1: what temperature schedules follow
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "per_list" in vars(cls) and "fused" not in vars(cls):
+            # What a parent has fused is not what this class computes.
+            cls.fused = Loss.fused  # type: ignore[method-assign]
+
     def forward(
         self,
         scores: Any,

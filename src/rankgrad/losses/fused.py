@@ -10,6 +10,7 @@ from rankgrad.losses.base import Fused
 from rankgrad.metrics import Metric
 from rankgrad.metrics.base import Expectation
 from rankgrad.sorting import (
+    FastSort,
     LapSum,
     NeuralSort,
     Relaxation,
@@ -49,6 +50,9 @@ def _operation(
             return "through_ranks", ("sigmoid", number(relaxation.alpha), beta)
         case LapSum():
             return "through_ranks", ("lapsum", 1 / number(relaxation.temperature), beta)
+        case FastSort():
+            name = "fastsort" if relaxation.regularization == "l2" else "fastsort_entropic"
+            return "through_ranks", (name, 1 / number(relaxation.strength), beta)
         case NeuralSort():
             return "through_rows", ("neuralsort", number(relaxation.temperature))
         case SoftSort():

@@ -43,6 +43,10 @@ class Softmax(ListwiseLoss):
         terms = lists.labels * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), has_relevant(lists)
 
+    def fused(self, lists: Lists) -> Fused | None:
+        ready = kernels.ready("cross_entropy", lists.slots.scores)
+        return Fused("cross_entropy", ("label",)) if ready else None
+
 
 @losses.register("listnet")
 class ListNet(ListwiseLoss):
@@ -58,6 +62,10 @@ class ListNet(ListwiseLoss):
         target = log_softmax(lists.labels, lists.mask).exp()
         terms = target * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), lists.lengths > 1
+
+    def fused(self, lists: Lists) -> Fused | None:
+        ready = kernels.ready("cross_entropy", lists.slots.scores)
+        return Fused("cross_entropy", ("softmax",)) if ready else None
 
 
 @losses.register("listmle")

@@ -38,6 +38,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def __init__(self, width: int, decay: float) -> None:
         super().__init__(width, momentum=1 - decay)
+        self._counted: tuple[Tensor, int, int] | None = None
 
     def forward(self, items: Float[Tensor, "N width"]) -> Float[Tensor, "N width"]:
         if not self.training:
@@ -46,11 +47,17 @@ class BatchNorm(nn.BatchNorm1d):
             return self._across_processes(items)
         if len(items) < 2:
             return self._by_running_statistics(items)
-        # At momentum 1 the kernel leaves the batch's own statistics behind.
-        mean, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-        normal = F.batch_norm(items, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
-        self._remember(mean, variance, torch.ones_like(self.num_batches_tracked))
-        return normal
+        share = max(1 / self._count(), self.momentum or 0.0)
+        return F.batch_norm(
+            items,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            True,
+            share,
+            self.eps,
+        )
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
         if len(items) == 0:
@@ -58,6 +65,17 @@ class BatchNorm(nn.BatchNorm1d):
         return F.batch_norm(
             items, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
         )
+
+    def _count(self) -> int:
+        """The number of this batch, which the host knows without asking the device each time."""
+        kept, tracked = self._counted, self.num_batches_tracked
+        if kept is not None and kept[0] is tracked and kept[1] == tracked._version:
+            seen = kept[2]
+        else:  # the first batch, or someone else has changed the number
+            seen = int(tracked)
+        tracked += 1
+        self._counted = tracked, tracked._version, seen + 1
+        return seen + 1
 
     def _across_processes(self, items: Tensor) -> Tensor:
         values = items.to(self.weight.dtype)

@@ -26,6 +26,7 @@ from rankgrad.training.job import Fit, Job
 from rankgrad.training.optimisers import learning_rates, optimizers
 from rankgrad.training.progress import Progress
 from rankgrad.training.run import Checkpoint, Position, RunFolder
+from rankgrad.training.sums import Finite, Total
 from rankgrad.training.validation import score, validate
 
 _DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
@@ -136,8 +137,8 @@ class Trainer:
                 break
         while self.asking:
             self.asked |= self.asking.popleft().numbers()[0] > 0
-        position.loss, position.lists, diverged = totals.tolist()
-        if diverged:
+        position.loss, position.lists, flaw = totals.tolist()
+        if math.isnan(flaw):
             raise self._diverged()
         return position.step == steps
 
@@ -154,35 +155,36 @@ class Trainer:
     def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
         """One batch, over all processes.
 
-        The sum of its lists' losses and their number, whether training diverged, and who asks to
-        stop. The batches of a group make one step of the optimiser, the one that a single batch of
-        all their lists would make. On a GPU nothing here waits for it.
+        The sum of its lists' losses, their number, and NaN if training diverged, else 0; with
+        several processes also who asks to stop. The batches of a group make one step of the
+        optimiser, the one that a single batch of all their lists would make. On a GPU nothing here
+        waits for it.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
         whole, alone = self.position.step == group[-1], len(group) == 1
         mean = self.loss.reduction == "mean"
         with self.fabric.no_backward_sync(self.module, enabled=not whole):
-            total, count, diverged = self._loss(batch)
-            asking = torch.full_like(count, float(interrupted))
-            sums = torch.stack([total.detach(), count, diverged, asking])
+            total, sums = self._loss(batch)
             if self.ranks > 1:
-                sums = self.fabric.all_reduce(sums, reduce_op="sum")
+                asking = torch.full_like(sums[:1], float(interrupted))
+                sums = self.fabric.all_reduce(torch.cat([sums, asking]), reduce_op="sum")
             # Gradients are averaged over the processes, but the loss is the mean over the lists of
             # all of them, those on which it is undefined left out. How many those of a group are
             # is known at its end.
-            divisor = sums[1].clamp(min=1e-12) if mean and alone else 1.0
-            self.fabric.backward((self.ranks * total / divisor).float())
-        self.counted = self.counted + sums[1]
+            count = sums[1].clamp(min=1e-12) if mean and alone else torch.ones_like(total)
+            self.fabric.backward(total, gradient=self.ranks / count)
+        if mean and not alone:
+            self.counted = self.counted + sums[1]
         if whole:
             if mean and not alone:
                 self._divide_gradients(self.counted.clamp(min=1e-12))
+                self.counted = torch.zeros_like(self.counted)
             if self.settings.clip is not None:
                 self.fabric.clip_gradients(
                     self.module, self.stepper, max_norm=self.settings.clip, error_if_nonfinite=False
                 )
             self.stepper.step()
             self.stepper.zero_grad()
-            self.counted = torch.zeros_like(self.counted)
             if self.average is not None:
                 self.average.update()
         return sums
@@ -201,26 +203,26 @@ class Trainer:
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The sum of the lists' losses, on how many it is defined, and whether training diverged.
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of the lists' losses; and it, on how many lists the loss is defined, and a flaw.
 
-        The last is said at once on a CPU. A GPU is not waited for: it goes on, with zeros in place
-        of scores that no loss could take, to the end of the epoch.
+        The flaw is NaN if training diverged, else 0. On a CPU that is said at once. A GPU is not
+        waited for: it goes on, with zeros in place of scores that no loss could take, to the end of
+        the epoch.
         """
         scores = score(self.module, batch)
-        finite = scores.isfinite()
-        diverged = (~finite.all()).double()
-        if scores.is_cuda:
-            scores = torch.where(finite, scores, 0.0)
-        elif diverged:
+        if not scores.is_cuda and not scores.isfinite().all():
             raise self._diverged()
+        flaw = scores.detach().sum(dtype=torch.float64) * 0.0
         if len(batch) == 0:  # of another process's batch; all parameters still take part
-            none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())
-            return none.double(), none.new_zeros((), dtype=torch.float64), diverged
+            none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum()).double()
+            return none, torch.stack([none.detach(), torch.zeros_like(flaw), flaw])
         members = self.ranker.members
+        if scores.is_cuda:
+            scores = Finite.apply(scores)
         values, defined = self.loss.values(_lists(scores, batch, members))
-        total = torch.where(defined, values, 0.0).double().sum()
-        return total / members, defined.double().sum() / members, diverged
+        found: tuple[Tensor, Tensor] = Total.apply(values, defined, flaw, members)
+        return found
 
     def _diverged(self) -> ValueError:
         return ValueError(
@@ -378,15 +380,19 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
         total = len(batch.labels)
         starts = torch.arange(members, device=offsets.device)[:, None] * total + offsets[:-1]
         offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
-    labels, mask, weights = (
-        None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
-        for values in (batch.labels, batch.mask, batch.weights)
-    )
-    assert labels is not None
+    labels, mask, weights = batch.labels, batch.mask, batch.weights
+    if members > 1:
+        labels = _repeated(labels, members)
+        mask = None if mask is None else _repeated(mask, members)
+        weights = None if weights is None else _repeated(weights, members)
     scores = scores.reshape(-1, *batch.labels.shape[1:])
     return Lists.trusted(
         scores, labels, mask, offsets=offsets, longest=batch.longest, weights=weights
     )
+
+
+def _repeated(values: Tensor, members: int) -> Tensor:
+    return values.repeat(members, *[1] * (values.dim() - 1))
 
 
 def _seed(*numbers: int) -> int:

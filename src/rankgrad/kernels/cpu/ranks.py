@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rankgrad.kernels.cpu.compiled import compiled, share
+from rankgrad.kernels.cpu.fastsort import fastsort_back, fastsort_forward
 from rankgrad.kernels.cpu.lapsum import lapsum_back, lapsum_forward
 from rankgrad.kernels.cpu.prepare import (
     ARP,
@@ -30,6 +31,13 @@ from rankgrad.kernels.cpu.prepare import (
     take,
 )
 
+SIGMOID, LAPSUM, FASTSORT, FASTSORT_ENTROPIC = range(4)
+RELAXATIONS = {
+    "sigmoid": SIGMOID,
+    "lapsum": LAPSUM,
+    "fastsort": FASTSORT,
+    "fastsort_entropic": FASTSORT_ENTROPIC,
+}
 REACH = 300.0  # items this far apart and more are compared for certain: e^-300 is 0 beside 1
 
 
@@ -51,10 +59,9 @@ def through_ranks(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
     slots = Slots.of(scores, labels, mask, weights, offsets)
-    sigmoid = relaxation == "sigmoid"
     slots.each(
         _metric_lists,
-        sigmoid,
+        RELAXATIONS[relaxation],
         sharpness,
         beta,
         METRICS[metric],
@@ -63,7 +70,7 @@ def through_ranks(
         threshold,
         persistence,
         discounts(metric, persistence, longest),
-        power=2 if sigmoid else 1,
+        power=2 if relaxation == "sigmoid" else 1,
     )
     return slots.results(scores)
 
@@ -126,7 +133,7 @@ def _metric_lists(
     values: Array,
     slopes: Array,
     defined: Array,
-    sigmoid: bool,
+    relaxation: int,
     sharpness: float,
     beta: float,
     metric: int,
@@ -150,14 +157,22 @@ def _metric_lists(
         norm = norm_of(gains, metric, k, discount)
         if norm <= 0:
             norm = np.inf
-        if sigmoid:
+        entropic = relaxation == FASTSORT_ENTROPIC
+        near, ends = np.empty(0), np.empty(0, np.int64)
+        if relaxation == SIGMOID:
             ranks = _sigmoid_sums(z)
-            near = ranks
-        else:
+        elif relaxation == LAPSUM:
             ranks, near = lapsum_forward(z)
+        else:
+            ranks, ends = fastsort_forward(z, entropic)
         total, pull = _metric_of_ranks(ranks, gains, metric, k, beta, persistence)
         pull *= sharpness / norm
-        out = _pull(z, pull) if sigmoid else lapsum_back(z, pull, near)
+        if relaxation == SIGMOID:
+            out = _pull(z, pull)
+        elif relaxation == LAPSUM:
+            out = lapsum_back(z, pull, near)
+        else:
+            out = fastsort_back(pull, ranks, ends, entropic)
         values[b] = finish(total / norm, metric)
         sign = 1.0 if metric == ARP else -1.0
         for i in range(n):

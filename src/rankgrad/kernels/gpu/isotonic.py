@@ -27,19 +27,27 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
         lengths: ``[b]``; places past a list's end are blocks of their own.
         entropic: by log-sum-exp instead of by sums.
     """
+    return pooled(z.detach().double(), w.detach().double(), lengths, entropic)[0]
+
+
+def pooled(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of numbers in double precision; with what is known of blocks where they begin.
+
+    Returns:
+        blocks ``[b, n]``; the sums, or log-sum-exps, of z and of w over a block ``[2, b, n]``; and
+        where it ends ``[2, b, n]``, the first half.
+    """
     lists, width = z.shape
     blocks = torch.empty(lists, width, dtype=torch.int64, device=z.device)
-    if z.numel() == 0:
-        return blocks
-    z, w = z.detach().double().contiguous(), w.detach().double().contiguous()
     sums = torch.empty(2, lists, width, dtype=torch.float64, device=z.device)
     ends = torch.empty(2, lists, width, dtype=torch.int32, device=z.device)
-    lanes = min(1024, max(32, triton.next_power_of_2(width) // 2))
-    _pool[(lists,)](
-        z, w, lengths, sums, ends, blocks, lists, width,
-        entropic=entropic, lanes=lanes, num_warps=max(1, lanes // 128),
-    )  # fmt: skip
-    return blocks
+    if z.numel():
+        lanes = min(1024, max(32, triton.next_power_of_2(width) // 2))
+        _pool[(lists,)](
+            z.contiguous(), w.contiguous(), lengths, sums, ends, blocks, lists, width,
+            entropic=entropic, lanes=lanes, num_warps=max(1, lanes // 128),
+        )  # fmt: skip
+    return blocks, sums, ends
 
 
 def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
@@ -177,7 +185,7 @@ def _join_parts(
 
 
 @triton.jit
-def _segmented(a, starts_a, b, starts_b):
+def segmented(a, starts_a, b, starts_b):
     """Sums that begin anew where a block starts."""
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
 
@@ -195,7 +203,7 @@ def _add(values, blocks, sums, width, tile: tl.constexpr):
         block = tl.load(blocks + base + at, mask=inside, other=-1)
         following = tl.load(blocks + base + at + 1, mask=at + 1 < width, other=-1)
         starts = (block == at).to(tl.int32)
-        running, begun = tl.associative_scan((value, starts), 0, _segmented)
+        running, begun = tl.associative_scan((value, starts), 0, segmented)
         running = tl.where(begun != 0, running, running + carried)
         tl.store(sums + base + block, running, mask=inside & (following != block))
         carried = tl.sum(tl.where(at == left + tile - 1, running, 0.0), 0)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.fastsort import Projection
 from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
 from rankgrad.kernels.gpu.launch import quick
 from rankgrad.kernels.gpu.prepare import (
@@ -62,10 +63,10 @@ def through_ranks(
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
         return values, slopes, defined
-    if relaxation == "lapsum":
-        return _through_lapsum(
-            scores, labels, mask, weights, offsets, longest, 1 / sharpness, beta, metric, k, gain,
-            threshold, persistence,
+    if relaxation != "sigmoid":
+        return _through_sorted(
+            scores, labels, mask, weights, offsets, longest, relaxation, sharpness, beta, metric,
+            k, gain, threshold, persistence,
         )  # fmt: skip
     columns, warps, width = tile(longest)
     blocks = max(1, triton.cdiv(longest, ROWS))
@@ -129,14 +130,15 @@ def sigmoid_ranks_vjp(
     return slopes
 
 
-def _through_lapsum(
+def _through_sorted(
     scores: Tensor,
     labels: Tensor,
     mask: Tensor | None,
     weights: Tensor | None,
     offsets: Tensor,
     longest: int,
-    temperature: float,
+    relaxation: str,
+    sharpness: float,
     beta: float,
     metric: str,
     k: int,
@@ -144,11 +146,19 @@ def _through_lapsum(
     threshold: float,
     persistence: float,
 ) -> Losses:
-    order = arrange(scores, mask, offsets, longest)
-    ranks = lapsum_ranks(scores, mask, offsets, longest, temperature, order)
+    """The same by way of relaxations that need no pairs: ranks, what they earn, and back."""
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
+    slots = scores, mask, offsets, longest
+    projection = order = None
+    if relaxation == "lapsum" or longest == 0:
+        order = arrange(*slots)
+        ranks = lapsum_ranks(*slots, 1 / sharpness, order)
+    else:
+        entropic = relaxation == "fastsort_entropic"
+        projection = Projection.of(*slots, lengths, sharpness, entropic)
+        ranks = projection.ranks
     lists, blocks = len(scale), max(1, triton.cdiv(longest, _SPAN))
     pulls = torch.empty_like(scores)
     earned = scores.new_empty(lists, blocks)
@@ -159,8 +169,9 @@ def _through_lapsum(
         _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
     _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
-    slopes = lapsum_ranks_vjp(pulls, scores, mask, offsets, longest, temperature, order)
-    return values, slopes, defined
+    if projection is not None:
+        return values, projection.back(pulls), defined
+    return values, lapsum_ranks_vjp(pulls, *slots, 1 / sharpness, order), defined
 
 
 #: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r; or none.

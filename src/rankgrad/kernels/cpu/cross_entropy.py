@@ -1,0 +1,114 @@
+"""Cross-entropies of lists: softmax and ListNet, two passes over the items."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+from rankgrad.kernels.cpu.arithmetic import exp
+from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.prepare import Array, Slots, real_slots, take
+
+
+def cross_entropy(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    target: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`."""
+    slots = Slots.of(scores, labels, mask, weights, offsets)
+    slots.each(_lists, target == "softmax")
+    return slots.results(scores)
+
+
+@compiled
+def _lists(
+    first: int,
+    last: int,
+    scores: Array,
+    labels: Array,
+    mask: Array,
+    weights: Array,
+    offsets: Array,
+    values: Array,
+    slopes: Array,
+    defined: Array,
+    normalised: bool,
+) -> None:
+    for b in range(first, last):
+        some = slice(offsets[b], offsets[b + 1])
+        if mask.size:
+            slots = real_slots(mask, offsets[b], offsets[b + 1])
+            s, t, out = take(scores, slots), take(labels, slots), np.empty(slots.size)
+        else:
+            slots = np.empty(0, np.int64)
+            s, t, out = scores[some], labels[some], slopes[some]
+        defined[b] = s.size > 1 and (normalised or _largest(t) > 0)
+        if not defined[b]:
+            continue
+        if normalised:
+            t = _softmax(t)
+        if weights.size:
+            t = t * (take(weights, slots) if mask.size else weights[some])
+        values[b] = _entropy(s, t, out)
+        for i in range(slots.size):
+            slopes[slots[i]] = out[i]
+
+
+@compiled
+def _entropy(s: Array, t: Array, out: Array) -> float:
+    """The loss of scores and targets, and its slopes ``softmax(s) Σ t - t``.
+
+    Summed up from the largest score, all terms are positive: nothing cancels out.
+    """
+    top = _largest(s)
+    total = _exponentials(s, top, out)
+    mass, cost = 0.0, 0.0
+    for i in range(s.size):
+        mass += t[i]
+        cost += t[i] * (top - s[i])
+    share = mass / total
+    for i in range(s.size):
+        out[i] = share * out[i] - t[i]
+    return cost + mass * math.log(total)
+
+
+@compiled
+def _softmax(x: Array) -> Array:
+    shares = np.empty(x.size)
+    total = _exponentials(x, _largest(x), shares)
+    for i in range(x.size):
+        shares[i] /= total
+    return shares
+
+
+@compiled
+def _largest(x: Array) -> float:
+    """The largest number; four at a time, so that none waits for the one before."""
+    a = b = c = d = -np.inf
+    whole = x.size - x.size % 4
+    for i in range(0, whole, 4):
+        a = x[i] if x[i] > a else a
+        b = x[i + 1] if x[i + 1] > b else b
+        c = x[i + 2] if x[i + 2] > c else c
+        d = x[i + 3] if x[i + 3] > d else d
+    for i in range(whole, x.size):
+        a = x[i] if x[i] > a else a
+    return max(max(a, b), max(c, d))
+
+
+@compiled
+def _exponentials(x: Array, top: float, out: Array) -> float:
+    """``exp(x - top)`` of each, and their sum."""
+    for i in range(x.size):
+        out[i] = exp(x[i] - top)
+    total = 0.0
+    for i in range(out.size):
+        total += out[i]
+    return total

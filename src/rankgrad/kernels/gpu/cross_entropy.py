@@ -1,0 +1,233 @@
+"""Cross-entropies of lists, softmax and ListNet, on GPUs.
+
+A short list is one program's work, in registers. A long one is cut into spans: one pass gives the
+sums of each, seen from the largest score in it, a second joins them and gives the slopes.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.prepare import load_real, presence
+
+_WHOLE = 8192  # slots up to which one program does a whole list
+_SPAN = 4096
+_WIDTH = 256  # spans joined at a time
+
+
+def cross_entropy(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    target: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
+    lists = offsets.shape[0] - 1
+    values = scores.new_empty(lists)
+    slopes = torch.empty_like(scores)
+    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    if lists == 0:
+        return values, slopes, defined
+    given = scores, labels, presence(mask, scores), presence(weights, scores), offsets
+    kind = target == "softmax", mask is not None, weights is not None
+    if longest <= _WHOLE:
+        span = max(32, triton.next_power_of_2(longest))
+        warps = 1 if span <= 256 else min(16, span // 256)
+        _list[(lists,)](*given, values, slopes, defined, *kind, span, num_warps=warps)
+        return values, slopes, defined
+    spans = triton.cdiv(longest, _SPAN)
+    parts = scores.new_empty(lists, spans, 8)
+    _add[(lists, spans)](*given, parts, *kind, _SPAN, num_warps=8)
+    _join[(lists, spans)](
+        *given, parts, values, slopes, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
+    )
+    return values, slopes, defined
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def _load(
+    scores, labels, mask, weights, at, inside, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """Scores and labels, minus infinity on padding, weights, 0 there, and which items are real."""
+    real = load_real(mask, at, inside, MASKED)
+    score = tl.load(scores + at, mask=real, other=float("-inf"))
+    label = tl.load(labels + at, mask=real, other=float("-inf"))
+    weight = tl.where(real, 1.0, 0.0)
+    if WEIGHTED:
+        weight = tl.load(weights + at, mask=real, other=0.0)
+    return score, label, weight, real
+
+
+@triton.jit
+def _finite(top):
+    """The largest of some numbers; 0 if there are none."""
+    return tl.where(top == float("-inf"), 0.0, top)
+
+
+@triton.jit
+def _targets(label, best, weight, real, NORMALISED: tl.constexpr):
+    """The weighted targets, those of ListNet up to their norm, and the terms of that."""
+    term = tl.where(real, label, 0.0)
+    if NORMALISED:
+        term = _exp(label - best)
+    return term * weight, term
+
+
+@triton.jit
+def _sums(score, label, weight, real, NORMALISED: tl.constexpr):
+    """The largest score, the sum of exponentials from there, the largest label and the same of it,
+    the sum of the targets, and of those times how far scores lie below the largest.
+    """
+    top = _finite(tl.max(score, 0))
+    best = _finite(tl.max(label, 0))
+    power = _exp(score - top)
+    target, term = _targets(label, best, weight, real, NORMALISED)
+    cost = target * (top - tl.where(real, score, top))
+    return top, tl.sum(power, 0), best, tl.sum(term, 0), tl.sum(target, 0), tl.sum(cost, 0)
+
+
+@triton.jit
+def _results(total, best, norm, mass, cost, items, NORMALISED: tl.constexpr):
+    """The loss of a list, whether it is defined, what exponentials and targets are scaled by."""
+    counts = items > 1
+    scale = tl.where(counts, 1.0, 0.0)
+    if NORMALISED:
+        scale = scale / tl.maximum(norm, 1.0)
+    else:
+        counts = counts & (best > 0)
+    value = tl.where(counts, scale * (cost + mass * tl.log(tl.maximum(total, 1.0))), 0.0)
+    share = tl.where(counts, scale * mass / tl.maximum(total, 1.0), 0.0)
+    return value, counts, share, tl.where(counts, scale, 0.0)
+
+
+@quick
+@triton.jit
+def _list(
+    scores, labels, mask, weights, offsets, values, slopes, defined,
+    NORMALISED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """A whole list."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = tl.arange(0, SPAN)
+    inside = row < slots
+    at = start + row
+    score, label, weight, real = _load(scores, labels, mask, weights, at, inside, MASKED, WEIGHTED)
+    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALISED)
+    items = slots
+    if MASKED:
+        items = tl.sum(real.to(tl.int32), 0)
+    value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALISED)
+    target, _ = _targets(label, best, weight, real, NORMALISED)
+    tl.store(slopes + at, share * _exp(score - top) - scale * target, mask=inside)
+    tl.store(values + at_list, value)
+    tl.store(defined + at_list, counts)
+
+
+@quick
+@triton.jit
+def _add(
+    scores, labels, mask, weights, offsets, parts,
+    NORMALISED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """The sums of a span of a list."""
+    at_list = tl.program_id(0).to(tl.int64)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    score, label, weight, real = _load(
+        scores, labels, mask, weights, start + row, row < slots, MASKED, WEIGHTED
+    )
+    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALISED)
+    to = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 8
+    tl.store(to, top)
+    tl.store(to + 1, total)
+    tl.store(to + 2, best)
+    tl.store(to + 3, norm)
+    tl.store(to + 4, mass)
+    tl.store(to + 5, cost)
+    tl.store(to + 6, tl.sum(real.to(tl.float32), 0))
+
+
+@triton.jit
+def _joined(parts, at_list, spans, NORMALISED: tl.constexpr, WIDTH: tl.constexpr):
+    """The sums of a list from those of its spans."""
+    tops = tl.full([WIDTH], float("-inf"), tl.float32)
+    bests = tl.full([WIDTH], float("-inf"), tl.float32)
+    for left in range(0, spans, WIDTH):
+        span = left + tl.arange(0, WIDTH)
+        part = parts + (at_list * spans + span) * 8
+        filled = tl.load(part + 6, mask=span < spans, other=0.0) > 0
+        tops = tl.maximum(tops, tl.load(part, mask=filled, other=float("-inf")))
+        bests = tl.maximum(bests, tl.load(part + 2, mask=filled, other=float("-inf")))
+    top = _finite(tl.max(tops, 0))
+    best = _finite(tl.max(bests, 0))
+    total = tl.zeros([WIDTH], tl.float32)
+    norm = tl.zeros([WIDTH], tl.float32)
+    mass = tl.zeros([WIDTH], tl.float32)
+    cost = tl.zeros([WIDTH], tl.float32)
+    items = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, spans, WIDTH):
+        span = left + tl.arange(0, WIDTH)
+        part = parts + (at_list * spans + span) * 8
+        number = tl.load(part + 6, mask=span < spans, other=0.0)
+        filled = number > 0
+        below = top - tl.load(part, mask=filled, other=top)
+        total += tl.load(part + 1, mask=filled, other=0.0) * _exp(-below)
+        scale = tl.where(filled, 1.0, 0.0)
+        if NORMALISED:
+            scale *= _exp(tl.load(part + 2, mask=filled, other=best) - best)
+        own = tl.load(part + 4, mask=filled, other=0.0)
+        norm += tl.load(part + 3, mask=filled, other=0.0) * scale
+        mass += own * scale
+        cost += (tl.load(part + 5, mask=filled, other=0.0) + own * below) * scale
+        items += number
+    return (
+        top, tl.sum(total, 0), best, tl.sum(norm, 0), tl.sum(mass, 0), tl.sum(cost, 0),
+        tl.sum(items, 0),
+    )  # fmt: skip
+
+
+@quick
+@triton.jit(do_not_specialize=["spans"])
+def _join(
+    scores, labels, mask, weights, offsets, parts, values, slopes, defined, spans,
+    NORMALISED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """The slopes of a span of a list, and once its value."""
+    at_list = tl.program_id(0).to(tl.int64)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    first = tl.program_id(1) * SPAN
+    if (first < slots) | (first == 0):
+        top, total, best, norm, mass, cost, items = _joined(
+            parts, at_list, spans, NORMALISED, WIDTH
+        )
+        value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALISED)
+        row = first + tl.arange(0, SPAN)
+        inside = row < slots
+        score, label, weight, real = _load(
+            scores, labels, mask, weights, start + row, inside, MASKED, WEIGHTED
+        )
+        target, _ = _targets(label, best, weight, real, NORMALISED)
+        slope = share * _exp(score - top) - scale * target
+        tl.store(slopes + start + row, slope, mask=inside)
+        if first == 0:
+            tl.store(values + at_list, value)
+            tl.store(defined + at_list, counts)

@@ -1,0 +1,34 @@
+import pytest
+import torch
+from kernels.twins import KINDS, batch, check, eager
+
+from rankgrad.kernels.cpu.cross_entropy import cross_entropy
+
+LOSSES = {"softmax": "label", "listnet": "softmax"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_against_the_eager_form(loss, kind):
+    slots = batch(kind)
+    check(cross_entropy(*slots, 61, LOSSES[loss]), eager(loss, *slots), 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_float32(loss, kind):
+    slots = batch(kind, torch.float32)
+    found = cross_entropy(*slots, 61, LOSSES[loss])
+    assert found[0].dtype == found[1].dtype == torch.float32
+    check(found, eager(loss, *slots))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weights_of_0_and_lists_without_a_relevant_item(loss):
+    scores = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, 3.0, 3.0], dtype=torch.float64)
+    labels = torch.tensor([0.0, 0, 0, 2, 1, 1, 0], dtype=torch.float64)
+    weights = torch.tensor([1.0, 2, 1, 0, 0, 0, 1], dtype=torch.float64)
+    slots = scores, labels, None, weights, torch.tensor([0, 3, 5, 7])
+    found = cross_entropy(*slots, 3, LOSSES[loss])
+    check(found, eager(loss, *slots), 1e-9, 1e-9)
+    assert found[2].tolist() == [loss == "listnet", True, True]
