@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
 from rankgrad.estimator import Ranker
-from rankgrad.training import FittedRanker
+from rankgrad.training import FittedRanker, trainer
 
 SMALL = {"model": "mlp(hidden=[8])", "epochs": 3, "device": "cpu"}
 # Weight 0 is not the same as leaving an item out: it is still one of its list, which other items
@@ -140,8 +140,42 @@ def test_several_pairs_are_logged_and_the_last_chooses(lists):
         alone = Ranker("softmax", **SMALL)
         alone.fit(X, y, qid, eval_set=pair, eval_qid=its["eval_qid"][at])
         assert both.evals_result_[f"valid_{at}"] == alone.evals_result_["valid_0"]
+    tuples = {name: tuple(values) for name, values in its.items()}
+    same = Ranker("softmax", **SMALL).fit(X, y, qid, **tuples)
+    assert same.evals_result_ == both.evals_result_
     assert list(both.evals_result_) == ["training", "valid_0", "valid_1"]
     assert both.best_score_ == max(both.evals_result_["valid_1"]["ndcg@10"])
+
+
+def test_a_metric_that_is_undefined_is_nan(lists, monkeypatch, tmp_path):
+    X, y, qid = lists
+    its = {"eval_set": [(X, 0 * y), (X, y)], "eval_qid": [qid, qid]}
+    validate, calls = trainer.validate, []
+
+    def undefined_in_the_second_epoch(*arguments):
+        calls.append(arguments)
+        found = validate(*arguments)
+        return {**found, "rr": float("nan")} if len(calls) == 3 else found
+
+    monkeypatch.setattr(trainer, "validate", undefined_in_the_second_epoch)
+    ranker = Ranker("softmax", metrics=["ap(empty=skip)", "rr"], **SMALL).fit(X, y, qid, **its)
+    without_relevant, usual = (ranker.evals_result_[f"valid_{at}"] for at in range(2))
+    assert np.isnan(without_relevant["ap(empty=skip)"]).tolist() == [True, True, True]
+    assert np.isnan(usual["rr"]).tolist() == [False, True, False]
+    assert np.isfinite(usual["ap(empty=skip)"]).all()
+    ranker.save(tmp_path / "ranker")
+    assert "NaN" not in (tmp_path / "ranker" / "ranker.json").read_text()  # which is not JSON
+    np.testing.assert_equal(Ranker.load(tmp_path / "ranker").evals_result_, ranker.evals_result_)
+
+
+def test_a_pair_may_itself_be_of_tuples(lists):
+    X, y, qid = lists
+    two = (tuple(map(tuple, X[:2].tolist())), tuple(y[:2].tolist()))  # two rows, two labels
+    ranker = Ranker("softmax", **SMALL).fit(X, y, qid, eval_set=two, eval_group=[2])
+    same = Ranker("softmax", **SMALL).fit(X, y, qid, eval_set=(two,), eval_group=([2],))
+    arrays = Ranker("softmax", **SMALL).fit(X, y, qid, eval_set=(X[:2], y[:2]), eval_group=[2])
+    assert ranker.evals_result_ == same.evals_result_ == arrays.evals_result_
+    assert list(ranker.evals_result_) == ["training", "valid_0"]
 
 
 def test_lower_is_better(lists):
@@ -235,6 +269,17 @@ def test_saved_and_loaded(lists, tmp_path):
         Ranker.load(tmp_path / "mine")
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_parameters_are_loaded_as_they_were_given(lists, tmp_path, kind):
+    X, y, qid = lists
+    given = {"metrics": kind(["ap", "rr"]), "transforms": kind(["standardise"])}
+    for ranker in (Ranker("softmax", **SMALL), Ranker("softmax", **SMALL, **given)):
+        ranker.fit(X, y, qid).save(tmp_path / "ranker")
+        loaded = Ranker.load(tmp_path / "ranker")
+        assert loaded.get_params() == ranker.get_params()
+        assert clone(loaded).get_params() == clone(ranker).get_params()
+
+
 class Linear(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -270,6 +315,7 @@ def test_own_network(lists, tmp_path):
         ({"qid": np.array([1, "a"] * 120, object)}, "qid must be all numbers or all texts"),
         ({"eval_set": [1, 2]}, "a list of such pairs"),
         ({"eval_set": []}, "a list of such pairs"),
+        ({"eval_set": ()}, "a list of such pairs"),
         ({"eval_set": [(1, 2)] * 2, "eval_qid": [1]}, "eval_qid must be a list of 2"),
         ({"eval_set": (np.zeros((2, 3)), [0, 1])}, "3 features"),
         ({"group": [120, 120], "eval_set": (1, 2)}, "pair 0 of eval_set has neither eval_qid"),
@@ -308,3 +354,21 @@ def test_negative_labels_are_refused(lists):
     X, y, _ = lists
     with pytest.raises(ValueError, match=r"labels must be at least 0.*y\[0\]"):
         Ranker("softmax", **SMALL).fit(X, y - 5)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix])
+def test_a_feature_beyond_float32_is_named(lists, kind):
+    X, y, qid = lists
+    fitted = Ranker("softmax", **SMALL).fit(X, y, qid)
+    wide = X.astype(np.float64)
+    wide[17, 2] = 1e300
+    message = r"feature at index 2 \(counting from 0\) of row 17 is 1e\+300, too large for float32"
+    with pytest.raises(ValueError, match=message):
+        Ranker("softmax", **SMALL).fit(kind(wide), y, qid[::-1])  # rows as given, not as sorted
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(kind(wide), qid)
+    with pytest.raises(ValueError, match=message):
+        fitted.fit(X, y, qid, eval_set=(kind(wide), y), eval_qid=qid)
+    frame = pd.DataFrame(wide, columns=["bm25", "clicks", "age", "length"])
+    with pytest.raises(ValueError, match="feature 'age' at index 2"):
+        Ranker("softmax", **SMALL).fit(frame, y, qid)

@@ -87,3 +87,23 @@ def test_a_name_is_registered_once():
     registry.register("one")(dict)
     with pytest.raises(ValueError, match="there is a thing named 'one' already"):
         registry.register("one")(dict)
+
+
+def test_of_many_names_an_error_gives_the_near_ones_and_the_command_for_all():
+    with pytest.raises(ValueError, match="unknown loss") as caught:
+        losses.get("neurl_ndcg")
+    assert str(caught.value) == (
+        "unknown loss 'neurl_ndcg'. Did you mean 'neural_ndcg'? Also near: neural_dcg, "
+        "gumbel_neural_ndcg, gumbel_neural_dcg. "
+        f"`rankgrad losses` lists all {len(losses.names())}"
+    )
+    with pytest.raises(ValueError, match=r"'xyzzy'\. `rankgrad losses` lists all \d+$"):
+        losses.get("xyzzy")
+
+
+def test_of_few_names_an_error_gives_all():
+    registry = Registry("box")
+    for name in ("red", "blue"):
+        registry.register(name)(dict)
+    with pytest.raises(ValueError, match=r"unknown box 'green'\. There are: blue, red$"):
+        registry.get("green")

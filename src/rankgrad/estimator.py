@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import nn
 
 from rankgrad import files
 from rankgrad.data import Dataset
+from rankgrad.data.dataset import as_float32
 from rankgrad.metrics import evaluate, metrics
 from rankgrad.training import FittedRanker, Settings, fit
 
@@ -51,7 +52,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Attributes:
         model_: the trained :class:`~rankgrad.training.FittedRanker`, of the best epoch.
         evals_result_: ``{"training": {"loss": [...]}, "valid_0": {"ndcg@10": [...], ...}}``, a
-            value per epoch; ``valid_1`` and so on where ``eval_set`` was a list of several.
+            value per epoch, NaN where a metric is undefined on all lists; ``valid_1`` and so on
+            where ``eval_set`` was a list of several.
         best_iteration_: the best epoch by the metric on the last of these, counted from 1; the last
             epoch where there was no ``eval_set``.
         best_score_: the metric there, or None.
@@ -149,8 +151,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             qid: ``[N]`` the list of each row, numbers or texts, in any order.
             group: instead, the sizes of the lists, which then stand one after the other.
             sample_weight: ``[N]`` weights of items, on their gain or loss term.
-            eval_set: ``(X, y)``, or a list of such pairs. The last one chooses the best epoch and
-                stops training, as in XGBoost; all are in ``evals_result_``.
+            eval_set: ``(X, y)``, or a list or tuple of such pairs. The last one chooses the best
+                epoch and stops training, as in XGBoost; all are in ``evals_result_``.
             eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
                 This or ``eval_group`` is needed where there are several lists to train on.
             eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
@@ -159,7 +161,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        train = _dataset(X, y, _Rows.of(len(y), qid, group), weights)
+        train = _dataset(self._features(X), y, _Rows.of(len(y), qid, group), weights)
         pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
@@ -194,7 +196,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"(or group=[{X.shape[0]}] if the rows are one list)"
             )
         rows = _Rows.of(X.shape[0], qid, group)
-        scores = self.model_.predict(_dense(X)[rows.order], rows.offsets)
+        scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
         back[rows.order] = scores
         return back
@@ -258,13 +260,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "format": "rankgrad ranker",
             "version": 1,
             "parameters": parameters,
+            "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
             "n_lists": self.n_lists_,
             "longest_list": self.longest_list_,
             "best_iteration": self.best_iteration_,
             "best_score": self.best_score_,
             "n_iter": self.n_iter_,
-            "evals_result": self.evals_result_,
+            "evals_result": _each_value(self.evals_result_, _to_json),
         }
         with files.folder(path) as place:
             (place / _MODEL).mkdir()
@@ -290,6 +293,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
             raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
         parameters = saved["parameters"]
+        for name in saved.get("tuples", ()):  # JSON has lists alone
+            parameters[name] = tuple(parameters[name])
         if model is not None:
             parameters["model"] = model
         ranker = cls(**parameters)
@@ -300,7 +305,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_lists_ = saved.get("n_lists", 1)  # not in what earlier versions wrote
         ranker.longest_list_ = saved.get("longest_list", 0)
         ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
-        ranker.n_iter_, ranker.evals_result_ = saved["n_iter"], saved["evals_result"]
+        ranker.n_iter_ = saved["n_iter"]
+        ranker.evals_result_ = _each_value(saved["evals_result"], _from_json)
         return ranker
 
     def __sklearn_tags__(self) -> Tags:
@@ -334,8 +340,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 raise ValueError("eval_qid and eval_group go with an eval_set")
             return []
         pairs, qids, groups = [eval_set], [qid], [group]
-        if isinstance(eval_set, list):
-            pairs = eval_set
+        if isinstance(eval_set, list) or _is_pairs(eval_set):
+            pairs = list(eval_set)
             qids, groups = _each("eval_qid", qid, pairs), _each("eval_group", group, pairs)
         if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise ValueError("eval_set must be a pair (X, y), or a list of such pairs")
@@ -348,8 +354,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "are one list; in a list, as eval_set is)"
                 )
             X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
-            found.append(_dataset(X, y, _Rows.of(len(y), its_qid, its_group)))
+            found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
         return found
+
+    def _features(self, X: Any) -> Array:
+        """What scikit-learn has checked, dense and in float32."""
+        dense = X.toarray() if hasattr(X, "toarray") else X
+        return as_float32("X", dense, getattr(self, "feature_names_in_", None))
 
 
 @dataclass(frozen=True)
@@ -415,17 +426,12 @@ def _python(value: Any) -> Any:
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
 
 
-def _dense(X: Any) -> Array:
-    dense: Array = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float32)
-    return dense
-
-
-def _dataset(X: Any, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
+def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
     if (y < 0).any():
         row = int((y < 0).argmax())
         raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
     return Dataset(
-        features=_dense(X)[rows.order],
+        features=X[rows.order],
         labels=y[rows.order],
         offsets=rows.offsets,
         qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
@@ -433,13 +439,20 @@ def _dataset(X: Any, y: Array, rows: _Rows, weights: Array | None = None) -> Dat
     )
 
 
+def _is_pairs(given: Any) -> bool:
+    """Whether a tuple is one of pairs (X, y), and not such a pair whose X and y are tuples."""
+    return isinstance(given, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in given
+    )
+
+
 def _each(name: str, values: Any, pairs: list[Any]) -> list[Any]:
     """The entries of a list that goes with a list of pairs."""
     if values is None:
         return [None] * len(pairs)
-    if not isinstance(values, list) or len(values) != len(pairs):
+    if not isinstance(values, list | tuple) or len(values) != len(pairs):
         raise ValueError(f"{name} must be a list of {len(pairs)}, as eval_set is")
-    return values
+    return list(values)
 
 
 def _evals_result(
@@ -450,8 +463,26 @@ def _evals_result(
     for at in range(pairs):
         # The last pair is the validation data, whose metrics have no name before them.
         before = "" if at == pairs - 1 else f"{_VALID}{at} "
-        logged = [name for name in settings.logged if history and before + name in history[0]]
         found[f"{_VALID}{at}"] = {
-            name: [line[before + name] for line in history] for name in logged
+            name: [line.get(before + name, float("nan")) for line in history]
+            for name in settings.logged
         }
     return found
+
+
+def _each_value(
+    result: dict[str, dict[str, list[Any]]], change: Callable[[Any], Any]
+) -> dict[str, dict[str, list[Any]]]:
+    """``evals_result_`` with each of its values changed."""
+    return {
+        data: {name: [change(value) for value in values] for name, values in of_data.items()}
+        for data, of_data in result.items()
+    }
+
+
+def _to_json(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _from_json(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -24,6 +24,7 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)")
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
+_MANY, _FEW = 40, 4  # names that an error does not list, and how many near ones it gives then
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 
@@ -118,6 +119,11 @@ class Registry(Generic[T]):
 
         return enter
 
+    @property
+    def kinds(self) -> str:
+        """The kind in the plural, which is also the command that lists what there is."""
+        return f"{self.kind}es" if self.kind.endswith("s") else f"{self.kind}s"
+
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self._makers)
@@ -125,7 +131,8 @@ class Registry(Generic[T]):
     def maker(self, name: str) -> Callable[..., T]:
         """What makes the object of this name."""
         if name not in self._makers:
-            raise ValueError(f"unknown {self.kind} {name!r}. {_nearest(name, self.names())}")
+            hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`")
+            raise ValueError(f"unknown {self.kind} {name!r}. {hint}")
         return self._makers[name]
 
     def get(self, spec: str | Spec | T, **options: Any) -> T:
@@ -173,11 +180,15 @@ def _options(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str], command: str = "") -> str:
+    """The nearest name and all others; of many, those near it and the command that lists all."""
     names = list(names)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=_FEW)
     hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}There are: {', '.join(names)}" if names else ""
+    if len(names) <= _MANY or not command:
+        return f"{hint}There are: {', '.join(names)}" if names else ""
+    others = f"Also near: {', '.join(close[1:])}. " if close[1:] else ""
+    return f"{hint}{others}{command} lists all {len(names)}"
 
 
 def _write(value: object) -> str:

@@ -246,7 +246,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     }
     page = tmp_path / "page.html"
     text = rankgrad("report", run, "-o", page).stdout
-    assert "1 candidates, 1 runs" in text and page.as_uri() in text
+    assert "1 candidate, 1 run, " in text and page.as_uri() in text
     assert f"{found.mean['ndcg@3']:.4f}" in page.read_text()
     assert "is there already" in refused("report", run, "-o", page)
     rankgrad("report", run, "-o", page, "--overwrite")
@@ -271,6 +271,7 @@ def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
     assert len(list((tmp_path / "runs").glob("*/evaluations/test"))) == 6
     page = (tmp_path / "runs" / "report.html").read_text()
     assert "best achievable" in page and "reference" in page
+    assert "<dt>seed</dt><dd>1</dd>" in page  # the best achievable has none, it was not trained
     assert {row["kind"].split(":")[0] for row in rows[:5]} == KINDS
     monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
     text = rankgrad("demo", "--epochs", 1, "--device", "cpu").stdout

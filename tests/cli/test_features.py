@@ -53,6 +53,7 @@ def test_columns_in_another_order_are_found_by_name(
     )
     fewer = write_csv(data, tmp_path / "fewer.csv", ["c", "a"])
     assert "'b'" in refused("evaluate", done, fewer)
+    assert f"the ranker in {done} was trained on 3 features" in refused("predict", done, fewer)
 
 
 def test_a_file_that_names_no_feature_0_is_not_read_one_off(run, in_json, rankgrad, tmp_path):
@@ -83,3 +84,20 @@ def test_all_files_count_features_from_0_if_one_does(run, folder, tmp_path):
     done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
     assert RunFolder.open(done).best().zero_based is True
     assert RunFolder.open(done).facts["data"]["train"]["features"] == 17
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.parametrize("kind", ["letor", "csv"])
+def test_more_features_than_the_ranker_takes(command, kind, refused, trained, folder, tmp_path):
+    if kind == "letor":
+        wider = tmp_path / "wider.txt"
+        wider.write_text("1 qid:1 1:2 16:1\n0 qid:1 136:1\n")
+    else:
+        wider = tmp_path / "wider.csv"
+        names = ",".join(f"f{j}" for j in range(136))
+        wider.write_text(f"qid,label,{names}\na,1{',0.5' * 136}\n")
+    said = refused(command, trained, wider)
+    assert f"the ranker in {trained} was trained on 16 features, and {wider} has others" in said
+    assert "give it data with the same ones, or train one on data like these" in said
+    where = {"letor": "line 2: feature id 136 is beyond", "csv": "has 136 features"}[kind]
+    assert where in said

@@ -43,6 +43,12 @@ def test_does_not_copy_what_is_right_already() -> None:
     [
         ({"features": np.zeros(3)}, "features must have 2 dimension"),
         ({"features": np.array([["a", "b"]] * 3)}, "features must be real numbers, found <U1"),
+        ({"features": [[0, 0], [0, 1e300], [0, 0]]}, r"index 1 .* of row 1 is 1e\+300, too large"),
+        (
+            {"features": [[0, 0], [0, -1e39], [0, 0]], "feature_names": ("x", "y")},
+            r"feature 'y' at index 1 .* of row 1 is -1e\+39, too large for float32",
+        ),
+        ({"labels": [0, 1, 1e300]}, r"labels\[2\] is 1e\+300, too large for float32"),
         ({"labels": [0, 1]}, "features have 3 rows, labels 2"),
         ({"labels": [0, np.nan, 1]}, r"labels .* item 1 \(list 0, qid 'a'\) has nan"),
         ({"labels": [0, 1, np.inf]}, r"labels .* item 2 \(list 1, qid 'b'\) has inf"),

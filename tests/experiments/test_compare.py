@@ -370,12 +370,12 @@ def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_gap(plan
 LONG = ("--epochs", "12", "--patience", "none", "--models", "mlp(hidden=[8])", "--batch-size", "8")
 
 
-def start(folds, folder):
-    """A real `rankgrad compare` on two workers, of which one run is done and another is not."""
+def start(folds, folder, workers):
+    """A real `rankgrad compare`, of which one run is done and another is begun."""
     command = [sys.executable, "-m", "rankgrad", "compare", str(folds), "-o", str(folder)]
     command += ["--losses", "mse, softmax", "-m", "ndcg@5", "--device", "cpu"]
     process = subprocess.Popen(
-        [*command, *LONG, "--workers", "2"],
+        [*command, *LONG, "--workers", str(workers)],
         env=os.environ | {"PYTHONPATH": str(TESTS.parent / "src")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -409,7 +409,7 @@ def expected(folds):
 
 @pytest.mark.slow
 def test_killed_and_run_again_it_finds_the_same(folds, tmp_path):
-    process = start(folds, tmp_path / "killed")
+    process = start(folds, tmp_path / "killed", workers=1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     small = expected(folds)
@@ -423,7 +423,7 @@ def test_killed_and_run_again_it_finds_the_same(folds, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(folds, tmp_path):
-    process = start(folds, tmp_path / "out")
+    process = start(folds, tmp_path / "out", workers=2)  # all of them must save
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err

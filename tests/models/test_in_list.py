@@ -41,6 +41,43 @@ def test_ranks_count_the_items_below(lengths: list[int], levels: int, seed: int)
     assert (found[~mask] == 0).all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    levels=st.integers(1, 50),
+    seed=st.integers(0, 999),
+)
+def test_ranks_are_the_same_to_the_last_bit_however_much_padding_there_is(
+    lengths: list[int], levels: int, seed: int
+) -> None:
+    drawn_features, mask = drawn(lengths, levels, seed)
+    features = (drawn_features / 7).float()
+    signs = torch.randint(0, 2, features.shape, generator=torch.Generator().manual_seed(seed))
+    features = torch.where(features == 0, torch.where(signs > 0, 0.0, -0.0), features)
+    padded = torch.nn.functional.pad(features, (0, 0, 0, 40), value=float("nan"))
+    more = torch.nn.functional.pad(mask, (0, 40))
+    by_items = list_ranks(padded, more)
+    torch.testing.assert_close(
+        by_items, list_ranks(padded.double(), more).float(), rtol=1e-6, atol=1e-6
+    )
+    row, width = int(torch.tensor(lengths).argmax()), max(lengths)
+    if width:  # alone and without padding, all of it is sorted
+        alone = features[row, mask[row]]
+        whole = list_ranks(alone, torch.ones(width, dtype=torch.bool))
+        assert torch.equal(by_items[row, more[row]], whole)
+
+
+def test_ranks_of_few_items_among_padding_in_several_dimensions() -> None:
+    features, mask = torch.randn(2, 3, 9, 4), torch.zeros(2, 3, 9, dtype=torch.bool)
+    mask[:, :, [1, 5, 6]] = True
+    found = list_ranks(features, mask)
+    assert torch.equal(
+        found[mask].view(2, 3, 3, 4),
+        list_ranks(features[:, :, [1, 5, 6]], torch.ones(2, 3, 3).bool()),
+    )
+    assert (found[~mask] == 0).all()
+
+
 def test_any_increasing_map_of_a_feature_leaves_the_ranks() -> None:
     features, mask = drawn([10, 7], 50, 0)
     torch.testing.assert_close(

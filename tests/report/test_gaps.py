@@ -172,10 +172,17 @@ def test_queries_without_documents_are_said(tmp_path, run_folder):
     assert "1 of the queries have no documents, such as hollow" in text
 
 
+def test_none_of_several_was_evaluated(tmp_path, run_folder, lists):
+    for loss in ("mse", "ranknet"):
+        run_folder(tmp_path / loss, lists(5), loss=loss, evaluate=False)
+    text, _, _ = gaps_of(tmp_path)
+    assert "None of the 2 runs can be compared yet" in text and "2 candidates" in text
+
+
 def test_nothing_was_evaluated(tmp_path, run_folder, lists):
     run_folder(tmp_path / "mse", lists(5), loss="mse", evaluate=False)
     text, gaps, _ = gaps_of(tmp_path)
-    assert "None of the 1 runs can be compared yet" in text
+    assert "The run cannot be compared yet" in text
     assert "rankgrad evaluate RUN DATA --save" in text
     assert "not evaluated on test" in gaps["mse"][0]
 

@@ -59,6 +59,14 @@ def test_wrong_features_are_named(ranker):
         )
 
 
+def test_a_feature_beyond_float32_is_named(ranker, vali, monkeypatch):
+    monkeypatch.setattr(fitted, "_VALUES", 20)  # in parts, whose rows count on
+    features = vali.features.astype(np.float64)
+    features[7, 3] = 1e300
+    with pytest.raises(ValueError, match=r"index 3 .* of row 7 is 1e\+300, too large for float32"):
+        ranker.predict(features, vali.offsets)
+
+
 def test_damage_is_named(ranker, tmp_path):
     with pytest.raises(FileNotFoundError, match="no model"):
         FittedRanker.load(tmp_path)

@@ -11,7 +11,7 @@ from learnable import lists
 from training import together
 
 from rankgrad.data import store
-from rankgrad.training import RunFolder, Settings, fit
+from rankgrad.training import RunFolder, Settings, fit, processes
 from rankgrad.training.processes import Sent
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -44,6 +44,8 @@ def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
         compare(alone, first[name])
         assert first[name]["weights"] == second[name]["weights"]
         assert RunFolder.open(tmp_path / name).history == first[name]["history"]
+    for part in (first, second):
+        assert "is there already" in part["refused"]
     for found in (part[how] for part in (first, second) for how in ("resumed", "resumed later")):
         assert found["stopped"] == ["interrupted", 1, "epochs"]
         for whole, resumed in (found["weights"], found["history"]):
@@ -63,6 +65,23 @@ def test_fit_starts_processes_itself(tmp_path, monkeypatch):
     torch.testing.assert_close(one.model.tensors(), two.model.tensors(), rtol=1e-3, atol=1e-4)
     with pytest.raises(FileExistsError, match="is there already"):
         fit(Settings(**options, devices=2), train, vali, folder=tmp_path / "run")
+
+
+def refuse(fabric):
+    raise FileExistsError("run is there already")
+
+
+def test_an_error_in_the_processes_is_raised_here(monkeypatch):
+    launched = []
+
+    def launch(fabric, function, *arguments):  # in this process, as the others would
+        launched.append(fabric.world_size)
+        return function(fabric, *arguments)
+
+    monkeypatch.setattr("lightning_fabric.Fabric.launch", launch)
+    with pytest.raises(FileExistsError, match="run is there already"):
+        processes.start(Settings(device="cpu", devices=2), refuse)
+    assert launched == [2]
 
 
 def test_memory_maps_travel_by_name(tmp_path):

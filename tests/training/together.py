@@ -63,10 +63,19 @@ def resumed(folder):
     }
 
 
+def refused(folder):
+    """What each of the processes says of a folder that is there; only one of them looks."""
+    try:
+        fit(Settings(**SHARED), *data(), folder=folder)
+    except FileExistsError as error:
+        return str(error)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
     results = {name: trained(name, out / name) for name in VARIANTS}
+    results["refused"] = refused(out / "attention")
     results["resumed"] = resumed(out)
     trainer._DELAY["cpu"] = 2  # as on GPUs, which do not wait for each other's word
     results["resumed later"] = resumed(out / "later")

@@ -92,7 +92,7 @@ def models(name: Name = None, json: Json = False) -> None:
 
 def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
     rows = [(name, _written(name, registry), _summary(registry.maker(name))) for name in names]
-    more = f"rankgrad {registry.kind.replace('loss', 'losse')}s NAME explains one."
+    more = f"rankgrad {registry.kinds} NAME explains one."
     show_table((registry.kind, "options", "what it is"), rows, under=[*under, more])
 
 

@@ -70,11 +70,18 @@ def score(
     labelled: bool = True,
 ) -> tuple[Dataset, np.ndarray]:
     """The data, and the scores of its items by a trained ranker."""
+    from rankgrad.data.dataset import FeaturesError
     from rankgrad.training import Settings
     from rankgrad.training.processes import accelerator
 
     model = _ranker(run).to(accelerator(Settings(device=device)))
-    dataset = load(data, split, fold, model, labelled)
+    try:
+        dataset = load(data, split, fold, model, labelled)
+    except FeaturesError as error:
+        raise ValueError(
+            f"the ranker in {run} was trained on {model.n_features} features, and {data} has "
+            f"others: give it data with the same ones, or train one on data like these. {error}"
+        ) from None
     return dataset, model.predict(dataset.features, dataset.offsets)
 
 

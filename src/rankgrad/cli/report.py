@@ -71,8 +71,11 @@ def report(
 
 def show_written(output: Path, found: Comparison) -> None:
     """Say what was written and how to look at it."""
-    count = sum(len(candidate.runs) for candidate in found.candidates)
-    size = output.stat().st_size / 1e6
-    typer.echo(f"{output}: {len(found.candidates)} candidates, {count} runs, {size:.1f} MB")
+    from rankgrad.report.tables import word
+
+    candidates = len(found.candidates)
+    runs = sum(len(candidate.runs) for candidate in found.candidates)
+    counts = f"{candidates} {word('candidates', candidates)}, {runs} {word('runs', runs)}"
+    typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")
     typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
     show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)

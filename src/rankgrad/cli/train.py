@@ -78,7 +78,7 @@ def train(
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301
     from rankgrad.training import RunFolder, Settings, fit
-    from rankgrad.training.trainer import check_data, check_run
+    from rankgrad.training.checks import check_data, check_run
 
     if resume and settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.dataset import Dataset, FeaturesError
 from rankgrad.data.layout import COMPRESSED, open_bytes, parts
 
 PARQUET = (".parquet", ".pq")
@@ -163,7 +163,8 @@ class _Roles:
         if count == 0:
             close = difflib.get_close_matches(name, schema.names, n=1)
             hint = f"Did you mean {close[0]!r}? " if close else ""
-            raise ValueError(
+            kind = FeaturesError if role == "features" else ValueError
+            raise kind(
                 f"{self.path} has no column {name!r} for {role}. {hint}"
                 f"There are: {', '.join(schema.names)}"
             )

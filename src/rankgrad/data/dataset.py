@@ -17,6 +17,10 @@ _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _SHOWN = 8  # distinct labels that repr spells out
 
 
+class FeaturesError(ValueError):
+    """Data do not have the features that were asked for, such as those of a trained ranker."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Lists of items: list ``b`` has the rows ``offsets[b]:offsets[b + 1]``.
@@ -48,7 +52,8 @@ class Dataset:
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
-        self._set("features", _numbers("features", self.features, np.float32, 2))
+        names = self.feature_names
+        self._set("features", _numbers("features", self.features, np.float32, 2, names))
         self._set("labels", _numbers("labels", self.labels, np.float32, 1))
         self._set("offsets", _numbers("offsets", self.offsets, np.int64, 1))
         self._set("qids", _texts("qids", self.qids))
@@ -266,7 +271,54 @@ class Dataset:
         return indices.astype(np.int64, copy=False)
 
 
-def _numbers(name: str, values: Any, dtype: type[np.number[Any]], dims: int) -> np.ndarray:
+def as_float32(
+    name: str,
+    array: np.ndarray,
+    feature_names: Sequence[str] | None = None,
+    *,
+    first: int = 0,
+) -> np.ndarray:
+    """The numbers in float32 and C order; one that is too large for it is an error that names it.
+
+    Args:
+        name: of the array, for the error.
+        array: ``[N]``, or features ``[N, F]``.
+        feature_names: of the columns, if they have names.
+        first: the number of the first row, where the array is a part of a longer one.
+
+    >>> from rankgrad.data.dataset import as_float32
+    >>> as_float32("features", np.array([[1.0, 2e300]]), ["age", "price"])
+    Traceback (most recent call last):
+    ValueError: feature 'price' at index 1 (counting from 0) of row 0 is 2e+300, too large for
+        float32, which ends at 3.4e+38: bring it to another scale, such as its logarithm
+    """
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(array, dtype=np.float32)
+    if array.dtype.itemsize <= narrow.itemsize:
+        return narrow
+    infinite = np.isinf(narrow)
+    if not infinite.any() or not (lost := infinite & np.isfinite(array)).any():
+        return narrow
+    place = tuple(np.argwhere(lost)[0].tolist())
+    row = first + place[0]
+    where = f"{name}[{row}]"
+    if array.ndim == 2:
+        known = dict(enumerate(feature_names if feature_names is not None else ()))
+        named = f" {known[place[1]]!r}" if place[1] in known else ""
+        where = f"feature{named} at index {place[1]} (counting from 0) of row {row}"
+    raise ValueError(
+        f"{where} is {array[place]:g}, too large for float32, which ends at "
+        f"{np.finfo(np.float32).max:.1e}: bring it to another scale, such as its logarithm"
+    )
+
+
+def _numbers(
+    name: str,
+    values: Any,
+    dtype: type[np.number[Any]],
+    dims: int,
+    feature_names: Sequence[str] | None = None,
+) -> np.ndarray:
     """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
     if array.ndim != dims:
@@ -275,9 +327,11 @@ def _numbers(name: str, values: Any, dtype: type[np.number[Any]], dims: int) -> 
     if array.dtype.kind not in ("iu" if whole else "iufb") and array.size:
         kind = "whole numbers" if whole else "real numbers"
         raise ValueError(f"{name} must be {kind}, found {array.dtype}")
-    if array.dtype != dtype or not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array, dtype=dtype)
-    return array
+    if array.dtype == dtype and array.flags.c_contiguous:
+        return array
+    if whole:
+        return np.ascontiguousarray(array, dtype=dtype)
+    return as_float32(name, array, feature_names)
 
 
 def _texts(name: str, values: Any) -> np.ndarray:

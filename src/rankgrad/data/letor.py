@@ -29,7 +29,7 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.dataset import Dataset, FeaturesError
 
 Array = np.ndarray[Any, Any]
 Item = TypeVar("Item")
@@ -131,8 +131,8 @@ class _Place:
     line: int
     text: str
 
-    def error(self, what: str) -> ValueError:
-        return ValueError(f"{self.path}, line {self.line}: {what}; in the line {self.text!r}")
+    def error(self, what: str, kind: type[ValueError] = ValueError) -> ValueError:
+        return kind(f"{self.path}, line {self.line}: {what}; in the line {self.text!r}")
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,8 @@ class _Parser:
         if self.zero_based is False and found.zeros:
             raise block.place(found.zero_at).error("feature id 0, with zero_based=False")
         if self.n_features is not None and found.above > self.n_features + 1:
-            raise block.place(found.above_at).error(_too_wide(found.above - 1, self.n_features))
+            what = _too_wide(found.above - 1, self.n_features)
+            raise block.place(found.above_at).error(what, FeaturesError)
 
 
 @dataclass(frozen=True)
@@ -452,8 +453,8 @@ def _columns(
     width = max(highest.above - base, 0)
     if n_features is None or width <= n_features:
         return base, n_features or width
-    error = f"feature id {highest.above - 1} is beyond n_features={n_features}, counted from {base}"
-    raise highest.highest.error(error)
+    error = f"{_too_wide(highest.above - 1, n_features)}, counted from {base}"
+    raise highest.highest.error(error, FeaturesError)
 
 
 def _lists(parts: list[_Part], rows: int) -> tuple[Array, Array, int, Array | None]:

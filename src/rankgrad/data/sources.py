@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad.data import catalog, columnar, layout, store
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.dataset import Dataset, FeaturesError
 
 _LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
 
@@ -161,7 +161,9 @@ def _read(
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
-        raise ValueError(f"{path} has {dataset.n_features} features, {n_features} were asked for")
+        raise FeaturesError(
+            f"{path} has {dataset.n_features} features, {n_features} were asked for"
+        )
     return dataset.widen(n_features)
 
 
@@ -179,7 +181,7 @@ def _check_features(
         return
     for at, (found, wanted) in enumerate(zip_longest(dataset.feature_names, names), start=1):
         if found != wanted:
-            raise ValueError(
+            raise FeaturesError(
                 f"{path} has other features than were asked for: feature {at} is "
                 f"{found or 'missing'}, not {wanted or 'there at all'}"
             )

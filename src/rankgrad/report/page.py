@@ -83,10 +83,12 @@ def _subtitle(found: Comparison, part: str) -> str:
     """What was compared on what."""
     names = [c.name for c, ok in zip(found.candidates, found.complete, strict=True) if ok]
     if not names:
-        return f"{len(found.candidates)} candidates"
+        count = len(found.candidates)
+        return f"{count} {tables.word('candidates', count)}"
     listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
     folds = f" of {len(found.parts)} folds" if len(found.parts) > 1 else ""
-    return f"{listed} on {len(found.qids):,} {part} queries{folds}"
+    named = tables.word("queries", len(found.qids))
+    return f"{listed} on {len(found.qids):,} {part} {named}{folds}"
 
 
 def _data(found: Comparison, candidates: list[Candidate], part: str) -> dict[str, Any]:

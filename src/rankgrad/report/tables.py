@@ -28,12 +28,23 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
+def word(name: str, number: int) -> str:
+    """The name of things in the plural, or of one.
+
+    >>> from rankgrad.report.tables import word
+    >>> word("queries", 1), word("queries", 2)
+    ('query', 'queries')
+    """
+    return _ONE[name] if number == 1 else name
+
+
 def headline(found: Comparison) -> str:
     """What was found, in a sentence or two."""
     runs = sum(len(candidate.runs) for candidate in found.candidates)
     if not found.metrics:
+        none = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
         return (
-            f"None of the {runs} runs can be compared yet: no evaluation was found. Make them with "
+            f"{none} be compared yet: no evaluation was found. Make them with "
             "<code>rankgrad evaluate RUN DATA --save</code>."
         )
     best = _leader(found)
@@ -86,7 +97,8 @@ def _verdict(found: Comparison, best: int) -> str:
 def facts(found: Comparison) -> str:
     """The cards under the headline."""
     runs = sum(len(candidate.runs) for candidate in found.candidates)
-    seeds = {seed for c in found.candidates for seed in c.seeds}
+    # A ranking that was not trained has no seed, which is not one more seed.
+    seeds = {seed for c in found.candidates for seed in c.seeds} - {None}
     gaps = sum(len(candidate.gaps) for candidate in found.candidates)
     cards = [
         ("candidates", len(found.candidates)),
@@ -98,7 +110,7 @@ def facts(found: Comparison) -> str:
     ]
     return "".join(
         f'<div class="card{" warn" if name == "gaps" and number else ""}">'
-        f"<dt>{_ONE[name] if number == 1 else name}</dt>"
+        f"<dt>{word(name, number)}</dt>"
         f"<dd>{number:,}</dd></div>"
         for name, number in cards
     )
@@ -290,7 +302,7 @@ def provenance(candidates: Sequence[Candidate], part: str) -> str:
         if run.facts.get("command"):
             commands[str(run.facts["command"])] = commands.get(str(run.facts["command"]), 0) + 1
     packages = [
-        (name, ", ".join(f"{v} ({n} runs)" if len(c) > 1 else v for v, n in c.items()))
+        (name, ", ".join(f"{v} ({n} {word('runs', n)})" if len(c) > 1 else v for v, n in c.items()))
         for name, c in versions.items()
     ]
     listed = "".join(f"<li><code>{escape(c)}</code></li>" for c in list(commands)[:_COMMANDS])

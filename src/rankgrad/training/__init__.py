@@ -6,8 +6,9 @@
 """
 
 from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.fitting import fit
+from rankgrad.training.job import Fit
 from rankgrad.training.run import RunFolder
 from rankgrad.training.settings import Settings
-from rankgrad.training.trainer import Fit, fit
 
 __all__ = ["Fit", "FittedRanker", "RunFolder", "Settings", "fit"]

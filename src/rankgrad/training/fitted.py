@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rankgrad import files
 from rankgrad.data.batches import Batches
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
 from rankgrad.training import tensors as stored
@@ -139,7 +139,8 @@ class FittedRanker:
         scores = np.empty(len(features), np.float32)
         height = max(1, _VALUES // max(1, features.shape[1]))
         for start in range(0, len(features), height):
-            block = np.array(features[start : start + height], np.float32)
+            rows = features[start : start + height]
+            block = np.array(as_float32("features", rows, self.feature_names, first=start))
             values = self.transform.transform(torch.from_numpy(block).to(self._device))
             scores[start : start + height] = self.network(values).float().cpu().numpy()
         return scores
@@ -147,7 +148,8 @@ class FittedRanker:
     def _lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
         ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
         qids = np.arange(len(ends) - 1).astype(np.str_)
-        lists = Dataset(features, np.zeros(len(features)), ends, qids)
+        labels = np.zeros(len(features))
+        lists = Dataset(features, labels, ends, qids, feature_names=self.feature_names)
         # Nothing stays on the device: memory is bounded by what is scored at a time.
         batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
         scores = np.empty(len(features), np.float32)

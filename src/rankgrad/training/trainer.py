@@ -2,251 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import os
-import shutil
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.data.dataset import Dataset
 from rankgrad.lists import Lists, Randomness
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
-from rankgrad.training import processes
 from rankgrad.training.arriving import Arriving
 from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.interrupts import Interrupts
+from rankgrad.training.job import Fit, Job
 from rankgrad.training.optimisers import learning_rates, optimizers
 from rankgrad.training.progress import Progress
 from rankgrad.training.run import Checkpoint, Position, RunFolder
-from rankgrad.training.settings import Settings
 from rankgrad.training.sums import Finite, Total
 from rankgrad.training.validation import score, validate
 
-OnEpoch = Callable[[dict[str, float]], None]
-
-_VALUES = 1 << 22  # values of features checked at a time
 _DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What training gives.
-
-    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``. ``history``
-    has one entry per epoch: epoch, loss, learning_rate, seconds, and the validation metrics.
-    """
-
-    model: FittedRanker  # of the best epoch; of the last without validation data
-    history: list[dict[str, float]]
-    best_epoch: int
-    best_value: float | None
-    settings: Settings
-    seconds: float
-    stopped: str
-
-
-def fit(
-    settings: Settings,
-    train: Dataset,
-    vali: Dataset | None = None,
-    *,
-    folder: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    network: nn.Module | None = None,
-    others: Mapping[str, Dataset] | None = None,
-    on_epoch: OnEpoch | None = None,
-    quiet: bool = True,
-) -> Fit:
-    """Train a ranker.
-
-    Same settings and data on the same machine: the same bytes out, resumed or not. PyTorch's own
-    random numbers are left as they were. With ``settings.devices`` above 1, processes are started
-    for it (then ``on_epoch`` and ``network`` must be things that can be sent to them); under
-    ``torchrun``, every process calls this function.
-
-    Args:
-        settings: how.
-        train: what to learn from.
-        vali: what chooses the best epoch; without it, the last one is taken.
-        folder: a run folder to make; it must not be there, unless it is resumed.
-        resume: go on where the run in ``folder`` ended or was killed.
-        network: a module of your own in place of ``settings.model``: ``network(features, mask)``
-            gives scores, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
-        others: further data sets by name, on which the metrics are logged each epoch, as
-            ``"name metric"`` in the history; they choose nothing.
-        on_epoch: called with each new entry of the history.
-        quiet: show no progress on the terminal.
-
-    >>> from rankgrad.data import Dataset
-    >>> from rankgrad.training import Settings, fit
-    >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"])
-    >>> done = fit(Settings(loss="softmax", epochs=2, device="cpu"), lists, lists)
-    >>> done.stopped, len(done.history), sorted(done.history[0])
-    ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
-    """
-    check_data(train, vali, others)
-    if resume and folder is None:
-        raise ValueError("resume needs the folder of the run to go on with")
-    path = None if folder is None else Path(folder)
-    job = Job(settings, train, vali, dict(others or {}), path, resume, network, on_epoch, quiet)
-    if settings.devices > 1 and not processes.launched():
-        return _fit_in_processes(job)
-    return work(processes.connect(settings), job)
-
-
-@dataclass(frozen=True)
-class Job:
-    """The arguments of :func:`fit`."""
-
-    settings: Settings
-    train: Dataset
-    vali: Dataset | None
-    others: dict[str, Dataset]
-    folder: Path | None
-    resume: bool
-    network: nn.Module | None
-    on_epoch: OnEpoch | None
-    quiet: bool
-
-    @property
-    def data(self) -> dict[str, Dataset]:
-        """The data sets by name."""
-        chosen = {"train": self.train, "vali": self.vali}
-        return {name: data for name, data in chosen.items() if data is not None} | self.others
-
-    def __getstate__(self) -> dict[str, Any]:
-        sent = {name: processes.Sent.of(dataset) for name, dataset in self.data.items()}
-        train, vali = sent.pop("train"), sent.pop("vali", None)
-        return vars(self) | {"train": train, "vali": vali, "others": sent}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        others = {name: sent.receive() for name, sent in state["others"].items()}
-        for name, value in (state | {"others": others}).items():
-            vars(self)[name] = value.receive() if isinstance(value, processes.Sent) else value
-
-
-def check_data(
-    train: Dataset, vali: Dataset | None, others: Mapping[str, Dataset] | None = None
-) -> None:
-    """Say at once what training cannot go on with."""
-    taken = {"train", "vali"} & set(others or {})
-    if taken:
-        raise ValueError(f"others must have names of their own, found {taken.pop()!r}")
-    further = {"validation": vali} | dict(others or {})
-    beside = {name: data for name, data in further.items() if data is not None}
-    for name, data in {"training": train, **beside}.items():
-        if data.n_items == 0:
-            raise ValueError(f"there are no items in the {name} data")
-    for name, data in beside.items():
-        _check_same_features(train, name, data)
-    for name, data in {"training": train, **beside}.items():
-        _check_finite(name, data)
-
-
-def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
-    if data.n_features != train.n_features:
-        raise ValueError(
-            f"the training data have {train.n_features} features, the {name} data "
-            f"{data.n_features}: they must be the same ones"
-        )
-    if train.feature_names and data.feature_names:
-        pairs = zip(train.feature_names, data.feature_names, strict=True)
-        for at, (one, other) in enumerate(pairs):
-            if one != other:
-                raise ValueError(
-                    f"feature {at} (counting from 0) is {one!r} in the training data and {other!r} "
-                    f"in the {name} data: they must be the same ones in the same order"
-                )
-
-
-def _check_finite(name: str, data: Dataset) -> None:
-    height = max(1, _VALUES // max(1, data.n_features))
-    for start in range(0, data.n_items, height):
-        finite = np.isfinite(data.features[start : start + height])
-        if finite.all():
-            continue
-        row, column = np.argwhere(~finite)[0].tolist()
-        item = start + row
-        at = int(np.searchsorted(data.offsets, item, side="right")) - 1
-        named = f" {data.feature_names[column]!r}" if data.feature_names else ""
-        raise ValueError(
-            f"the {name} data have a feature that is not finite: feature{named} at index {column} "
-            f"(counting from 0) of item {item} (list {at}, qid {str(data.qids[at])!r}) is "
-            f"{data.features[item, column]}. Replace missing values before"
-        )
-
-
-def check_run(settings: Settings, folder: Path, resume: bool) -> None:
-    """Say what a run cannot start with, or go on with, before its data are read."""
-    processes.check_devices(settings)
-    if processes.launched():
-        return  # another of the processes may have made the folder already
-    if resume:
-        RunFolder.open(folder).check_settings(settings)
-    else:
-        RunFolder.check_new(folder)
-
-
-def work(fabric: Any, job: Job) -> Fit:
-    """:func:`fit` in this process, one of those that ``fabric`` connects."""
-    run, checkpoint, problem = None, None, None
-    if fabric.global_rank == 0 and job.folder is not None:
-        try:
-            run, checkpoint = _folder(job)
-        except (OSError, ValueError) as error:
-            problem = error
-    problem = fabric.broadcast(problem)  # so that no process waits for one that has given up
-    if problem is not None:
-        raise problem
-    checkpoint = fabric.broadcast(checkpoint)
-    devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        try:
-            return Trainer(fabric, job, run, checkpoint).run()
-        except BaseException:
-            # A run that has nothing to go on from would only stand in the way of the next try.
-            if run is not None and not job.resume and not run.started:
-                shutil.rmtree(run.path, ignore_errors=True)
-            raise
-
-
-def _fit_in_processes(job: Job) -> Fit:
-    """:func:`fit` in new processes. The model comes back through files, all else as it is."""
-    with tempfile.TemporaryDirectory() as place:
-        done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
-        model = FittedRanker.load(Path(place) / "model", job.network)
-    return Fit(model=model, **done)
-
-
-def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
-    # A network that was sent shares its memory with all processes, so each takes a copy.
-    done = work(fabric, replace(job, network=copy.deepcopy(job.network)))
-    if fabric.global_rank == 0:
-        done.model.save(place)
-    return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
-
-
-def _folder(job: Job) -> tuple[RunFolder, Checkpoint | None]:
-    assert job.folder is not None
-    if not job.resume:
-        return RunFolder.create(job.folder, job.settings, job.data), None
-    run = RunFolder.open(job.folder)
-    run.check(job.settings, job.data)
-    return run, run.checkpoint()
 
 
 class Trainer:

@@ -1,0 +1,221 @@
+"""Results: the evaluation of every run of a plan, their means, and how candidates differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad.experiments import significance
+from rankgrad.experiments.plans import Plan
+from rankgrad.experiments.significance import Correction, Interval
+from rankgrad.lists import check_choice
+from rankgrad.metrics import metrics as known_metrics
+from rankgrad.training.evaluations import Evaluated
+
+Key = tuple[str, int | None, int]  # candidate, fold, seed
+Test = Literal["t", "randomisation"]
+
+
+@dataclass(frozen=True)
+class Significance:
+    """How differences are tested.
+
+    Args:
+        test: the paired ``"t"`` test or the paired ``"randomisation"`` test, on per-list values.
+        correction: for the number of candidates compared with the same one, metric by metric.
+        sides: 2, or 1: whether a candidate is worse than the best, or better than the baseline.
+        level: of significance.
+        samples: of the randomisation test and of bootstrap intervals.
+    """
+
+    test: Test = "t"
+    correction: Correction = "bonferroni"
+    sides: Literal[1, 2] = 2
+    level: float = 0.05
+    samples: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_choice("test", self.test, ("t", "randomisation"))
+        check_choice("correction", self.correction, significance.CORRECTIONS)
+        check_choice("sides", self.sides, (1, 2))
+        if not 0 < self.level < 1:
+            raise ValueError(f"level must be between 0 and 1, found {self.level}")
+
+    def __str__(self) -> str:
+        test = "paired t-test" if self.test == "t" else "paired randomisation test"
+        sides = "one-sided" if self.sides == 1 else "two-sided"
+        corrected = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction)
+        words = "no correction" if corrected is None else f"{corrected} correction"
+        return f"{test}, {sides}, {words}, at {self.level:.0%}"
+
+    def p_value(self, one: Any, other: Any, better: bool) -> float:
+        """Of the values of two rankers, higher being better; one-sided: that one is better."""
+        alternative: significance.Alternative = "greater" if better else "less"
+        if self.sides == 2:
+            alternative = "two-sided"
+        if self.test == "t":
+            return significance.paired_t_test(one, other, alternative=alternative)
+        return significance.randomisation_test(
+            one, other, alternative=alternative, samples=self.samples
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a candidate differs from another, the reference, in a metric.
+
+    ``difference`` is the mean over lists of candidate - reference, ``interval`` its 95% bootstrap
+    interval, ``corrected`` the p-value after correction for the number of candidates.
+    """
+
+    candidate: str
+    reference: str
+    metric: str
+    difference: float
+    interval: Interval
+    p_value: float
+    corrected: float
+    significant: bool
+    better: bool
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a comparison found: the evaluation of every run, or the reason why there is none.
+
+    Means are over runs (folds × seeds) of each run's mean over its lists, and are NaN where a run
+    is missing: what is missing is never averaged away. Tests, intervals and differences take the
+    value of each list averaged over seeds, all folds' lists together.
+    """
+
+    plan: Plan
+    folder: Path
+    evaluated: Mapping[Key, Evaluated]
+    gaps: Mapping[Key, str]
+    chosen: Mapping[tuple[str, int | None], Mapping[str, Any]]  # tuned values, by candidate, fold
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidates in the order of the plan."""
+        return tuple(candidate.name for candidate in self.plan.candidates)
+
+    def is_complete(self, candidate: str) -> bool:
+        """Whether all runs of a candidate are there."""
+        self.plan.candidate(candidate)
+        return not any(name == candidate for name, _, _ in self.gaps)
+
+    def runs(self, candidate: str, metric: str) -> NDArray[np.float64]:
+        """The mean of each run, ``[folds, seeds]``; NaN where there is a gap."""
+        self.plan.candidate(candidate)
+        found = [
+            [self._mean(candidate, fold, seed, metric) for seed in self.plan.seeds]
+            for fold in self.plan.folds
+        ]
+        return np.array(found)
+
+    def _mean(self, candidate: str, fold: int | None, seed: int, metric: str) -> float:
+        evaluated = self.evaluated.get((candidate, fold, seed))
+        return float("nan") if evaluated is None else evaluated.mean[metric]
+
+    def mean(self, candidate: str, metric: str) -> float:
+        """The mean over all runs; NaN if one is missing."""
+        return float(self.runs(candidate, metric).mean())
+
+    def standard_error(self, candidate: str, metric: str) -> float:
+        """Of the mean: over folds, seeds averaged, or over seeds where there is one fold."""
+        runs = self.runs(candidate, metric)
+        means = runs.mean(1) if len(self.plan.folds) > 1 else runs[0]
+        if len(means) < 2:
+            return float("nan")
+        return float(means.std(ddof=1) / np.sqrt(len(means)))
+
+    def values(self, candidate: str, metric: str) -> NDArray[np.float64]:
+        """The value of each list, averaged over seeds, all folds together."""
+        self._check_complete(candidate)
+        folds = [
+            np.mean([self.evaluated[candidate, f, s].of_metric(metric) for s in self.plan.seeds], 0)
+            for f in self.plan.folds
+        ]
+        return np.concatenate(folds)
+
+    def queries(self, candidate: str) -> list[str]:
+        """The query ids in the order of :meth:`values`, ``fold/qid`` where there are folds."""
+        self._check_complete(candidate)
+        found = []
+        for fold in self.plan.folds:
+            prefix = "" if fold is None else f"{fold}/"
+            qids = self.evaluated[candidate, fold, self.plan.seeds[0]].qids
+            found += [f"{prefix}{qid}" for qid in qids]
+        return found
+
+    def _check_complete(self, candidate: str) -> None:
+        self.plan.candidate(candidate)
+        for (name, fold, seed), reason in self.gaps.items():
+            if name == candidate:
+                raise ValueError(f"{run_name(name, fold, seed)} is missing: {reason}")
+
+    def interval(self, candidate: str, metric: str) -> Interval:
+        """The 95% bootstrap interval of the mean over lists."""
+        return significance.bootstrap_interval(self.values(candidate, metric))
+
+    def best(self, metric: str) -> str | None:
+        """The candidate with the best mean among those without gaps; None if all have some."""
+        lower = known_metrics.get(metric).lower_is_better
+        means = {n: self.mean(n, metric) for n in self.names if self.is_complete(n)}
+        means = {name: mean for name, mean in means.items() if not np.isnan(mean)}
+        if not means:
+            return None
+        return (min if lower else max)(means, key=lambda name: means[name])
+
+    def differences(
+        self,
+        metric: str,
+        *,
+        baseline: str | None = None,
+        how: Significance | None = None,
+    ) -> tuple[Difference, ...]:
+        """Every other candidate without gaps against the baseline, or against the best one."""
+        how = how or Significance()
+        reference = self.best(metric) if baseline is None else baseline
+        if reference is None or not self.is_complete(reference):
+            return ()
+        others = [n for n in self.names if n != reference and self.is_complete(n)]
+        sign = -1.0 if known_metrics.get(metric).lower_is_better else 1.0
+        theirs = self.values(reference, metric)
+        p_values, found = [], []
+        for name in others:
+            names = (name, reference)
+            significance.check_same_queries(
+                self.queries(name), self.queries(reference), names=names
+            )
+            mine = self.values(name, metric)
+            p_values.append(how.p_value(sign * mine, sign * theirs, better=baseline is not None))
+            interval = significance.difference_interval(mine, theirs)
+            found.append((name, float(np.nanmean(mine - theirs)), interval))
+        corrected = significance.correct(p_values, how.correction)
+        return tuple(
+            Difference(
+                candidate=name,
+                reference=reference,
+                metric=metric,
+                difference=difference,
+                interval=interval,
+                p_value=p,
+                corrected=float(after),
+                significant=bool(after < how.level),
+                better=sign * difference > 0,
+            )
+            for (name, difference, interval), p, after in zip(
+                found, p_values, corrected, strict=True
+            )
+        )
+
+
+def run_name(candidate: str, fold: int | None, seed: int) -> str:
+    """A run in words."""
+    return f"{candidate}{'' if fold is None else f', fold {fold}'}, seed {seed}"

@@ -1,0 +1,144 @@
+"""Runner: the runs of a plan that are not there yet, made one after the other or in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from rankgrad.experiments import jobs
+from rankgrad.experiments.comparison import written
+from rankgrad.experiments.plans import Plan, Task
+from rankgrad.experiments.results import Key
+from rankgrad.experiments.workers import Job, Pool
+from rankgrad.training.evaluations import Evaluated
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far a candidate is."""
+
+    candidate: str
+    done: int
+    failed: int
+    total: int
+    running: tuple[str, ...]
+    means: Mapping[str, float]  # over the runs that are done
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a comparison is: a row per candidate, and what happened now, in words."""
+
+    rows: tuple[Row, ...]
+    event: str | None = None
+
+
+OnChange = Callable[[Progress], None]
+
+
+class Runner:
+    """The runs of a plan: which are to be made, which wait for tuning, and how far each is."""
+
+    def __init__(self, plan: Plan, folder: Path, on_change: OnChange | None) -> None:
+        self.plan, self.folder, self.on_change = plan, folder, on_change
+        self.failures: dict[Key, str] = {}
+        self.means: dict[Key, Mapping[str, float]] = {}
+        self.running: dict[tuple[Key, bool], str] = {}
+        self.pending: list[Job] = []
+        self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning
+        for task in plan.tasks(folder):
+            if _finished(task):
+                self.means[task.key] = Evaluated.load(task.path).mean
+            else:
+                self._plan(task)
+
+    def _plan(self, task: Task) -> None:
+        if jobs.is_tuned(task):
+            self.pending.append(Job(task))
+            return
+        group = (task.candidate.name, task.fold)
+        if group not in self.waiting:
+            self.pending.append(Job(task, tuning=True))
+        self.waiting.setdefault(group, []).append(task)
+
+    def run(self, workers: int) -> dict[Key, str]:
+        """Make the runs; the reasons of those that failed."""
+        self._changed()
+        if workers == 0:
+            data = jobs.Data()
+            while (job := self._next(None)) is not None:
+                outcome = jobs.perform(job.task, job.tuning, data, partial(self._told, job))
+                self._ended(job, outcome)
+        elif self.pending:
+            runs = len(self.pending) + sum(len(group) - 1 for group in self.waiting.values())
+            pool = Pool(min(workers, runs), self.plan.settings, self.folder)
+            pool.run(self._next, self._told, self._ended)
+        return self.failures
+
+    def _next(self, fold: int | None) -> Job | None:
+        """The next job, of the same fold if there is one: its data are read already."""
+        if not self.pending:
+            return None
+        same = (at for at, job in enumerate(self.pending) if job.task.fold == fold)
+        return self.pending.pop(next(same, 0))
+
+    def _told(self, job: Job, text: str) -> None:
+        where = f"seed {job.task.seed}" if not job.tuning else "tuning"
+        fold = "" if job.task.fold is None else f"fold {job.task.fold} "
+        self.running[job.task.key, job.tuning] = f"{fold}{where}: {text}"
+        self._changed()
+
+    def _ended(self, job: Job, outcome: jobs.Outcome) -> None:
+        task = job.task
+        self.running.pop((task.key, job.tuning), None)
+        if outcome.state == "interrupted":
+            raise KeyboardInterrupt
+        if job.tuning:
+            event = self._tuned(task, outcome)
+        elif outcome.state == "failed":
+            self.failures[task.key] = outcome.reason
+            event = f"{task}: failed: {outcome.reason}"
+        else:
+            self.means[task.key] = mean = Evaluated.load(task.path).mean
+            first = self.plan.metrics[0]
+            event = f"{task}: {first} {mean[first]:.4f}"
+        self._changed(event)
+
+    def _tuned(self, task: Task, outcome: jobs.Outcome) -> str:
+        waited = self.waiting.pop((task.candidate.name, task.fold))
+        fold = "" if task.fold is None else f" fold {task.fold}"
+        name = f"{task.candidate.name}{fold}"
+        if outcome.state == "failed":
+            self.failures |= {each.key: f"tuning: {outcome.reason}" for each in waited}
+            return f"{name}: tuning failed: {outcome.reason}"
+        self.pending[:0] = [Job(each) for each in waited]
+        return f"{name}: tuned: {written(jobs.chosen(task))}"
+
+    def _changed(self, event: str | None = None) -> None:
+        if self.on_change is not None:
+            rows = tuple(self._row(candidate.name) for candidate in self.plan.candidates)
+            self.on_change(Progress(rows, event))
+
+    def _row(self, name: str) -> Row:
+        done = [mean for key, mean in self.means.items() if key[0] == name]
+        shown = self.plan.metrics if done else ()
+        running = (text for (key, _), text in self.running.items() if key[0] == name)
+        return Row(
+            candidate=name,
+            done=len(done),
+            failed=sum(key[0] == name for key in self.failures),
+            total=len(self.plan.folds) * len(self.plan.seeds),
+            running=tuple(running),
+            means={metric: float(np.mean([mean[metric] for mean in done])) for metric in shown},
+        )
+
+
+def _finished(task: Task) -> bool:
+    try:
+        return jobs.finished(task)
+    except (ValueError, OSError):
+        return False

@@ -1,0 +1,123 @@
+"""fit: a training from beginning to end, in this process or in several."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankgrad.data.dataset import Dataset
+from rankgrad.training import processes
+from rankgrad.training.checks import check_data, check_run
+from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.job import Fit, Job, OnEpoch
+from rankgrad.training.run import Checkpoint, RunFolder
+from rankgrad.training.settings import Settings
+from rankgrad.training.trainer import Trainer
+
+
+def fit(
+    settings: Settings,
+    train: Dataset,
+    vali: Dataset | None = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    network: nn.Module | None = None,
+    others: Mapping[str, Dataset] | None = None,
+    on_epoch: OnEpoch | None = None,
+    quiet: bool = True,
+) -> Fit:
+    """Train a ranker.
+
+    Same settings and data on the same machine: the same bytes out, resumed or not. PyTorch's own
+    random numbers are left as they were. With ``settings.devices`` above 1, processes are started
+    for it (then ``on_epoch`` and ``network`` must be things that can be sent to them); under
+    ``torchrun``, every process calls this function.
+
+    Args:
+        settings: how.
+        train: what to learn from.
+        vali: what chooses the best epoch; without it, the last one is taken.
+        folder: a run folder to make; it must not be there, unless it is resumed.
+        resume: go on where the run in ``folder`` ended or was killed.
+        network: a module of your own in place of ``settings.model``: ``network(features, mask)``
+            gives scores, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
+        others: further data sets by name, on which the metrics are logged each epoch, as
+            ``"name metric"`` in the history; they choose nothing.
+        on_epoch: called with each new entry of the history.
+        quiet: show no progress on the terminal.
+
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training import Settings, fit
+    >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"])
+    >>> done = fit(Settings(loss="softmax", epochs=2, device="cpu"), lists, lists)
+    >>> done.stopped, len(done.history), sorted(done.history[0])
+    ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
+    """
+    check_data(train, vali, others)
+    if resume and folder is None:
+        raise ValueError("resume needs the folder of the run to go on with")
+    path = None if folder is None else Path(folder)
+    job = Job(settings, train, vali, dict(others or {}), path, resume, network, on_epoch, quiet)
+    if settings.devices > 1 and not processes.launched():
+        return _fit_in_processes(job)
+    return work(processes.connect(settings), job)
+
+
+def work(fabric: Any, job: Job) -> Fit:
+    """:func:`fit` in this process, one of those that ``fabric`` connects."""
+    run, checkpoint, problem = None, None, None
+    if fabric.global_rank == 0 and job.folder is not None:
+        try:
+            run, checkpoint = _folder(job)
+        except (OSError, ValueError) as error:
+            problem = error
+    problem = fabric.broadcast(problem)  # so that no process waits for one that has given up
+    if problem is not None:
+        raise problem
+    checkpoint = fabric.broadcast(checkpoint)
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        try:
+            return Trainer(fabric, job, run, checkpoint).run()
+        except BaseException:
+            # A run that has nothing to go on from would only stand in the way of the next try.
+            if run is not None and not job.resume and not run.started:
+                shutil.rmtree(run.path, ignore_errors=True)
+            raise
+
+
+def _fit_in_processes(job: Job) -> Fit:
+    """:func:`fit` in new processes. The model comes back through files, all else as it is."""
+    if job.folder is not None:  # what can be said without starting them
+        check_run(job.settings, job.folder, job.resume)
+    with tempfile.TemporaryDirectory() as place:
+        done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
+        model = FittedRanker.load(Path(place) / "model", job.network)
+    return Fit(model=model, **done)
+
+
+def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
+    # A network that was sent shares its memory with all processes, so each takes a copy.
+    done = work(fabric, replace(job, network=copy.deepcopy(job.network)))
+    if fabric.global_rank == 0:
+        done.model.save(place)
+    return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
+
+
+def _folder(job: Job) -> tuple[RunFolder, Checkpoint | None]:
+    assert job.folder is not None
+    if not job.resume:
+        return RunFolder.create(job.folder, job.settings, job.data), None
+    run = RunFolder.open(job.folder)
+    run.check(job.settings, job.data)
+    return run, run.checkpoint()
