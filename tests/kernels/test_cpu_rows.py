@@ -38,6 +38,27 @@ def test_smoothi(expect, metric, kind):
     check(found, eager(spec("smoothi", options, metric), *slots), 1e-9, 1e-7)
 
 
+@pytest.mark.parametrize("expect", ["gain", "label"])
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("delta", [0.01, 0.1, 0.45])
+def test_smoothi_far_down_long_lists(delta, alpha, expect):
+    """Where items are no longer followed one by one."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [200, 50, 120]
+    scores = torch.randn(sum(lengths), generator=generator, dtype=torch.float64)
+    scores[200:250] = scores[200:250].round()  # ties
+    scores[250:] = 3.0
+    scores[-1] = 4.0  # all but one are equal
+    labels = torch.randint(0, 4, scores.shape, generator=generator).double()
+    weights = torch.rand(scores.shape, generator=generator, dtype=torch.float64)
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    spec = f"smoothi_ndcg(alpha={alpha}, delta={delta}, through=permutation, expect={expect})"
+    for given in (None, weights):
+        slots = scores, labels, None, given, offsets
+        found = through_smoothi(*slots, 200, alpha, delta, expect, *METRICS["ndcg"])
+        check(found, eager(spec, *slots), 1e-11, 1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_listmle(kind):
     slots = batch(kind)

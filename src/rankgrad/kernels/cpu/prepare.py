@@ -82,10 +82,12 @@ class Slots:
             self.defined,
         )
 
-    def each(self, work: Callable[..., None], *options: Any, power: int = 1) -> None:
-        """Run a loop over all lists, which costs about this power of their length."""
+    def each(
+        self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
+    ) -> None:
+        """Run a loop over all lists: so many steps for each item, and a power of their number."""
         lengths = np.diff(self.offsets).astype(np.float64)
-        share(16 * lengths + lengths**power, lambda a, b: work(a, b, *self.arrays, *options))
+        share(steps * lengths + lengths**power, lambda a, b: work(a, b, *self.arrays, *options))
 
     def results(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values, slopes and defined, as tensors like the scores."""
