@@ -110,7 +110,10 @@ class _Twin:
             return self(first, *arguments, **named)
 
 
-_twins: dict[tuple[str, str], _Twin] = {("sound", "cuda"): _Twin("sound", "check", "gpu")}
+_twins: dict[tuple[str, str], _Twin] = {
+    ("sound", "cpu"): _Twin("sound", "check", "cpu"),
+    ("sound", "cuda"): _Twin("sound", "check", "gpu"),
+}
 
 
 def _enter(name: str, module: str, schema: str) -> None:
