@@ -79,6 +79,29 @@ def test_listmle_shuffles_equal_labels():
     torch.testing.assert_close(found[0], listmle(*tied, n, None)[0])
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.3, 20.0])
+@pytest.mark.parametrize("spread", [1.0, 250.0, 2000.0])
+def test_listmle_of_any_labels_and_scores(spread, scale):
+    """Labels that are counted or sorted, scores that are summed with and without care."""
+    scores, labels, mask, weights, offsets = batch("weighted")
+    slots = scores * spread, labels * scale, mask, weights, offsets
+    check(listmle(*slots, 37, None), eager("listmle(ties=stable)", *slots), 1e-11, 1e-11)
+
+
+def test_listmle_shuffles_a_list_alike_in_any_company():
+    lengths = [0, 3, 2, 70, 5, 64, 1]
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(sum(lengths), generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 2, scores.shape, generator=generator).double()
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    seed = torch.tensor(3)
+    together = listmle(scores, labels, None, None, offsets, 70, seed)
+    for b, (s, y) in enumerate(zip(scores.split(lengths), labels.split(lengths), strict=True)):
+        alone = listmle(s, y, None, None, torch.tensor([0, len(s)]), len(s), seed)
+        torch.testing.assert_close(together[0][b], alone[0][0])
+        torch.testing.assert_close(together[1].split(lengths)[b], alone[1])
+
+
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
 def test_float32(kind):
     slots = batch(kind, torch.float32)

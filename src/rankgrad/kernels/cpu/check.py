@@ -30,8 +30,8 @@ def sound(
     if not all(tensor is None or _is_array(tensor) for tensor in given):
         return False
     nothing = np.empty(0, scores.detach().numpy().dtype)
-    some = [nothing if x is None else x.detach().contiguous().numpy() for x in given]
-    return bool(_sound(*some, flags(mask), LARGEST_LABEL))
+    some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in given]
+    return bool(_sound(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
 
 
 def _is_array(tensor: Tensor) -> bool:
