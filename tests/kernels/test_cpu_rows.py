@@ -38,6 +38,27 @@ def test_smoothi(expect, metric, kind):
     check(found, eager(spec("smoothi", options, metric), *slots), 1e-9, 1e-7)
 
 
+@pytest.mark.parametrize("expect", ["gain", "label"])
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("delta", [0.01, 0.1, 0.45])
+def test_smoothi_far_down_long_lists(delta, alpha, expect):
+    """Where items are no longer followed one by one."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [200, 50, 120]
+    scores = torch.randn(sum(lengths), generator=generator, dtype=torch.float64)
+    scores[200:250] = scores[200:250].round()  # ties
+    scores[250:] = 3.0
+    scores[-1] = 4.0  # all but one are equal
+    labels = torch.randint(0, 4, scores.shape, generator=generator).double()
+    weights = torch.rand(scores.shape, generator=generator, dtype=torch.float64)
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    spec = f"smoothi_ndcg(alpha={alpha}, delta={delta}, through=permutation, expect={expect})"
+    for given in (None, weights):
+        slots = scores, labels, None, given, offsets
+        found = through_smoothi(*slots, 200, alpha, delta, expect, *METRICS["ndcg"])
+        check(found, eager(spec, *slots), 1e-11, 1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_listmle(kind):
     slots = batch(kind)
@@ -56,6 +77,29 @@ def test_listmle_shuffles_equal_labels():
     tied = torch.zeros_like(scores), *slots[1:]
     found = listmle(*tied, n, torch.tensor(-(2**63)))
     torch.testing.assert_close(found[0], listmle(*tied, n, None)[0])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 20.0])
+@pytest.mark.parametrize("spread", [1.0, 250.0, 2000.0])
+def test_listmle_of_any_labels_and_scores(spread, scale):
+    """Labels that are counted or sorted, scores that are summed with and without care."""
+    scores, labels, mask, weights, offsets = batch("weighted")
+    slots = scores * spread, labels * scale, mask, weights, offsets
+    check(listmle(*slots, 37, None), eager("listmle(ties=stable)", *slots), 1e-11, 1e-11)
+
+
+def test_listmle_shuffles_a_list_alike_in_any_company():
+    lengths = [0, 3, 2, 70, 5, 64, 1]
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(sum(lengths), generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 2, scores.shape, generator=generator).double()
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    seed = torch.tensor(3)
+    together = listmle(scores, labels, None, None, offsets, 70, seed)
+    for b, (s, y) in enumerate(zip(scores.split(lengths), labels.split(lengths), strict=True)):
+        alone = listmle(s, y, None, None, torch.tensor([0, len(s)]), len(s), seed)
+        torch.testing.assert_close(together[0][b], alone[0][0])
+        torch.testing.assert_close(together[1].split(lengths)[b], alone[1])
 
 
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])

@@ -133,7 +133,10 @@ def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-_twins: dict[tuple[str, str], _Twin] = {("look", "cuda"): _Twin("look", "check", "gpu")}
+_twins: dict[tuple[str, str], _Twin] = {
+    ("look", "cpu"): _Twin("look", "check", "cpu"),
+    ("look", "cuda"): _Twin("look", "check", "gpu"),
+}
 
 
 def _enter(name: str, module: str, schema: str) -> None:

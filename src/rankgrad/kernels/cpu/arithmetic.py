@@ -10,6 +10,9 @@ LOG2_E = 1.4426950408889634
 LN_2_HIGH = 0.6931471803691238
 LN_2_LOW = 1.9082149292705877e-10
 ROUNDING = 6755399441055744.0  # 1.5 · 2^52: adding it leaves a whole number in the low bits
+MANTISSA = (1 << 52) - 1
+ONE = 1023 << 52  # the bits of 1.0
+TWO_52 = 1075 << 52  # the bits of 2^52, whose last one is worth 1
 
 
 @compiled_strictly
@@ -69,3 +72,12 @@ def log_one_plus(x: float, half: float) -> float:
     p = p * w + 0.6666666666634814
     p = p * w + 2.0
     return p * z
+
+
+@compiled_strictly
+def log(x: float) -> float:
+    """``log(x)`` for x from 1e-307 on, to 4e-15: ``x = 2^m y`` with y in [1, 2)."""
+    bits = np.float64(x).view(np.int64)
+    y = np.int64((bits & np.int64(MANTISSA)) | np.int64(ONE)).view(np.float64)
+    m = np.int64((bits >> np.int64(52)) | np.int64(TWO_52)).view(np.float64) - 4503599627371519.0
+    return m * 0.6931471805599453 + log_one_plus(y - 1.0, 1.0 / (y + 1.0))

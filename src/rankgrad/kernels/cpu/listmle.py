@@ -7,8 +7,18 @@ import math
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.cpu.arithmetic import exp, log
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array, Slots, real_slots, sort_descending, take
+from rankgrad.kernels.cpu.prepare import (
+    Array,
+    Slots,
+    real_slots,
+    sort_by_label,
+    sort_descending,
+    take,
+)
+
+SAFE = 300.0  # scores this far below the highest need no care: e^-300 is 5e-131
 
 
 def listmle(
@@ -22,7 +32,9 @@ def listmle(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ_r log Σ_{l>=r} exp(s_(l)) - s_(r)``: see :mod:`rankgrad.kernels.ops`."""
     slots = Slots.of(scores, labels, mask, weights, offsets)
-    slots.each(_lists, seed is not None, 0 if seed is None else int(seed))
+    number = 0 if seed is None else int(seed)
+    order = np.empty(0, np.int64) if seed is None else _shuffled(number, longest)
+    slots.each(_lists, order, number)
     return slots.results(scores)
 
 
@@ -38,7 +50,7 @@ def _lists(
     values: Array,
     slopes: Array,
     defined: Array,
-    shuffle: bool,
+    order: Array,
     seed: int,
 ) -> None:
     for b in range(first, last):
@@ -46,11 +58,11 @@ def _lists(
         defined[b] = slots.size > 1
         if not defined[b]:
             continue
-        if shuffle:
-            order = np.arange(slots.size)
-            sort_descending(_hashes(seed, slots.size), order)
-            slots = slots[order]
-        sort_descending(labels, slots)
+        if order.size > 16 * slots.size:
+            slots = slots[_shuffled(seed, slots.size)]
+        elif order.size:
+            slots = _reordered(slots, order)
+        sort_by_label(labels, slots)
         s, w = take(scores, slots), take(weights, slots)
         values[b] = _likelihood(s, w)
         for i in range(slots.size):
@@ -58,24 +70,65 @@ def _lists(
 
 
 @compiled
-def _hashes(seed: int, n: int) -> Array:
-    """A number for each place, by the seed: SplitMix64 of both (Steele et al. 2014)."""
-    numbers = np.empty(n)
+def _shuffled(seed: int, n: int) -> Array:
+    """The first n places in the order of their numbers by the seed.
+
+    A place's number is SplitMix64 of both (Steele et al. 2014).
+    """
+    numbers, order = np.empty(n), np.arange(n)
     for place in range(n):
         x = np.uint64(seed) + np.uint64(place + 1) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
         numbers[place] = np.float64(x >> np.uint64(32))
-    return numbers
+    sort_descending(numbers, order)
+    return order
+
+
+@compiled
+def _reordered(slots: Array, order: Array) -> Array:
+    """Slots by the places in order, of which those past the end of the list are left out."""
+    found, count = np.empty(slots.size + 1, np.int64), 0
+    for place in order:
+        found[count] = slots[min(place, slots.size - 1)]
+        count += place < slots.size
+    return found[:-1]
 
 
 @compiled
 def _likelihood(s: Array, w: Array) -> float:
     """The loss of scores in the order of their labels; they are replaced by its slopes.
 
-    With ``t_r`` the logarithm of the sum from r on, item l pulls ``exp(s_l - t_r)`` of the weight
-    of every r up to l. As t falls, the sum over r is carried on without growing.
+    With ``t_r = Σ_{l>=r} exp(s_l)``, item l pulls ``exp(s_l) / t_r`` of the weight of every r up to
+    l, so that both are a cumulative sum, one from each end.
+    """
+    n, highest = s.size, s.max()
+    if highest - s.min() > SAFE:
+        return _likelihood_by_logarithms(s, w)
+    pulls, tails = np.empty(n), np.empty(n)
+    for i in range(n):
+        pulls[i] = exp(s[i] - highest)
+    tail = 0.0
+    for i in range(n - 1, -1, -1):
+        tail += pulls[i]
+        tails[i] = tail
+    total = 0.0
+    for i in range(n):
+        total += w[i] * (log(tails[i]) - (s[i] - highest))
+        tails[i] = w[i] / tails[i]
+    carried = 0.0
+    for i in range(n):
+        carried += tails[i]
+        s[i] = pulls[i] * carried - w[i]
+    return total
+
+
+@compiled
+def _likelihood_by_logarithms(s: Array, w: Array) -> float:
+    """The same for any scores.
+
+    As t falls, the sum over r is carried on without growing.
     """
     n = s.size
     tails = np.empty(n)

@@ -6,6 +6,7 @@ there is one compiled form of each loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from rankgrad.kernels.cpu.compiled import compiled, share
 Array = np.ndarray[Any, Any]
 
 _RUN = 64  # items that are sorted by counting
+_WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
 _KINDS = 12  # unequal gains that are counted instead of being sorted
 
 NDCG, DCG, PRECISION, RECALL, RBP, ARP = range(6)
@@ -82,10 +84,12 @@ class Slots:
             self.defined,
         )
 
-    def each(self, work: Callable[..., None], *options: Any, power: int = 1) -> None:
-        """Run a loop over all lists, which costs about this power of their length."""
+    def each(
+        self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
+    ) -> None:
+        """Run a loop over all lists: so many steps for each item, and a power of their number."""
         lengths = np.diff(self.offsets).astype(np.float64)
-        share(16 * lengths + lengths**power, lambda a, b: work(a, b, *self.arrays, *options))
+        share(steps * lengths + lengths**power, lambda a, b: work(a, b, *self.arrays, *options))
 
     def results(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values, slopes and defined, as tensors like the scores."""
@@ -204,6 +208,25 @@ def _merge(keys: Array, slots: Array, middle: int, into: Array, moved: Array) ->
         into[i], moved[i] = keys[b], slots[b]
         b += 1
         i += 1
+
+
+@compiled
+def sort_by_label(labels: Array, slots: Array) -> None:
+    """Order slots by descending label, equal ones as they came."""
+    counts = np.zeros(_WHOLE + 1, np.int64)
+    for i in range(slots.size):
+        label = labels[slots[i]]
+        if not 0 <= label < _WHOLE or label != math.floor(label):
+            sort_descending(labels, slots)
+            return
+        counts[int(label)] += 1
+    # Where the items of each label begin.
+    for label in range(_WHOLE - 1, -1, -1):
+        counts[label] += counts[label + 1]
+    for slot in slots.copy():
+        place = int(labels[slot]) + 1
+        slots[counts[place]] = slot
+        counts[place] += 1
 
 
 @compiled

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 from torch import Tensor
+
+from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.prepare import Array
 
 
 def spread(
@@ -10,4 +15,21 @@ def spread(
 ) -> Tensor:
     """``grad[b] * slopes[i]`` for every slot i of list b; with shares, ``grad * shares[b]``."""
     lists = grad if shares is None else grad * shares
-    return lists.repeat_interleave(offsets.diff(), output_size=slopes.numel()) * slopes
+    bounds = offsets.to(torch.int64).contiguous().numpy()
+    given = slopes.detach().contiguous().numpy()
+    result = np.empty_like(given)
+    _spread(lists.detach().contiguous().numpy(), given.reshape(-1), bounds, result.reshape(-1))
+    return torch.from_numpy(result)
+
+
+@compiled
+def _spread(lists: Array, slopes: Array, offsets: Array, out: Array) -> None:
+    for b in range(lists.size):
+        some = slice(offsets[b], offsets[b + 1])
+        _times(lists[b], slopes[some], out[some])
+
+
+@compiled
+def _times(factor: float, slopes: Array, out: Array) -> None:
+    for i in range(slopes.size):
+        out[i] = factor * slopes[i]

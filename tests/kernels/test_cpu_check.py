@@ -1,0 +1,72 @@
+"""Looking at lists on a CPU: every flaw is seen, and none in padding."""
+
+import itertools
+
+import pytest
+import torch
+
+from rankgrad import kernels, losses
+from rankgrad.kernels.cpu.check import look
+
+NAMES = ("scores", "labels", "mask", "weights", "list_weights")
+
+
+def lists(slots=67, count=7, dtype=torch.float32):
+    given = [torch.ones(slots, dtype=dtype) for _ in range(4)]
+    return dict(zip(NAMES, (*given[:2], given[2].bool(), given[3], torch.ones(count)), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=3)))
+def test_sound_lists(given, dtype):
+    found = lists(dtype=dtype)
+    for name, there in zip(NAMES[2:], given, strict=True):
+        if not there:
+            found[name] = None
+    assert look(*found.values())()
+
+
+@pytest.mark.parametrize("flaw", [float("nan"), float("inf"), -float("inf"), -1.0])
+@pytest.mark.parametrize("name", ["scores", "labels", "weights", "list_weights"])
+def test_every_flaw_is_seen_but_not_in_padding(name, flaw):
+    for at in (0, 40, -1):
+        found = lists()
+        found[name][at % len(found[name])] = flaw
+        right = name == "scores" and flaw == -1.0
+        assert look(*found.values())() == right
+        assert look(*(found | {"mask": None}).values())() == right
+        found["mask"][at % len(found[name])] = False
+        assert look(*found.values())() == (name != "list_weights")
+
+
+def test_large_labels_are_seen():
+    found = lists()
+    found["labels"][5] = 101.0
+    assert not look(*found.values())()
+    found["mask"][5] = False
+    assert look(*found.values())()
+
+
+def test_nothing():
+    nothing = torch.zeros(0)
+    assert look(nothing, nothing, None, None, None)()
+
+
+def test_what_is_no_array_is_left_to_others():
+    seen = []
+
+    def within(scores):
+        seen.append(look(scores, torch.ones(3), None, None, None)())
+        return losses.get("softmax")(scores, torch.tensor([1.0, 0.0, 0.0]))
+
+    gradient = torch.func.grad(within)(torch.zeros(3))
+    assert seen == [False]
+    torch.testing.assert_close(gradient, torch.tensor([-2 / 3, 1 / 3, 1 / 3]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int64])
+def test_losses_take_any_kind_of_number(dtype):
+    scores, labels = torch.tensor([[0, 1, 2]]).to(dtype), torch.tensor([[1, 0, 2]])
+    with kernels.using("eager"):
+        wanted = losses.get("listnet")(scores, labels)
+    torch.testing.assert_close(losses.get("listnet")(scores, labels), wanted)
