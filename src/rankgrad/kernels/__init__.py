@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rankgrad.kernels import ops
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
@@ -77,6 +78,8 @@ def ready(name: str, scores: torch.Tensor) -> bool:
         return False
     if device == "cuda" and scores.dtype != torch.float32:
         return False
+    if not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(scores):
+        return False  # within a transform of torch.func
     return _written(name, room)
 
 

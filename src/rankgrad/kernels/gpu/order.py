@@ -1,4 +1,4 @@
-"""Long lists in descending order of their scores, and their groups of tied items."""
+"""Lists in descending order of their scores, and their groups of tied items."""
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
 
@@ -16,6 +16,7 @@ from rankgrad.kernels.gpu.linear import is_real
 
 COUNTED = 8192  # lists of up to so many slots are not sorted: pairs are counted instead
 _TILE = 1024
+_SHORT = 1024  # so is the place of each item in lists of up to so many, where an order is asked for
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Sorted:
 def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int) -> Sorted:
     """Sort every list, without asking the device for their lengths."""
     lists, slots = offsets.numel() - 1, scores.numel()
+    if longest <= _SHORT:
+        ranked = torch.empty_like(scores)
+        order = torch.empty(slots, dtype=torch.int64, device=scores.device)
+        _place[(lists, triton.cdiv(longest, 64))](
+            scores, scores if mask is None else mask, offsets, ranked, order,
+            masked=mask is not None, rows=64, columns=64,
+        )  # fmt: skip
+        return Sorted(ranked, order)
     even = slots == lists * longest
     grid = (lists, triton.cdiv(longest, _TILE))
     cleaned = torch.empty_like(scores)
@@ -51,6 +60,38 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: in
     return Sorted(cleaned[order], order)
 
 
+@triton.jit
+def _score(scores, mask, slot, inside, masked: tl.constexpr):
+    """Scores with -inf on padding and for what is no number, and one zero."""
+    real = is_real(mask, slot, inside, masked)
+    score = tl.load(scores + slot, mask=real, other=float("-inf"))
+    score = tl.where(score == score, score, float("-inf"))
+    return tl.where(score == 0, 0.0, score)
+
+
+@quick
+@triton.jit
+def _place(
+    scores, mask, offsets, ranked, order,
+    masked: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """Bring some items of a list to their places, which are how many others go before them."""
+    begin, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
+    first = begin + tl.program_id(1) * rows
+    if first < end:
+        slot = first + tl.arange(0, rows)
+        score = _score(scores, mask, slot, slot < end, masked)
+        ahead = tl.zeros([rows], tl.int32)
+        for left in range(begin, end, columns):
+            other = left + tl.arange(0, columns)
+            against = _score(scores, mask, other, other < end, masked)
+            before = against[None, :] > score[:, None]
+            tied = (against[None, :] == score[:, None]) & (other[None, :] < slot[:, None])
+            ahead += tl.sum(((before | tied) & (other < end)[None, :]).to(tl.int32), 1)
+        tl.store(ranked + begin + ahead, score, mask=slot < end)
+        tl.store(order + begin + ahead, slot, mask=slot < end)
+
+
 @quick
 @triton.jit
 def _keys(
@@ -62,9 +103,7 @@ def _keys(
     begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
     slot = begin + tl.program_id(1) * tile + tl.arange(0, tile)
     inside = slot < end
-    real = is_real(mask, slot, inside, masked)
-    score = tl.load(scores + slot, mask=real, other=float("-inf"))
-    score = tl.where(score == 0, 0.0, score)
+    score = _score(scores, mask, slot, inside, masked)
     tl.store(cleaned + slot, score, mask=inside)
     if not even:
         bits = score.to(tl.int32, bitcast=True)
