@@ -3,7 +3,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankgrad.lists import Lists, Randomness, descending, divide, hard_ranks, invert, tie_groups
+from rankgrad.lists import (
+    Lists,
+    Randomness,
+    _Kept,
+    descending,
+    divide,
+    hard_ranks,
+    invert,
+    tie_groups,
+)
 
 lengths = st.lists(st.integers(0, 6), min_size=0, max_size=6)
 
@@ -148,3 +157,46 @@ def test_lists_that_are_not_sound_are_looked_at_closely(monkeypatch):
     assert not infinite.finite and not infinite.large
     large = begin([0.0, 1.0, 2.0], [1.0, 0.0, 200.0]).settled()
     assert large.finite and large.large
+
+
+class _Device:
+    """Stands in for the streams of a GPU: which one is current, and whether a graph is captured."""
+
+    def __init__(self, monkeypatch):
+        self.current, self.capturing, self.waited = "first", False, []
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: _Stream(self, self.current))
+
+
+class _Stream(str):
+    def __new__(cls, device, name):
+        made = super().__new__(cls, name)
+        made.device = device
+        return made
+
+    def wait_event(self, event):
+        self.device.waited.append((str(self), event))
+
+
+class _Event:
+    over = False
+
+    def query(self):
+        return self.over
+
+
+def test_offsets_are_read_on_other_streams_once_they_are_there(monkeypatch):
+    device, event = _Device(monkeypatch), _Event()
+    kept = _Kept(torch.tensor([0, 2]), event, _Stream(device, "first"))
+    assert kept.readable()
+    assert device.waited == []  # the stream that made them needs no waiting
+    device.current = "second"
+    assert kept.readable()
+    assert device.waited == [("second", event)]
+    device.capturing = True
+    assert not kept.readable()  # a graph would not wait
+    device.capturing, event.over = False, True
+    assert kept.readable()
+    device.capturing = True
+    assert kept.readable()
+    assert len(device.waited) == 1

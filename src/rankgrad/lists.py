@@ -631,26 +631,53 @@ def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
     return torch.arange(0, lists * max(1, n) + 1, max(1, n), device=device)
 
 
-#: Offsets of padded rows, which come again at every step; on a GPU those of each stream, on which
-#: they are written before they are read. None is ever dropped: a CUDA graph that reads them may be
-#: replayed at any time.
-_kept: dict[tuple[int, int, torch.device, int], Int[Tensor, " c"]] = {}
+@dataclass
+class _Kept:
+    """Offsets of padded rows, which come again at every step.
+
+    Args:
+        offsets: made once.
+        made: on a GPU, the event after which they can be read, until it is known to be over.
+        stream: the one that made them.
+    """
+
+    offsets: Int[Tensor, " c"]
+    made: Any = None
+    stream: Any = None
+
+    def readable(self) -> bool:
+        """Whether kernels that are launched now find them, without the host waiting for it."""
+        if self.made is None:
+            return True
+        if torch.cuda.is_current_stream_capturing():
+            return False  # a graph cannot wait for what is outside of it
+        if self.made.query():
+            self.made = None
+        elif (here := torch.cuda.current_stream(self.offsets.device)) != self.stream:
+            here.wait_event(self.made)
+        return True
+
+
+#: None is ever dropped: a CUDA graph that reads them may be replayed at any time.
+_kept: dict[tuple[int, int, torch.device], _Kept] = {}
 
 
 def _kept_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    found = _kept.get((lists, n, device, stream))
-    if found is not None:
-        return found
+    found = _kept.get((lists, n, device))
+    if found is not None and found.readable():
+        return found.offsets
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if capturing or len(_kept) >= _MOST_KEPT or lists > _MOST_LISTS:
         return _offsets(lists, n, device)
     with torch.inference_mode(False):  # so that a later backward pass may keep them
-        made = _offsets(lists, n, device)
-    if is_functorch_wrapped_tensor(made):  # of a transform of torch.func, and gone with it
-        return made
-    _kept[lists, n, device, stream] = made
-    return made
+        kept = _Kept(_offsets(lists, n, device))
+    if is_functorch_wrapped_tensor(kept.offsets):  # of a transform of torch.func, gone with it
+        return kept.offsets
+    if device.type == "cuda":
+        kept.stream = torch.cuda.current_stream(device)
+        kept.made = kept.stream.record_event()
+    _kept[lists, n, device] = kept
+    return kept.offsets
 
 
 def _padded_slots(
