@@ -1,6 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
+
+# Machines are noisy, and kernels are compiled when they are first called.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 # Shape annotations are checked at run time in every test. (Compiled kernels have none.)
 CHECKED = ["rankgrad.lists", "rankgrad.sorting", "rankgrad.metrics", "rankgrad.losses"]

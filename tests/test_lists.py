@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankgrad.lists import (
@@ -112,7 +112,6 @@ def test_scores_first_seen_without_gradients_have_them(offsets):
     assert lists.scores.requires_grad
 
 
-@settings(deadline=None)
 @given(lengths, st.integers(0, 1000), st.booleans())
 def test_trusted_lists_are_the_checked_ones(sizes, seed, weighted):
     generator = torch.Generator().manual_seed(seed)

@@ -98,7 +98,7 @@ def rows(draw: st.DrawFn) -> str:
     return f"{skipped}{gap.join([label, f'qid:{qid}', *pairs])}{tail}"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(lines=st.lists(rows(), min_size=1, max_size=12), block=st.sampled_from([1, 50, 1 << 20]))
 def test_equal_to_sklearn(scratch: Path, lines: list[str], block: int) -> None:
     lines.sort(key=lambda line: line.split("qid:")[1].split()[0])  # each qid in one place
@@ -107,7 +107,7 @@ def test_equal_to_sklearn(scratch: Path, lines: list[str], block: int) -> None:
     same_as_sklearn(dataset, scratch, n_features=40, zero_based=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(number=numbers | halves)
 @example(number="9007199254740993")
 @example(number="3.4028235677973366e38")
@@ -372,7 +372,7 @@ tokens = st.sampled_from(
 ) | st.sampled_from(("nan", "1:1 1:2", "\0", "\t", "0:", "1 qid:1 1:1\n", "99999"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     data=st.binary(max_size=200) | st.lists(tokens, max_size=40).map(lambda t: "".join(t).encode()),
     block=st.sampled_from([1, 16, 1 << 16]),

@@ -267,7 +267,7 @@ def test_bad_specs_say_what_is_wrong(spec: str, message: str) -> None:
         transforms.get(spec)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.lists(
         st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3),

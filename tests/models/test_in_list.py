@@ -24,7 +24,7 @@ def drawn(lengths: list[int], levels: int, seed: int) -> tuple[Tensor, Tensor]:
     return features.double().masked_fill(~mask[..., None], float("nan")), mask
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5),
     levels=st.integers(1, 50),
@@ -41,7 +41,7 @@ def test_ranks_count_the_items_below(lengths: list[int], levels: int, seed: int)
     assert (found[~mask] == 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6),
     levels=st.integers(1, 50),

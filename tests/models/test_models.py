@@ -249,7 +249,7 @@ def test_bad_input_says_what_is_wrong(spec: str) -> None:
         models.get(spec).build(0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4),
     width=st.integers(6, 9),
