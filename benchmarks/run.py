@@ -7,11 +7,11 @@
 
 Call latency is one eager call and ``backward()``, waited for; on a GPU there is device time too: a
 replayed CUDA graph where a step can be one, else the time of its kernels. Those of one loss and
-shape take turns, so that a busy machine slows all alike; figures are medians with the 10th and 90th
-percentile. Memory is what PyTorch allocates at the peak above the inputs, the gradient included; on
-CPUs, how far the process grows where that is more; of JAX, what the compiled program asks for.
-Errors of ours are against the eager form in float64; of a peer there is the cosine of its gradient
-and ours, 1 where both compute the same up to a factor.
+shape take turns of ten calls, so that a busy machine slows all alike; figures are medians with the
+10th and 90th percentile. Memory is what PyTorch allocates at the peak above the inputs, the
+gradient included; on CPUs, how far the process grows where that is more; of JAX, what the compiled
+program asks for. Errors of ours are against the eager form in float64; of a peer there is the
+cosine of its gradient and ours, 1 where both compute the same up to a factor.
 
 The sweep measures one list of 100 to 1,000,000 items; losses over pairs stop at 60,000, or after a
 step of a second, or when the next would not fit; ``--plot`` draws it. JSON is written after every
