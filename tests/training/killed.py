@@ -65,6 +65,7 @@ def main():
     place = Path(sys.argv[1])
     torch.set_num_threads(1)
     processes.connect(SETTINGS)
+    fit(SETTINGS, lists(30, 0), lists(10, 1))  # so that children need not load what is compiled
     began = time.monotonic()
     assert os.waitpid(child(place / "whole"), 0)[1] == 0
     lasted = time.monotonic() - began
@@ -75,7 +76,7 @@ def main():
         folder, ended = place / f"moment{trial}", None
         while ended != 0:
             pid = child(folder)
-            time.sleep(dice.uniform(0.1, 0.9) * lasted)
+            time.sleep(dice.uniform(0.1, 1.1) * lasted)
             os.kill(pid, signal.SIGKILL)
             ended = os.waitpid(pid, 0)[1]
             kills += ended != 0
