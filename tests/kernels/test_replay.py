@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 pytest.importorskip("numba")  # where fused losses are asked what they are, on CPUs
 
 from gpu_twins import slots
+from registry import loss_specs
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.jit import JITFunction
 
@@ -162,6 +163,33 @@ def test_replayed_losses_give_the_same_bytes(memory, spec, options):
     wanted = ops._reduce_lists(*arguments)
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == other.dtype and one.equal(other)
+
+
+class Unrun(Jit):
+    """A kernel that is launched and does nothing."""
+
+    def __getitem__(self, grid):
+        nothing = SimpleNamespace(function=None, packed_metadata=None, run=lambda *_: None)
+        return lambda *arguments, **options: nothing
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_fused_loss_is_replayed(memory, monkeypatch, form):
+    """At the size that calls are timed at: nothing but allocations and launches is done there."""
+    monkeypatch.setattr(Jit, "__getitem__", Unrun.__getitem__)
+    scores, *others, longest = slots([240] * 64, **form)
+    lists = Lists.trusted(scores, others[0], offsets=others[-1], longest=longest)
+    noted = {}
+    for spec in loss_specs():
+        found = losses.get(spec).fused(lists)
+        if found is None:
+            continue
+        replayed = replay.Replayed(ops._reduce_lists)
+        for _ in range(2):
+            replayed(scores, found.name, True, None, *others, longest, *found.options)
+        (noted[spec],) = replayed.calls.values()
+    assert {"fastsort_ndcg", "listnet", "softmax", "softsort_ndcg", "pirank_ndcg"} <= set(noted)
+    assert [spec for spec, call in noted.items() if call is None] == []
 
 
 def test_every_kernel_that_is_launched_is_a_quick_one():
