@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import next_power_of_2, quick
 from rankgrad.kernels.gpu.spread import multiply, spans_of, spread_into
 
 _WIDTH = 1024
@@ -59,8 +59,7 @@ def share(
 
 def _width(lists: int) -> int:
     """How many lists are added up at a time."""
-    width: int = triton.next_power_of_2(lists)
-    return min(_WIDTH, max(32, width))
+    return min(_WIDTH, max(32, next_power_of_2(lists)))
 
 
 @triton.jit

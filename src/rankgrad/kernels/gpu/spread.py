@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 
 
 def spread(grad: Tensor, slopes: Tensor, offsets: Tensor, longest: int) -> Tensor:
@@ -34,7 +34,7 @@ def spread_into(
 def spans_of(longest: int) -> tuple[int, int]:
     """How many slots a program multiplies, and how many programs a list takes."""
     span = 256 if longest <= 256 else 1024
-    return span, max(1, triton.cdiv(longest, span))
+    return span, max(1, cdiv(longest, span))
 
 
 @triton.jit
