@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 pytest.importorskip("numba")  # where fused losses are asked what they are, on CPUs
 
 from gpu_twins import slots
+from registry import loss_specs
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.jit import JITFunction
 
@@ -140,7 +141,7 @@ def memory(monkeypatch):
 def calls(spec, **options):
     """The arguments of a loss on some batches of one shape."""
     loss = losses.get(spec)
-    for seed in range(3):
+    for seed in range(4):
         given = slots([5, 12], seed=seed, tied=seed == 2, **options)
         scores, labels, mask, weights, offsets, longest = given
         lists = Lists.trusted(scores, labels, offsets=offsets, longest=longest)
@@ -162,6 +163,33 @@ def test_replayed_losses_give_the_same_bytes(memory, spec, options):
     wanted = ops._reduce_lists(*arguments)
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == other.dtype and one.equal(other)
+
+
+class Unrun(Jit):
+    """A kernel that is launched and does nothing."""
+
+    def __getitem__(self, grid):
+        nothing = SimpleNamespace(function=None, packed_metadata=None, run=lambda *_: None)
+        return lambda *arguments, **options: nothing
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_fused_loss_is_replayed(memory, monkeypatch, form):
+    """At the size that calls are timed at: nothing but allocations and launches is done there."""
+    monkeypatch.setattr(Jit, "__getitem__", Unrun.__getitem__)
+    scores, *others, longest = slots([240] * 64, **form)
+    lists = Lists.trusted(scores, others[0], offsets=others[-1], longest=longest)
+    noted = {}
+    for spec in loss_specs():
+        found = losses.get(spec).fused(lists)
+        if found is None:
+            continue
+        replayed = replay.Replayed(ops._reduce_lists)
+        for _ in range(3):
+            replayed(scores, found.name, True, None, *others, longest, *found.options)
+        (noted[spec],) = replayed.calls.values()
+    assert {"fastsort_ndcg", "listnet", "softmax", "softsort_ndcg", "pirank_ndcg"} <= set(noted)
+    assert [spec for spec, call in noted.items() if call is None] == []
 
 
 def test_every_kernel_that_is_launched_is_a_quick_one():
@@ -210,32 +238,32 @@ def replayed(memory):
     return made
 
 
-def test_a_call_is_replayed_from_the_third_time_on(memory, replayed):
-    assert replays(memory, replayed, spreads(4)) == [False, False, True, True]
+def test_a_call_is_replayed_from_the_fourth_time_on(memory, replayed):
+    assert replays(memory, replayed, spreads(5)) == [False, False, False, True, True]
 
 
 def test_what_changes_the_launches_is_another_call(memory, replayed):
-    replays(memory, replayed, spreads(3))
+    replays(memory, replayed, spreads(4))
     assert replays(memory, replayed, spreads(3, size=7)) == [False, False, True]
     assert replays(memory, replayed, spreads(3, shift=1)) == [False, False, True]
     assert replays(memory, replayed, spreads(1)) == [True]
 
 
 def test_a_call_that_does_more_than_launch_is_made_itself(memory, replayed):
-    assert replays(memory, replayed, spreads(4, odd=True)) == [False] * 4
+    assert replays(memory, replayed, spreads(5, odd=True)) == [False] * 5
     assert list(replayed.calls.values()) == [None]
 
 
 def test_inputs_with_gaps_or_that_are_the_same_are_left_to_the_function(memory, replayed):
-    gaps = [(torch.ones(1).expand(2), *rest) for _, *rest in spreads(4)]
-    assert replays(memory, replayed, gaps) == [False] * 4
+    gaps = [(torch.ones(1).expand(2), *rest) for _, *rest in spreads(5)]
+    assert replays(memory, replayed, gaps) == [False] * 5
     same = torch.ones(2)
     offsets = torch.tensor([0, 1, 2])
-    assert replays(memory, replayed, [(same, same, offsets, 1)] * 4) == [False] * 4
+    assert replays(memory, replayed, [(same, same, offsets, 1)] * 5) == [False] * 5
 
 
 def test_somebody_who_watches_launches_sees_all(memory, replayed):
-    replays(memory, replayed, spreads(3))
+    replays(memory, replayed, spreads(4))
     launch.knobs.runtime.launch_enter_hook.add(print)
     try:
         assert replays(memory, replayed, spreads(1)) == [False]
@@ -244,8 +272,18 @@ def test_somebody_who_watches_launches_sees_all(memory, replayed):
 
 
 def test_options_that_never_come_again_are_forgotten(memory, replayed, monkeypatch):
-    monkeypatch.setattr(replay, "_MOST", 8)
+    monkeypatch.setattr(replay, "_LATELY", 8)
     for longest in range(4, 40):
         (call,) = spreads(1)
         replayed(*call[:3], longest, False)
-    assert not replayed.calls and len(replayed._once) <= 8
+    assert not replayed.calls and len(replayed._lately) <= 8
+
+
+def test_sizes_that_come_again_much_later_are_not_noted(memory, replayed, monkeypatch):
+    """As those of ragged batches do, by chance."""
+    monkeypatch.setattr(replay, "_LATELY", 4)
+    for _ in range(3):
+        assert replays(memory, replayed, spreads(1)) == [False]
+        for size in range(7, 12):
+            assert replays(memory, replayed, spreads(1, size=size)) == [False]
+    assert not replayed.calls

@@ -136,6 +136,8 @@ def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
 _twins: dict[tuple[str, str], _Twin] = {
     ("look", "cpu"): _Twin("look", "check", "cpu"),
     ("look", "cuda"): _Twin("look", "check", "gpu"),
+    ("share", "cpu"): _Twin("share", "reduce", "cpu"),
+    ("share", "cuda"): _Twin("share", "reduce", "gpu"),
 }
 
 
@@ -209,27 +211,26 @@ class _Reduced(torch.autograd.Function):
     ) -> Tensor:
         with _on(scores):
             give = _reduced_on_gpu() if scores.is_cuda else _reduce_lists
-            result, slopes, shares = give(scores, name, mean, list_weights, *others)
-        ctx.save_for_backward(slopes, others[3], shares)
-        ctx.longest = others[4]
+            result, slopes = give(scores, name, mean, list_weights, *others)
+        ctx.save_for_backward(slopes)
         found: Tensor = result
         return found
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         _only_once()
-        slopes, offsets, shares = ctx.saved_tensors
-        spread = _twin("spread", slopes)(grad, slopes, offsets, ctx.longest, shares)
-        return spread, None, None, None, None
+        (slopes,) = ctx.saved_tensors
+        return slopes * grad, None, None, None, None
 
 
 def _reduce_lists(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean or the sum, slopes, and the share of each list."""
+) -> tuple[Tensor, Tensor]:
+    """The mean or the sum, and its slopes."""
     values, slopes, defined = _twin(name, scores)(scores, *others)
-    result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
-    return result, slopes, shares
+    offsets, longest = others[3:5]
+    result = _twin("share", scores)(values, slopes, defined, list_weights, mean, offsets, longest)
+    return result, slopes
 
 
 @functools.cache
@@ -331,7 +332,7 @@ for _name, (_module, _schema, _product) in RANKS.items():
 _enter(
     "spread",
     "spread",
-    "(Tensor grad, Tensor slopes, Tensor offsets, int longest, Tensor? shares=None) -> Tensor",
+    "(Tensor grad, Tensor slopes, Tensor offsets, int longest) -> Tensor",
 )
 torch.library.register_fake(
     "rankgrad::spread", lambda grad, slopes, *_: torch.empty_like(slopes), lib=_library

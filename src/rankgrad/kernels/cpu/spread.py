@@ -10,16 +10,18 @@ from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import Array
 
 
-def spread(
-    grad: Tensor, slopes: Tensor, offsets: Tensor, longest: int, shares: Tensor | None = None
-) -> Tensor:
-    """``grad[b] * slopes[i]`` for every slot i of list b; with shares, ``grad * shares[b]``."""
-    lists = grad if shares is None else grad * shares
-    bounds = offsets.to(torch.int64).contiguous().numpy()
+def spread(grad: Tensor, slopes: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    """``grad[b] * slopes[i]`` for every slot i of list b."""
     given = slopes.detach().contiguous().numpy()
     result = np.empty_like(given)
-    _spread(lists.detach().contiguous().numpy(), given.reshape(-1), bounds, result.reshape(-1))
+    spread_into(result, grad.detach().contiguous().numpy(), given, offsets)
     return torch.from_numpy(result)
+
+
+def spread_into(result: Array, lists: Array, slopes: Array, offsets: Tensor) -> None:
+    """The same into memory that is there, be it the slopes' own."""
+    bounds = offsets.to(torch.int64).contiguous().numpy()
+    _spread(lists, slopes.reshape(-1), bounds, result.reshape(-1))
 
 
 @compiled

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.ops import LARGEST_LABEL
 
 _SPAN = 1024
@@ -59,7 +59,7 @@ def look(
     """
     slots = scores.shape[0]
     lists = 0 if list_weights is None else list_weights.shape[0]
-    programs = min(_PROGRAMS, triton.cdiv(max(slots, lists), _SPAN))
+    programs = min(_PROGRAMS, cdiv(max(slots, lists), _SPAN))
     if programs == 0:
         return lambda: True
     turn, found = _verdicts.next_turn(), _verdicts.seen[:programs]

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import load_real, presence
 
 _WHOLE = 8192  # slots up to which one program does a whole list
@@ -40,11 +40,11 @@ def cross_entropy(
     given = scores, labels, presence(mask, scores), presence(weights, scores), offsets
     kind = target == "softmax", mask is not None, weights is not None
     if longest <= _WHOLE:
-        span = max(32, triton.next_power_of_2(longest))
+        span = max(32, next_power_of_2(longest))
         warps = 1 if span <= 256 else min(16, span // 256)
         _list[(lists,)](*given, values, slopes, defined, *kind, span, num_warps=warps)
         return values, slopes, defined
-    spans = triton.cdiv(longest, _SPAN)
+    spans = cdiv(longest, _SPAN)
     parts = scores.new_empty(lists, spans, 8)
     _add[(lists, spans)](*given, parts, *kind, _SPAN, num_warps=8)
     _join[(lists, spans)](

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.isotonic import pooled, segmented
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.order import sort_lists
 
 _SPAN = 1024
@@ -65,7 +65,7 @@ class Projection:
     ) -> Projection:
         """Sort, pool, and rank; there is an item at least."""
         order = sort_lists(scores, mask, offsets, longest)
-        lists, spans = len(lengths), triton.cdiv(longest, _SPAN)
+        lists, spans = len(lengths), cdiv(longest, _SPAN)
         anchors = torch.empty(2, lists, longest, dtype=torch.float64, device=scores.device)
         _lay[(lists, spans)](
             order.scores, offsets, lengths, anchors, lists, longest, sharpness, entropic, _SPAN,
@@ -91,9 +91,9 @@ class Projection:
             self.ranked, self.slots, self.offsets, self.lengths, self.blocks, self.sums, self.ends,
             grad, totals, slopes, lists, width, self.sharpness, self.entropic,
         )  # fmt: skip
-        tile = min(_TILE, max(128, triton.next_power_of_2(width)))
+        tile = min(_TILE, max(128, next_power_of_2(width)))
         _add[(lists,)](*given, tile, num_warps=min(8, tile // 128))
-        _take_off[(lists, triton.cdiv(width, _SPAN))](*given, _SPAN, num_warps=4)
+        _take_off[(lists, cdiv(width, _SPAN))](*given, _SPAN, num_warps=4)
         return slopes
 
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import next_power_of_2, quick
 
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
@@ -42,7 +42,7 @@ def pooled(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> tuple[Tenso
     sums = torch.empty(2, lists, width, dtype=torch.float64, device=z.device)
     ends = torch.empty(2, lists, width, dtype=torch.int32, device=z.device)
     if z.numel():
-        lanes = min(1024, max(32, triton.next_power_of_2(width) // 2))
+        lanes = min(1024, max(32, next_power_of_2(width) // 2))
         _pool[(lists,)](
             z.contiguous(), w.contiguous(), lengths, sums, ends, blocks, lists, width,
             entropic=entropic, lanes=lanes, num_warps=max(1, lanes // 128),
@@ -56,7 +56,7 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
     sums = torch.empty_like(values, memory_format=torch.contiguous_format)
     if values.numel() == 0:
         return sums
-    tile = min(4096, max(128, triton.next_power_of_2(width)))
+    tile = min(4096, max(128, next_power_of_2(width)))
     warps = min(8, tile // 128)
     _add[(lists,)](values.contiguous(), blocks, sums, width, tile=tile, num_warps=warps)
     return sums.gather(-1, blocks)

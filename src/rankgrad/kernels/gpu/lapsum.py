@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.order import COUNTED, Sorted, sort_lists
 
@@ -79,14 +79,14 @@ def _pass(
     given = scores if grad is None else grad.contiguous()
     if order is None:
         masks = scores if mask is None else mask
-        _pairs[(lists, triton.cdiv(longest, 32))](
+        _pairs[(lists, cdiv(longest, 32))](
             scores, given, masks, offsets, result, temperature,
             masked=mask is not None, back=back, height=32, width=64,
         )  # fmt: skip
         return result
     many = slots // _CHUNK + lists + 1
     chunks = scores.new_empty(6, many)
-    grid = (lists, triton.cdiv(longest, _CHUNK))
+    grid = (lists, cdiv(longest, _CHUNK))
     shape = {"back": back, "chunk": _CHUNK}
     sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
     _chunks[grid](*sorted_, **shape)

@@ -53,6 +53,24 @@ class Noting(threading.local):
 noting = Noting()
 
 
+def cdiv(number: int, by: int) -> int:
+    """The quotient, rounded up. Triton's own serves kernels as well, and takes microseconds.
+
+    >>> cdiv(6, 3), cdiv(7, 3)
+    (2, 3)
+    """
+    return -(-number // by)
+
+
+def next_power_of_2(number: int) -> int:
+    """The least power of two that is not less; 0 for 0. Likewise.
+
+    >>> next_power_of_2(16), next_power_of_2(17)
+    (16, 32)
+    """
+    return 1 << (number - 1).bit_length() if number > 0 else 0
+
+
 def watched() -> bool:
     """Whether somebody wants to see every launch, such as a profiler of Triton's."""
     runtime = knobs.runtime

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import COUNTED, ROWS, load_real, presence, sign_bit, tile
 
 _SPAN = 1024
@@ -40,17 +40,17 @@ def listmle(
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
         columns, warps, _ = tile(longest)
-        _order[(lists, max(1, triton.cdiv(longest, ROWS)))](
+        _order[(lists, max(1, cdiv(longest, ROWS)))](
             labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, columns,
             num_warps=warps,
         )  # fmt: skip
     else:
         keys = torch.empty(lists, longest, dtype=torch.int64, device=scores.device)
-        _lay_keys[(lists, triton.cdiv(longest, _SPAN))](
+        _lay_keys[(lists, cdiv(longest, _SPAN))](
             labels, mask_, offsets, draw, keys, slopes, longest, masked, drawn, _SPAN, num_warps=4
         )
         order = keys.sort(dim=-1, descending=True, stable=True).indices
-    chunk = min(_CHUNK, max(32, triton.next_power_of_2(longest)))
+    chunk = min(_CHUNK, max(32, next_power_of_2(longest)))
     tails = scores.new_empty(2, scores.numel())
     _likelihood[(lists,)](
         scores, mask_, presence(weights, scores), offsets, order, tails, values, slopes, defined,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.linear import is_real
 
 COUNTED = 8192  # lists of up to so many slots are not sorted: pairs are counted instead
@@ -38,13 +38,13 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: in
     if longest <= _SHORT:
         ranked = torch.empty_like(scores)
         order = torch.empty(slots, dtype=torch.int64, device=scores.device)
-        _place[(lists, triton.cdiv(longest, 64))](
+        _place[(lists, cdiv(longest, 64))](
             scores, scores if mask is None else mask, offsets, ranked, order,
             masked=mask is not None, rows=64, columns=64,
         )  # fmt: skip
         return Sorted(ranked, order)
     even = slots == lists * longest
-    grid = (lists, triton.cdiv(longest, _TILE))
+    grid = (lists, cdiv(longest, _TILE))
     cleaned = torch.empty_like(scores)
     keys = torch.empty(0 if even else slots, dtype=torch.int64, device=scores.device)
     _keys[grid](

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.prepare import (
     EXPONENTIAL,
     LINEAR,
@@ -66,7 +66,7 @@ def pairs(
     if lists == 0:
         return values, slopes, defined
     columns, warps, width = tile(longest)
-    blocks = max(1, triton.cdiv(longest, ROWS))
+    blocks = max(1, cdiv(longest, ROWS))
     grid = (lists, blocks)
     code = KINDS[kind]
     cut = _cut(code, k, truncation)

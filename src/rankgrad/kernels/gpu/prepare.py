@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
@@ -64,7 +64,7 @@ def prepare(
     if lists == 0:
         return gains, scale, lengths, defined
     if norm == IDEAL and longest > COUNTED:
-        blocks = triton.cdiv(longest, _SPAN)
+        blocks = cdiv(longest, _SPAN)
         ranked = labels.new_empty(lists, longest)
         parts = labels.new_empty(lists, blocks, 4)
         _lay_out[(lists, blocks)](
@@ -77,10 +77,10 @@ def prepare(
         )
     else:
         whole = longest <= _WHOLE
-        rows = max(16, triton.next_power_of_2(longest)) if whole else ROWS
+        rows = max(16, next_power_of_2(longest)) if whole else ROWS
         if norm != IDEAL:
-            rows = max(rows, min(_SPAN, triton.next_power_of_2(longest)))
-        blocks = max(1, triton.cdiv(longest, rows))
+            rows = max(rows, min(_SPAN, next_power_of_2(longest)))
+        blocks = max(1, cdiv(longest, rows))
         parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
         _count[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,

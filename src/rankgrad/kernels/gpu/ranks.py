@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankgrad.kernels.gpu.fastsort import Projection
 from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.prepare import (
     IDEAL,
     ROWS,
@@ -69,7 +69,7 @@ def through_ranks(
             k, gain, threshold, persistence,
         )  # fmt: skip
     columns, warps, width = tile(longest)
-    blocks = max(1, triton.cdiv(longest, ROWS))
+    blocks = max(1, cdiv(longest, ROWS))
     pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
     earned = scores.new_empty(lists, blocks)
@@ -98,7 +98,7 @@ def sigmoid_ranks(
     if lists == 0:
         return ranks
     columns, warps, _ = tile(longest)
-    grid = (lists, max(1, triton.cdiv(longest, ROWS)))
+    grid = (lists, max(1, cdiv(longest, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
         scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, columns,
@@ -121,7 +121,7 @@ def sigmoid_ranks_vjp(
     if lists == 0:
         return slopes
     columns, warps, width = tile(longest)
-    blocks = max(1, triton.cdiv(longest, ROWS))
+    blocks = max(1, cdiv(longest, ROWS))
     _pull[(lists, blocks)](
         scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
         scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
@@ -159,7 +159,7 @@ def _through_sorted(
         entropic = relaxation == "fastsort_entropic"
         projection = Projection.of(*slots, lengths, sharpness, entropic)
         ranks = projection.ranks
-    lists, blocks = len(scale), max(1, triton.cdiv(longest, _SPAN))
+    lists, blocks = len(scale), max(1, cdiv(longest, _SPAN))
     pulls = torch.empty_like(scores)
     earned = scores.new_empty(lists, blocks)
     values = torch.empty_like(scale)

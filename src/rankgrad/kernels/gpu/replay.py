@@ -2,7 +2,7 @@
 
 A twin chooses grids and tiles, makes room, and has the arguments of every launch looked at, in
 Python, which takes longer than its kernels do on lists of usual size. All of that follows from
-options and shapes. So a call that comes a second time is noted: what it allocates, and what it
+options and shapes. So a call that comes again and again is noted: what it allocates, and what it
 launches on which of its memory. From then on the same launches are made on new memory.
 """
 
@@ -29,6 +29,8 @@ _TENSORS = (Tensor, torch.nn.Parameter)
 _OPTIONS = (int, float, str, bool, type(None))
 _APART = 512  # bytes from one tensor to the next are a multiple of it, as PyTorch itself has it
 _MOST = 1024  # calls remembered
+_LATELY = 64  # shapes and calls among which another is looked for before it is noted
+_UNKNOWN: Any = object()
 
 _Key = tuple[Any, ...]
 
@@ -52,39 +54,48 @@ class Replayed:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.calls: dict[_Key, Call | None] = {}  # None where there is more to it than launches
-        self._once: set[_Key] = set()
+        self.shapes: set[torch.Size] = set()  # those of their first tensors
+        self._lately: set[int] = set()
 
     def __call__(self, *arguments: Any) -> Any:
+        shape = arguments[0].shape
+        if shape not in self.shapes and self._is_new(shape):
+            return self.function(*arguments)
         facts: list[Any] = []
         tensors, addresses = [], []
         for argument in arguments:
-            if type(argument) in _TENSORS and argument.is_contiguous():
+            kind = type(argument)
+            if kind in _OPTIONS:
+                facts.append(argument)
+            elif kind in _TENSORS and argument.is_contiguous():
                 address = argument.data_ptr()
                 tensors.append(argument)
                 addresses.append(address)
                 facts += argument.dtype, argument.shape, argument.get_device(), address % 16 == 0
-            elif type(argument) in _OPTIONS:
-                facts.append(argument)
             else:
                 return self.function(*arguments)
         key = tuple(facts)
-        call = self.calls.get(key)
+        call = self.calls.get(key, _UNKNOWN)
         if noting.launches is not None or watched():
             return self.function(*arguments)
-        if call is not None:
-            return call.again(addresses)
-        if key in self.calls or self._is_new(key):
-            return self.function(*arguments)
-        return self._note(key, tensors, arguments)
+        if call is _UNKNOWN:
+            if self._is_new(key):
+                return self.function(*arguments)
+            return self._note(key, tensors, arguments)
+        return self.function(*arguments) if call is None else call.again(addresses)
 
-    def _is_new(self, key: _Key) -> bool:
-        """Whether a call has not come before; it may never again, its options being scheduled."""
-        if key in self._once:
-            self._once.remove(key)
+    def _is_new(self, fact: _Key) -> bool:
+        """Whether a shape or a call has not come lately.
+
+        It may never again: options are scheduled, and ragged batches differ in size or only happen
+        not to. Noting a call, which takes several times as long as making it, would be vain then.
+        """
+        mark = hash(fact)
+        if mark in self._lately:
             return False
-        if len(self._once) >= _MOST:
-            self._once.clear()
-        self._once.add(key)
+        if len(self._lately) >= _LATELY:
+            self._lately.clear()
+        self._lately.add(mark)
         return True
 
     def _note(self, key: _Key, tensors: list[Tensor], arguments: tuple[Any, ...]) -> Any:
@@ -92,7 +103,9 @@ class Replayed:
             result = self.function(*arguments)
         if len(self.calls) >= _MOST:
             self.calls.clear()
+            self.shapes.clear()
         self.calls[key] = Call.of(notes, tensors, result)
+        self.shapes.add(tensors[0].shape)
         return result
 
 

@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.order import COUNTED, sort_lists, tie_end, tie_start
 from rankgrad.kernels.gpu.prepare import (
@@ -109,7 +109,7 @@ class _Items:
 def _count(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
     labels, mask, weights, offsets, longest, metric, k, gain, threshold = given
     lists, slots = offsets.numel() - 1, scores.numel()
-    blocks = triton.cdiv(longest, 32)
+    blocks = cdiv(longest, 32)
     numbers = scores.new_empty(7, slots)
     distances = torch.empty(0 if soft else 2 * slots, dtype=torch.float64, device=scores.device)
     parts = scores.new_empty(lists, blocks, 4)
@@ -132,7 +132,7 @@ def _sort(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
     chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=scores.device)
     numbers = scores.new_empty(7, slots)
     distances = torch.empty(0 if soft else slots, dtype=torch.float64, device=scores.device)
-    grid = (lists, triton.cdiv(longest, _CHUNK))
+    grid = (lists, cdiv(longest, _CHUNK))
     if not soft:
         _add_chunks[grid](ranked.scores, offsets, lengths, chunks, 0, chunk=_CHUNK)
     _place_sorted[grid](
@@ -158,8 +158,8 @@ def _sum_rows(
     """For every row: its factor over the sum, mean, worth; SoftSort: its pulls on tied items."""
     lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
     height, width = _tile(rows)
-    blocks = triton.cdiv(rows, height)
-    splits = max(1, min(_PROGRAMS // (lists * blocks), triton.cdiv(longest, 4 * width)))
+    blocks = cdiv(rows, height)
+    splits = max(1, min(_PROGRAMS // (lists * blocks), cdiv(longest, 4 * width)))
     total = lists * rows if options["few"] else slots
     sums = items.numbers.new_empty(5, total)
     parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
@@ -187,7 +187,7 @@ def _gather(
     lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
     order = offsets if items.slots is None else items.slots
     height, width = _tile(rows)
-    _gather_rows[(lists, triton.cdiv(longest, width))](
+    _gather_rows[(lists, cdiv(longest, width))](
         *items.of_lists, offsets, items.numbers, items.distances, sums, order, values, slopes,
         *numbers, sums.shape[1],
         **options, norm=items.norm, height=height, width=width,
@@ -196,14 +196,14 @@ def _gather(
         return
     temperature, metric = numbers[0], options["metric"]
     if items.slots is None:
-        _through_pairs[(lists, triton.cdiv(longest, 32))](
+        _through_pairs[(lists, cdiv(longest, 32))](
             items.numbers, items.distances, offsets, slopes, temperature, slots,
             metric=metric, height=32, width=64,
         )  # fmt: skip
         return
     chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=slopes.device)
     prefix = torch.empty(slots + lists, dtype=torch.float64, device=slopes.device)
-    grid = (lists, triton.cdiv(longest, _CHUNK))
+    grid = (lists, cdiv(longest, _CHUNK))
     lengths = items.known[1]
     _add_chunks[grid](items.numbers, offsets, lengths, chunks, 5 * slots, chunk=_CHUNK)
     _prefix[grid](items.numbers, offsets, lengths, chunks, prefix, 5 * slots, chunk=_CHUNK)

@@ -36,7 +36,7 @@ from rankgrad.kernels.gpu.kept import (
     scale_kept,
     wait,
 )
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
@@ -74,7 +74,7 @@ def through_sinkhorn(
     counters = 1 if kept else 2 + iterations  # of a list
     numbers = torch.empty(3 * slots + lists * counters, dtype=torch.int32, device=scores.device)
     floats = scores.new_empty(4 * slots + (kept.floats(lists, slots, iterations) if kept else 0))
-    _rank[(lists, triton.cdiv(longest, 64))](
+    _rank[(lists, cdiv(longest, 64))](
         scores, presence(mask, scores), gains, offsets, lengths, numbers, floats, values, slopes,
         slots, counters, mask is not None, 64, 64, num_warps=4,
     )  # fmt: skip
@@ -91,7 +91,7 @@ def through_sinkhorn(
     _finish[(lists,)](
         numbers, gains, floats, offsets, lengths, scale, defined, values, slopes, slots,
         1 / temperature, k, shared, metric == "arp", rows, parts, skip,
-        max(32, min(1024, triton.next_power_of_2(longest))), num_warps=4,
+        max(32, min(1024, next_power_of_2(longest))), num_warps=4,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -110,7 +110,7 @@ def _scale_banded(
 ) -> tuple[Tensor, int]:
     """Scale lists of any length; three vectors of scratch, the sums, and shares of the values."""
     lists = offsets.shape[0] - 1
-    tiles, width = triton.cdiv(longest, _ROWS), triton.cdiv(longest, _COLUMNS)
+    tiles, width = cdiv(longest, _ROWS), cdiv(longest, _COLUMNS)
     shared = _programs(floats, lists, slots, tiles)
     ranked, high, low, worth = floats.view(4, slots)
     rows, columns = floats.new_empty(2, iterations + 1, slots)
@@ -122,8 +122,8 @@ def _scale_banded(
     _scale[(lists * shared,)](
         ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, work, parts,
         limits, spans, pull, sums, tilted, shares, numbers[3 * slots :], slots, tiles, width,
-        iterations, *of_scaling, shared, triton.next_power_of_2(shared), _ROWS, _COLUMNS,
-        min(_TOGETHER, triton.next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
+        iterations, *of_scaling, shared, next_power_of_2(shared), _ROWS, _COLUMNS,
+        min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
         launch_cooperative_grid=shared > 1,
     )  # fmt: skip
     return work, shared

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.prepare import prepare
 
@@ -67,7 +67,7 @@ def through_smoothi(
         "weighted": by_label and weights is not None,
     }
     if longest <= _LONGEST:
-        width = max(32, triton.next_power_of_2(longest))
+        width = max(32, next_power_of_2(longest))
         warps = min(16, max(1, width // 256))
         _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
     else:
@@ -84,12 +84,12 @@ def _long(
 ) -> None:
     scores, _, mask, _, scale, lengths, defined, offsets, values, slopes = tensors
     alpha, k = numbers[0], numbers[-1]
-    splits = min(256, triton.cdiv(longest, _TILE))
+    splits = min(256, cdiv(longest, _TILE))
     lowest = scores.new_empty(lists, splits, 3)
     partial = scores.new_empty(2, lists, splits, 4)
     state = torch.empty(2, scores.numel(), dtype=scores.dtype, device=scores.device)
     grid = (lists, splits)
-    shape = {"splits": splits, "wide": triton.next_power_of_2(splits), "tile": _TILE}
+    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
     _lowest[grid](
         scores, mask, offsets, lowest, masked=options["masked"], splits=splits, tile=_TILE
     )
