@@ -1,6 +1,7 @@
 """Exact metrics on GPUs, against the eager forms in float64."""
 
 import itertools
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from slots import DEVICE, Slots
 
 from rankgrad import kernels, metrics
-from rankgrad.metrics.fused import COVERED, _described
+from rankgrad.lists import Lists
+from rankgrad.metrics.fused import COVERED, _described, values_of
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import metrics as kernel
@@ -86,6 +88,7 @@ def test_lengths(length, ties):
 
 def test_walks_of_many_steps(monkeypatch):
     monkeypatch.setattr(kernel, "_SPAN", 32)
+    monkeypatch.setattr(kernel, "_TILE", 32)
     slots = Slots.drawn([75], ties=True, masked=True, weighted=True)
     slots.labels[slots.labels < 4] = 0.0  # the first relevant item is far down
     check(slots, SOME)
@@ -100,6 +103,7 @@ def test_sorted_instead_of_counted(padded, monkeypatch):
 
 def test_a_constant_score(monkeypatch):
     monkeypatch.setattr(kernel, "_SPAN", 32)
+    monkeypatch.setattr(kernel, "_TILE", 32)
     slots = Slots.drawn([40], grades=1)
     slots.scores.fill_(0.25)
     check(slots, SOME)
@@ -124,6 +128,33 @@ def test_labels_too_large_to_raise_two_to():
     slots = Slots.drawn([3])
     slots.labels = torch.tensor([1.0, 2000.0, 1990.0], device=DEVICE)
     check(slots, ["err", "err(ties=stable)", "ndcg(gain=linear)"])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
+def test_a_gpu_is_not_waited_for():
+    slots = Slots.drawn([30, 7, 0, 3], ties=True, weighted=True)
+    chosen = [metrics.get(spec) for spec in SPECS]
+    lists = Lists.of(slots.scores, slots.labels, offsets=slots.offsets.cpu(), weights=slots.weights)
+    before = values_of(chosen, lists)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            again = values_of(chosen, lists)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(before, again, strict=True):
+        assert one[0].equal(other[0]) and one[1].equal(other[1])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
+def test_a_label_too_large_for_its_gain_is_an_error_still():
+    given = torch.tensor([0.3, 0.2], device=DEVICE), torch.tensor([2000.0, 1.0], device=DEVICE)
+    with pytest.raises(ValueError, match="too large for the gain"):
+        metrics.get("ndcg")(*given)
+    with kernels.using("eager"):
+        wanted = metrics.get("err")(*given)
+    torch.testing.assert_close(metrics.get("err")(*given), wanted)
 
 
 @pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])

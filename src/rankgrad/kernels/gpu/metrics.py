@@ -26,7 +26,8 @@ from rankgrad.kernels.gpu.prepare import presence
 #: threshold or top grade, and its persistence.
 Described = tuple[str, int, bool, bool, float, float]
 
-_SPAN = 1024  # places looked at together, at most
+_SPAN = 2048  # places that a walk along a list looks at together, at most
+_TILE = 256  # places of a program where several share a list
 _NO_CUTOFF = 2**31 - 1
 
 
@@ -88,16 +89,15 @@ class _Given:
         weights = presence(self.weights, self.labels)
         return self.labels, weights, self.offsets, self.order.scores, self.order.slots
 
-    @property
-    def flags(self) -> dict[str, Any]:
-        """The constants of every kernel."""
-        span = min(_SPAN, max(32, triton.next_power_of_2(self.longest)))
-        return {
-            "MASKED": self.mask is not None,
-            "WEIGHTED": self.weights is not None,
-            "SPAN": span,
-            "num_warps": max(1, span // 128),
-        }
+    def options(self, most: int, **more: Any) -> dict[str, Any]:
+        """The constants of kernels that look at so many places together, at most."""
+        span = min(most, max(32, triton.next_power_of_2(self.longest)))
+        warps = min(16, max(1, span // 128))
+        return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
+
+    def walking(self) -> dict[str, Any]:
+        """The constants of kernels with a program for each list."""
+        return self.options(_SPAN, WEIGHTED=self.weights is not None)
 
     def groups(self, averaged: bool) -> tuple[Tensor, Tensor]:
         """Where the group of ties of each place begins and ends; unread if ties do not matter."""
@@ -107,10 +107,11 @@ class _Given:
             start, end = torch.empty(
                 2, self.labels.numel(), dtype=torch.int32, device=self.labels.device
             )
-            flags = {name: self.flags[name] for name in ("MASKED", "SPAN", "num_warps")}
-            _groups[(self.lists, triton.cdiv(self.longest, flags["SPAN"]))](
-                self.offsets, self.order.scores, start, end, self.longest.bit_length() + 1, **flags
-            )
+            options = self.options(_TILE)
+            _groups[(self.lists, triton.cdiv(self.longest, options["SPAN"]))](
+                self.offsets, self.order.scores, start, end, self.longest.bit_length() + 1,
+                **options,
+            )  # fmt: skip
             self._made["groups"] = start, end
         found: tuple[Tensor, Tensor] = self._made["groups"]
         return found
@@ -162,7 +163,7 @@ def _launch_linear(
         given.ideal(gain) if name == "ndcg" else given.offsets,
         given.discounts() if name in ("ndcg", "dcg") else given.labels,
         values, relevant, float(threshold), high, persistence - high, _cut(k), row,
-        METRIC=name, GAIN=gain, TIED=averaged, **given.flags,
+        METRIC=name, GAIN=gain, TIED=averaged, **given.walking(),
     )  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def _launch_ap(
     scratch = given.scratch() if averaged else (given.labels, given.labels)
     _ap[(given.lists,)](
         *given.arrays, *given.groups(averaged), *scratch, values, relevant, float(threshold),
-        _cut(k), row, TIED=averaged, **given.flags,
+        _cut(k), row, TIED=averaged, **given.walking(),
     )  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def _launch_first(
     name, k, averaged, _, threshold, _ = metric
     _first[(given.lists,)](
         *given.arrays, *given.groups(averaged), values, relevant, float(threshold), _cut(k), row,
-        METRIC=name, TIED=averaged, **given.flags,
+        METRIC=name, TIED=averaged, **given.walking(),
     )  # fmt: skip
 
 
@@ -193,14 +194,15 @@ def _launch_err(
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(given.lists, dtype=torch.float64, device=values.device)
     hits, misses = given.scratch()
-    _tops[(given.lists,)](*given.arrays, tops, relevant, float(grade), row, **given.flags)
-    _chances[(given.lists, triton.cdiv(given.longest, given.flags["SPAN"]))](
-        *given.arrays, *given.groups(averaged), tops, hits, misses, _cut(k),
-        TIED=averaged, **given.flags,
+    _tops[(given.lists,)](*given.arrays, tops, relevant, float(grade), row, **given.walking())
+    options = given.options(_TILE, WEIGHTED=given.weights is not None)
+    _chances[(given.lists, triton.cdiv(given.longest, options["SPAN"]))](
+        *given.arrays, *given.groups(averaged), tops, hits, misses, _cut(k), TIED=averaged,
+        **options,
     )  # fmt: skip
     _cascade[(given.lists,)](
         given.offsets, given.order.scores, hits, misses, values, _cut(k), row,
-        **{name: given.flags[name] for name in ("MASKED", "SPAN", "num_warps")},
+        **given.options(_SPAN),
     )  # fmt: skip
 
 
