@@ -104,8 +104,9 @@ def test_sorted_instead_of_counted(padded, monkeypatch):
 def test_a_constant_score(monkeypatch):
     monkeypatch.setattr(kernel, "_SPAN", 32)
     monkeypatch.setattr(kernel, "_TILE", 32)
-    slots = Slots.drawn([40], grades=1)
+    slots = Slots.drawn([40])
     slots.scores.fill_(0.25)
+    slots.labels.zero_()[[7, 30]] = torch.tensor([1.0, 3.0], device=DEVICE)
     check(slots, SOME)
 
 
