@@ -60,6 +60,16 @@ def test_float32():
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["precision", "ap", "rr"])
+def test_a_label_reaches_the_threshold_that_it_is(name, dtype):
+    metric = metrics.get(f"{name}(threshold=0.7)")
+    given = torch.tensor([0.3, 0.2], dtype=dtype), torch.tensor([0.7, 0.0], dtype=dtype)
+    with kernels.using("eager"):
+        wanted = metric(*given)
+    assert metric(*given) == wanted > 0
+
+
 def test_infinite_scores_are_ranked():
     scores = torch.tensor([float("-inf"), float("inf"), 0.0, torch.finfo(torch.float32).min])
     labels = torch.tensor([1.0, 0.0, 1.0, 0.0])

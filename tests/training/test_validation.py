@@ -5,7 +5,7 @@ import torch
 from learnable import lists
 
 import rankgrad
-from rankgrad import metrics
+from rankgrad import kernels, metrics
 from rankgrad.data.batches import Batches
 from rankgrad.training import FittedRanker, Settings, validation
 from rankgrad.training.validation import validate
@@ -33,3 +33,18 @@ def test_means_are_those_of_the_scores_however_many_items_at_a_time(model, docum
     )
     for spec in found:
         assert found[spec] == pytest.approx(exact[spec], abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+def test_means_are_those_of_evaluate_compiled_or_not(mode):
+    specs = (*SPECS, "opa", "ndcg@5(ties=stable)")  # opa is compiled nowhere
+    chosen = [metrics.get(spec) for spec in specs]
+    data = lists(30, 2)
+    torch.manual_seed(0)
+    ranker = FittedRanker.new(Settings(model="mlp(hidden=[4])"), data.features)
+    batches = Batches(data, flat=ranker.per_item, transform=ranker.transform)
+    scores = ranker.predict(data.features, data.offsets)
+    with kernels.using(mode):
+        found = validate(ranker.network, batches, chosen, ALONE)
+        exact = rankgrad.evaluate(scores, data.labels, offsets=data.offsets, metrics=chosen)
+    assert found == pytest.approx(dict(exact.mean), rel=1e-12)

@@ -138,6 +138,8 @@ _twins: dict[tuple[str, str], _Twin] = {
     ("look", "cuda"): _Twin("look", "check", "gpu"),
     ("share", "cpu"): _Twin("share", "reduce", "cpu"),
     ("share", "cuda"): _Twin("share", "reduce", "gpu"),
+    ("exact_metrics", "cpu"): _Twin("exact_metrics", "metrics", "cpu"),
+    ("exact_metrics", "cuda"): _Twin("exact_metrics", "metrics", "gpu"),
 }
 
 
@@ -247,6 +249,17 @@ def look(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
     with _on(scores):
         verdict: Callable[[], bool] = _twin("look", scores)(scores, *others)
     return verdict
+
+
+def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    """The values of metrics ``[metrics, lists]``, and whether a list has an item that counts.
+
+    After the scores: labels, mask, weights, offsets and the length of the longest list, as above;
+    and the metrics, as :mod:`rankgrad.kernels.cpu.metrics` describes them.
+    """
+    with _on(scores):
+        found: tuple[Tensor, Tensor] = _twin("exact_metrics", scores)(scores, *others)
+    return found
 
 
 def _twin(name: str, tensor: Tensor) -> Any:

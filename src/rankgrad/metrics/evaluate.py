@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,17 +85,20 @@ def evaluate(
         metrics = [metrics]
     chosen = tuple(_get(metric) for metric in metrics)
     lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
-    per_list, mean, without = {}, {}, {}
     with torch.no_grad():
-        for metric, (values, relevant) in zip(chosen, _values(chosen, lists), strict=True):
-            name = str(metric)
-            per_list[name] = values.reshape(lists.shape)
-            mean[name] = _mean(values, lists.list_weights)
-            without[name] = int((~relevant).sum())
+        found = list(list_values(chosen, lists))
+        sums = [_sums(values, relevant, lists.list_weights) for values, relevant in found]
+    rows = torch.stack(sums).tolist() if sums else []  # a GPU is waited for here alone
+    per_list, mean, without = {}, {}, {}
+    for metric, (values, _), (total, weight, empty) in zip(chosen, found, rows, strict=True):
+        name = str(metric)
+        per_list[name] = values.reshape(lists.shape)
+        mean[name] = total / weight if weight > 0 else math.nan
+        without[name] = int(empty)
     return Evaluation(chosen, per_list, mean, len(lists.slots.offsets) - 1, without)
 
 
-def _values(
+def list_values(
     chosen: Sequence[Metric], lists: Lists
 ) -> Iterator[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]]:
     """The values of each metric, and on which lists it is defined; lists are sorted once."""
@@ -112,9 +116,14 @@ def _get(metric: str | Metric) -> Metric:
     return metrics.get(metric)
 
 
-def _mean(values: Tensor, weights: Tensor | None) -> float:
-    """The weighted mean over the lists that are in; NaN marks those that are skipped."""
+def _sums(
+    values: Float[Tensor, " b"], relevant: Bool[Tensor, " b"], weights: Float[Tensor, " b"] | None
+) -> Float[Tensor, " 3"]:
+    """Over the lists that are in, the weighted values and the weights; and lists without relevant.
+
+    NaN marks lists that are skipped.
+    """
     defined = ~values.isnan()
     weights = defined.double() if weights is None else weights.double() * defined
     total = torch.where(defined, values.double(), 0.0) @ weights
-    return float(total / weights.sum()) if weights.sum() > 0 else float("nan")
+    return torch.stack([total, weights.sum(), (~relevant).sum().double()])

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.kernels import ready
+from rankgrad.kernels import ops, ready
 from rankgrad.lists import Lists
 
 COVERED = ("ap", "arp", "dcg", "err", "hits", "ndcg", "precision", "rbp", "recall", "rr")
@@ -22,26 +22,13 @@ def values_of(
     """Each metric's values and where it is defined, or None where nothing fused computes it."""
     scores = lists.slots.scores
     result: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
-    if torch.compiler.is_compiling() or scores.device.type != "cpu":
-        return result
-    if not ready("exact_metrics", scores):
+    if torch.compiler.is_compiling() or not ready("exact_metrics", scores):
         return result
     covered = [i for i, metric in enumerate(metrics) if _is_covered(metric, lists)]
     if not covered:
         return result
-    from rankgrad.kernels.cpu.metrics import exact_metrics
-
     described = [_described(metrics[i]) for i in covered]
-    slots = lists.slots
-    values, relevant = exact_metrics(
-        slots.scores,
-        slots.labels,
-        slots.mask,
-        slots.weights,
-        slots.offsets,
-        slots.longest,
-        described,
-    )
+    values, relevant = ops.exact_metrics(*lists.slots, described)
     for row, i in enumerate(covered):
         result[i] = values[row], relevant[row]
     return result
@@ -57,6 +44,8 @@ def _is_covered(metric: Any, lists: Lists) -> bool:
     if getattr(metric, "gain", "linear") == "linear":
         return True
     labels, mask = lists.slots.labels, lists.slots.mask
+    if labels.is_cuda:  # a GPU is not asked again: labels were seen when the lists were made
+        return not lists.large
     highest = labels if mask is None else labels[mask]
     most = math.log2(torch.finfo(labels.dtype).max) - 8
     return highest.numel() == 0 or float(highest.max()) <= most

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked
+from rankgrad.metrics.base import Metric
+from rankgrad.metrics.evaluate import list_values
 
 _DOCUMENTS = 1 << 15  # items scored at a time, padding included
 _GPU_DOCUMENTS = 1 << 20  # the same on a GPU, at most
@@ -92,8 +93,7 @@ def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Te
         offsets=batch.offsets,
         weights=batch.weights,
     )
-    ranked = {ties: Ranked.of(lists, ties) for ties in {metric.ties for metric in metrics}}
-    return torch.stack([metric.of(ranked[metric.ties]) for metric in metrics])
+    return torch.stack([values for values, _ in list_values(metrics, lists)])
 
 
 def _mean(values: Tensor) -> float:

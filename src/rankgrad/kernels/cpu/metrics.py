@@ -21,6 +21,7 @@ from rankgrad.kernels.cpu.prepare import (
     discounts,
     gains_of,
     norm_of,
+    numbers,
     real_slots,
     sort_descending,
     take,
@@ -58,7 +59,8 @@ def exact_metrics(
         row[:] = _worth(name, persistence, longest)
     options: Any = (
         np.array([[CODES[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
-        np.array([d[4] for d in described], np.float64),
+        # A label of 0.7 reaches a threshold of 0.7 in the precision of the labels.
+        numbers(torch.tensor([d[4] for d in described], dtype=scores.dtype)),
         worth,
         values,
         relevant,
@@ -87,7 +89,7 @@ def _lists(
     _slopes: Array,
     _defined: Array,
     table: Array,
-    numbers: Array,
+    levels: Array,
     worth: Array,
     values: Array,
     relevant: Array,
@@ -105,11 +107,11 @@ def _lists(
         for m in range(len(table)):
             metric, k = table[m, 0], table[m, 1]
             edges = tied if table[m, 2] else alone
-            if not (m and _same_gains(table[m - 1], table[m], numbers[m - 1], numbers[m])):
+            if not (m and _same_gains(table[m - 1], table[m], levels[m - 1], levels[m])):
                 if metric == ERR:
-                    gains = _stops(y, max(y.max(), numbers[m]))
+                    gains = _stops(y, max(y.max(), levels[m]))
                 else:
-                    gains = gains_of(y, metric, table[m, 3] != 0, numbers[m])
+                    gains = gains_of(y, metric, table[m, 3] != 0, levels[m])
                 counts = any_relevant(gains, w)
             relevant[m, b] = counts
             if not counts:

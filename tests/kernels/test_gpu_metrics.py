@@ -1,0 +1,169 @@
+"""Exact metrics on GPUs, against the eager forms in float64."""
+
+import itertools
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from slots import DEVICE, Slots
+
+from rankgrad import kernels, metrics
+from rankgrad.lists import Lists
+from rankgrad.metrics.fused import COVERED, _described, values_of
+
+pytest.importorskip("triton")
+from rankgrad.kernels.gpu import metrics as kernel
+from rankgrad.kernels.gpu import order
+
+# Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+OPTIONS = {
+    "ndcg": ["gain=linear"],
+    "dcg": ["gain=linear"],
+    "rbp": ["persistence=0.97, threshold=2.0"],
+    "err": ["max_grade=2.0"],
+    "arp": [],
+    **{name: ["threshold=2.0"] for name in ("ap", "hits", "precision", "recall", "rr")},
+}
+SPECS = [
+    f"{name}{k}({option}{', ' if option else ''}ties={ties})"
+    for name in COVERED
+    for k, option, ties in itertools.product(
+        ("", "@3", "@100"), ("", *OPTIONS[name]), ("average", "stable")
+    )
+]
+#: Each metric as it is and cut off.
+SOME = [name for each in COVERED for name in (each, f"{each}@20")]
+
+
+def some(specs, part):
+    """Interpreted, kernels take their time: then each case takes one part in three."""
+    return specs if DEVICE == "cuda" else specs[part % 3 :: 3]
+
+
+def eager(slots, chosen):
+    """The eager values of each list in float64; NaN where nothing counts."""
+    real = slots.lists()
+    scores, labels, weights = (
+        None if slots.weights is None and at == 2 else torch.cat([each[at] for each in real])
+        for at in range(3)
+    )
+    offsets = torch.tensor([0, *(len(each[0]) for each in real)]).cumsum(0)
+    with kernels.using("eager"):
+        found = metrics.evaluate(scores, labels, offsets=offsets, weights=weights, metrics=chosen)
+    return list(found.per_list.values())
+
+
+def check(slots, specs):
+    """Values within 1e-6 of the eager form, list by list."""
+    chosen = [replace(metrics.get(spec), empty="skip") for spec in specs]
+    values, relevant = kernel.exact_metrics(*slots.given, [_described(each) for each in chosen])
+    assert values.dtype == torch.float32
+    for metric, row, counts, right in zip(
+        chosen, values.double().cpu(), relevant.cpu(), eager(slots, chosen), strict=True
+    ):
+        assert counts.tolist() == (~right.isnan()).tolist(), metric
+        torch.testing.assert_close(
+            row, right.nan_to_num(0.0), rtol=1e-6, atol=1e-6, msg=lambda m, of=metric: f"{of}: {m}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("part", "ties", "padded"),
+    [(0, True, True), (1, True, True), (2, True, True), (0, True, False), (1, False, False)],
+)
+def test_all_options(part, ties, padded):
+    slots = Slots.drawn([5, 0], ties=ties, masked=padded, weighted=padded)
+    check(slots, some(SPECS, part))
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 33, 130])
+@pytest.mark.parametrize("ties", [False, True], ids=["apart", "tied"])
+def test_lengths(length, ties):
+    slots = Slots.drawn([length], ties=ties, weighted=length % 2 == 0, seed=1)
+    check(slots, SOME if ties else some(SPECS, length))
+
+
+def test_walks_of_many_steps(monkeypatch):
+    monkeypatch.setattr(kernel, "_SPAN", 32)
+    monkeypatch.setattr(kernel, "_TILE", 32)
+    slots = Slots.drawn([75], ties=True, masked=True, weighted=True)
+    slots.labels[slots.labels < 4] = 0.0  # the first relevant item is far down
+    check(slots, SOME)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["even", "padded"])
+def test_sorted_instead_of_counted(padded, monkeypatch):
+    monkeypatch.setattr(order, "_SHORT", 0)
+    lengths = [7, 12] if padded else [12, 12]
+    check(Slots.drawn(lengths, ties=True, masked=padded, weighted=padded), some(SOME, 0))
+
+
+def test_a_constant_score(monkeypatch):
+    monkeypatch.setattr(kernel, "_SPAN", 32)
+    monkeypatch.setattr(kernel, "_TILE", 32)
+    slots = Slots.drawn([40])
+    slots.scores.fill_(0.25)
+    slots.labels.zero_()[[7, 30]] = torch.tensor([1.0, 3.0], device=DEVICE)
+    check(slots, SOME)
+
+
+def test_infinite_scores_are_ranked():
+    lowest = torch.finfo(torch.float32).min
+    slots = Slots.drawn([4])
+    slots.scores = torch.tensor([float("-inf"), float("inf"), 0.0, lowest], device=DEVICE)
+    slots.labels = torch.tensor([1.0, 0.0, 1.0, 0.0], device=DEVICE)
+    values, _ = kernel.exact_metrics(
+        *slots.given, [_described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")]
+    )
+    with kernels.using("eager"):
+        given = slots.scores.cpu(), slots.labels.cpu()
+        right = [metrics.get(spec)(*given) for spec in ("ndcg", "ndcg(ties=stable)")]
+    torch.testing.assert_close(values.cpu(), torch.stack(right))
+
+
+def test_labels_too_large_to_raise_two_to():
+    """ERR takes the largest label as its top grade: such an item satisfies for certain."""
+    slots = Slots.drawn([3])
+    slots.labels = torch.tensor([1.0, 2000.0, 1990.0], device=DEVICE)
+    check(slots, ["err", "err(ties=stable)", "ndcg(gain=linear)"])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
+def test_a_gpu_is_not_waited_for():
+    slots = Slots.drawn([30, 7, 0, 3], ties=True, weighted=True)
+    chosen = [metrics.get(spec) for spec in SPECS]
+    lists = Lists.of(slots.scores, slots.labels, offsets=slots.offsets.cpu(), weights=slots.weights)
+    before = values_of(chosen, lists)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            again = values_of(chosen, lists)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(before, again, strict=True):
+        assert one[0].equal(other[0]) and one[1].equal(other[1])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
+def test_a_label_too_large_for_its_gain_is_an_error_still():
+    given = torch.tensor([0.3, 0.2], device=DEVICE), torch.tensor([2000.0, 1.0], device=DEVICE)
+    with pytest.raises(ValueError, match="too large for the gain"):
+        metrics.get("ndcg")(*given)
+    with kernels.using("eager"):
+        wanted = metrics.get("err")(*given)
+    torch.testing.assert_close(metrics.get("err")(*given), wanted)
+
+
+@pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])
+def test_lists_of_nothing(offsets):
+    nothing = torch.empty(0, device=DEVICE)
+    values, relevant = kernel.exact_metrics(
+        nothing, nothing, None, None, torch.tensor(offsets, device=DEVICE), 0,
+        [_described(metrics.get("ndcg"))],
+    )  # fmt: skip
+    assert values.tolist() == [[0.0] * (len(offsets) - 1)]
+    assert not relevant.any() and relevant.shape == values.shape
