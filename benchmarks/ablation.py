@@ -1,7 +1,7 @@
 """The ablation behind the default of Ranker: MQ2008, configurations x folds x seeds.
 
 python benchmarks/ablation.py --data MQ2008 --out runs.jsonl [--seeds N] [--processes N]
-python benchmarks/ablation.py --summary runs.jsonl [--test]
+python benchmarks/ablation.py --summary runs.jsonl [--seeds N] [--test] [--csv runs.csv]
 
 Every run is one line of JSON in the output, with its validation metrics epoch by epoch. Runs that
 are there already are not repeated, so the command can be stopped and given again. Choices are made
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import csv
 import itertools
 import json
 import multiprocessing
@@ -232,6 +233,17 @@ def summary(lines, test):
     return "\n".join(rows)
 
 
+def write_csv(lines, path):
+    """A row per run: validation and test metrics at its best epoch."""
+    heads = [f"{part} {metric}" for part in ("vali", "test") for metric in METRICS]
+    with Path(path).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["configuration", "fold", "seed", "best epoch", *heads])
+        for line in lines:
+            found = [line[part][metric] for part in ("vali", "test") for metric in METRICS]
+            writer.writerow([line["name"], line["fold"], line["seed"], line["best_epoch"], *found])
+
+
 def chosen_per_fold(lines):
     """The test value where each fold takes the configuration that is best on its own validation."""
     found = {}
@@ -257,9 +269,13 @@ def main():
     parser.add_argument("--scores", action="store_true", help="keep the scores in the lines too")
     parser.add_argument("--summary", nargs="+", metavar="FILE", default=[])
     parser.add_argument("--test", action="store_true", help="show test values in the summary")
+    parser.add_argument("--csv", help="write what the summary is of, a row per run")
     given = parser.parse_args()
     if given.summary:
         lines = [line for path in given.summary for line in read(path)]
+        lines = [line for line in lines if line["seed"] < given.seeds]
+        if given.csv:
+            write_csv(lines, given.csv)
         print(summary(lines, given.test))
         if given.test:
             value, names = chosen_per_fold(lines)

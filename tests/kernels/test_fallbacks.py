@@ -125,3 +125,16 @@ def test_loops_compile_where_nothing_can_be_written():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["approx_precision@1", "pirank_precision@1", "neural_precision@1", "smoothi_precision@1"],
+)
+def test_a_label_reaches_a_threshold_of_its_own_precision(spec):
+    loss = losses.get(f"{spec}(threshold=0.7)")
+    scores, labels = torch.tensor([[0.3, 0.1, 0.2]]), torch.tensor([[0.7, 0.0, 0.6]])
+    with kernels.using("eager"):
+        wanted = loss(scores, labels)
+    assert wanted > 0  # an item counts
+    torch.testing.assert_close(loss(scores, labels), wanted)

@@ -229,6 +229,11 @@ def sort_by_label(labels: Array, slots: Array) -> None:
         counts[place] += 1
 
 
+def level(threshold: float, scores: Tensor) -> float:
+    """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
+    return float(torch.tensor(threshold, dtype=scores.dtype))
+
+
 @compiled
 def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
     """What items are worth by their labels."""

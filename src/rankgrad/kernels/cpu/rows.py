@@ -22,6 +22,7 @@ from rankgrad.kernels.cpu.prepare import (
     discounts,
     finish,
     gains_of,
+    level,
     norm_of,
     real_slots,
     sort_descending,
@@ -56,7 +57,7 @@ def through_rows(
         METRICS[metric],
         k,
         gain == "linear",
-        threshold,
+        level(threshold, scores),
         discounts(metric, persistence, longest),
         power=2 if neural and not k else 1,
     )

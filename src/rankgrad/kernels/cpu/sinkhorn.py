@@ -23,6 +23,7 @@ from rankgrad.kernels.cpu.prepare import (
     discounts,
     finish,
     gains_of,
+    level,
     norm_of,
     real_slots,
     sort_descending,
@@ -61,7 +62,7 @@ def through_sinkhorn(
         METRICS[metric],
         k,
         gain == "linear",
-        threshold,
+        level(threshold, scores),
         discounts(metric, persistence, longest),
         power=2,
     )

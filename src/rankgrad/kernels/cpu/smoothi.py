@@ -19,6 +19,7 @@ from rankgrad.kernels.cpu.prepare import (
     discounts,
     finish,
     gains_of,
+    level,
     norm_of,
     real_slots,
     take,
@@ -63,7 +64,7 @@ def through_smoothi(
         METRICS[metric],
         k,
         gain == "linear",
-        threshold,
+        level(threshold, scores),
         discounts(metric, persistence, longest),
         steps=100,
     )
