@@ -51,6 +51,19 @@ def test_json(out, in_json):
     assert facts["significance"].startswith("paired randomisation test, two-sided, Bonferroni")
 
 
+def test_comparison_json_holds_the_test_that_was_asked_for(out, in_json):
+    place, _, arguments = out
+    how = ["--test", "randomisation", "--correction", "holm", "--sides", "1", "--baseline", "mse"]
+    facts = in_json("compare", *arguments, "-o", place, *QUICK, *how)
+    kept = json.loads((place / "comparison.json").read_text())
+    assert kept == facts
+    assert kept["test"] == {
+        **{"test": "randomisation", "correction": "holm", "sides": 1, "level": 0.05},
+        **{"samples": 100_000, "baseline": "mse"},
+    }
+    assert {d["reference"] for d in kept["differences"]} == {"mse"}
+
+
 def test_formats(out, rankgrad):
     place, _, arguments = out
     command = ["compare", *arguments, "-o", place, *QUICK]
