@@ -333,6 +333,7 @@ def _signed_sums(
     """Sums of columns ``[lists, rankers]`` under signs, all there are or random ones."""
     random = np.random.default_rng(seed)
     lists = len(values)
+    flipped: NDArray[np.integer[Any]]
     height = max(1, _CELLS // 8 // max(lists, 1))
     for start in range(0, total, height):
         rows = min(height, total - start)

@@ -12,7 +12,9 @@ import pytest
 from pages import data_of, text_of
 
 from rankgrad import report
-from rankgrad.report import queries, statistics
+from rankgrad.experiments.compare import Candidate, Comparison, Plan
+from rankgrad.report import queries
+from rankgrad.significance import Significance
 from rankgrad.training.evaluations import Evaluated
 
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -85,7 +87,59 @@ def test_conventions_are_said(compared):
     text = text_of(compared[1])
     for part in ("without relevant items count 0", "tied scores: average", "gain: 2^y - 1"):
         assert part in text
-    assert "Holm-corrected" in text and "randomisation test" in text
+    assert "paired t-test, two-sided, Bonferroni correction, at 5%, over 120 queries" in text
+
+
+@pytest.mark.parametrize("baseline", [None, "mse"])
+@pytest.mark.parametrize(
+    "how",
+    [Significance(), Significance("randomisation", "holm"), Significance(sides=1)],
+    ids=str,
+)
+def test_the_test_is_that_of_the_comparison(compared, how, baseline):
+    place, _, _ = compared
+    names = ("approx_ndcg", "mse")
+    plan = Plan(place, tuple(Candidate.of(n) for n in names), (1, 2), (0, 1), METRICS)
+    keys = [(name, fold, seed) for name in names for fold in (1, 2) for seed in (0, 1)]
+    runs = [place / "runs" / name for name in names]
+    loaded = {k: Evaluated.load(place / "runs" / k[0] / f"fold{k[1]}-seed{k[2]}") for k in keys}
+    theirs = Comparison(plan, place, loaded, {}, {})
+    file = runs[1] / "comparison.json"
+    file.write_text(json.dumps(theirs.facts(baseline=baseline, how=how)))
+    try:
+        page, found = report.build(runs)
+        given = report.build(runs, test="randomisation", correction="none")[1]
+    finally:
+        file.unlink()
+    assert found.how == how and f"{how}, over 120 queries" in text_of(page)
+    for m, metric in enumerate(METRICS):
+        for d in theirs.differences(metric, baseline=baseline, how=how):
+            c = [own.name for own in found.candidates].index(d.candidate)
+            assert found.candidates[found.against[m]].name == d.reference
+            assert found.p[c, m] == pytest.approx(d.corrected, abs=1e-12)
+    assert (given.how.test, given.how.correction, given.how.sides) == (
+        *("randomisation", "none"),
+        how.sides,
+    )
+
+
+def test_comparisons_that_disagree_leave_the_usual_test(compared):
+    place, _, _ = compared
+    files = [place / "runs" / name / "comparison.json" for name in ("mse", "approx_ndcg")]
+    for file, test in zip(files, ("t", "randomisation"), strict=True):
+        file.write_text(json.dumps({"plan": {"data": "d"}, "test": {"test": test}, "rows": []}))
+    try:
+        assert report.build([place])[1].how == Significance()
+    finally:
+        for file in files:
+            file.unlink()
+
+
+def test_a_baseline_is_found_in_any_case_of_letters(compared):
+    found = report.build([compared[0]], baseline="LightGBM")[1]
+    assert found.candidates[found.baseline].name == "lightgbm"
+    with pytest.raises(ValueError, match="there is no candidate 'light'"):
+        report.build([compared[0]], baseline="light")
 
 
 def test_curves_are_means_with_the_seeds_as_bands(compared):
@@ -176,8 +230,7 @@ def test_many_queries_are_bounded(compared, monkeypatch):
     assert len(data["lists"]["rows"]) == 10
 
 
-def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists, monkeypatch):
-    monkeypatch.setattr(statistics, "DRAWS", 100)  # tested elsewhere, and what takes long
+def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists):
     count, random = 10_000, np.random.default_rng(0)
     empty = lists(1)
     for at in range(50):

@@ -185,7 +185,10 @@ def common_parts(candidates: Sequence[Candidate]) -> list[str]:
     best = max(sets, key=lambda parts: (len(parts), sets[parts]))
     names = fold_names(run for c in candidates for run in c.runs)
     order = {part: at for at, part in enumerate(dict.fromkeys(names))}
-    return sorted(best, key=lambda part: (names[part], order[part]))
+    folds = {part: names[part].removeprefix("fold ") for part in best}
+    # Fold 10 comes after fold 2, as where the runs were made: draws follow the order of lists.
+    numbers = {part: int(fold) if fold.isdecimal() else 0 for part, fold in folds.items()}
+    return sorted(best, key=lambda part: (numbers[part], names[part], order[part]))
 
 
 def leave_out(candidates: Sequence[Candidate], parts: Sequence[str]) -> list[bool]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from rankgrad.report import queries, tables
 from rankgrad.report.candidates import Candidate, add_failures, group
 from rankgrad.report.comparison import Comparison, compare
 from rankgrad.report.curves import curves, relaxed
-from rankgrad.report.runs import failures, find, read
+from rankgrad.report.runs import failures, find, read, told
+from rankgrad.significance import Correction, Significance, Test
 
 TITLE = "Ranking report"
 
@@ -27,6 +29,8 @@ def write(
     part: str = "test",
     metric: str | None = None,
     baseline: str | None = None,
+    test: Test | None = None,
+    correction: Correction | None = None,
     title: str = TITLE,
 ) -> Comparison:
     """Read run folders and write the report of them, whole or not at all.
@@ -36,12 +40,24 @@ def write(
         output: the file to write.
         part: whose evaluations to compare.
         metric: that of the headline; by default the one that chose the best epochs.
-        baseline: the candidate to test the others against; by default the best of each metric.
+        baseline: the candidate to test the others against; by default that of the comparison that
+            made the runs, or the best of each metric.
+        test: ``"t"`` or ``"randomisation"``; by default that of the comparison, or ``"t"``.
+        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
+            or ``"bonferroni"``.
         title: of the page.
     """
     if Path(output).is_dir():
         raise IsADirectoryError(f"{output} is a folder: name the file to write")
-    page, found = build(runs, part=part, metric=metric, baseline=baseline, title=title)
+    page, found = build(
+        runs,
+        part=part,
+        metric=metric,
+        baseline=baseline,
+        test=test,
+        correction=correction,
+        title=title,
+    )
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     files.write(Path(output), page)
     return found
@@ -53,13 +69,18 @@ def build(
     part: str = "test",
     metric: str | None = None,
     baseline: str | None = None,
+    test: Test | None = None,
+    correction: Correction | None = None,
     title: str = TITLE,
 ) -> tuple[str, Comparison]:
     """The page as text, and what it compares; see :func:`write`."""
     places = [Path(place) for place in runs]
     candidates = group([read(path, part) for path in find(places)])
     add_failures(candidates, failures(places))
-    found = compare(candidates, metric=metric, baseline=baseline)
+    known = told(places)
+    how = known.how or Significance()
+    how = replace(how, test=test or how.test, correction=correction or how.correction)
+    found = compare(candidates, metric=metric, baseline=baseline, usual=known.baseline, how=how)
     blocks = {
         "title": tables.escape(title),
         "subtitle": tables.escape(_subtitle(found, part)),

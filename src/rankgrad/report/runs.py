@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import files
+from rankgrad.significance import Significance
 from rankgrad.training import evaluations
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS
@@ -71,7 +72,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
             if RUN in names:
                 inside.clear()
                 found.setdefault(Path(folder).resolve(), Path(folder))
-        if len(found) == before and not any(_within(path, place) for path in found):
+        inside_others = any(_within(path, place) for path in found)
+        if len(found) == before and not inside_others and not failures([place]):
             raise ValueError(
                 f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
             )
@@ -91,19 +93,52 @@ class Failure:
 def failures(places: Iterable[Path]) -> list[Failure]:
     """The runs that comparisons among some folders say have failed; these may have no folder."""
     found = []
-    for place in places:
-        for file in sorted(place.rglob(COMPARISON)):
-            try:
-                rows = files.read_json(file)["rows"]
-                found += [
-                    Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
-                    for row in rows
-                    for run in row["runs"]
-                    if run["gap"]
-                ]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # of another version, or damaged: the folders still tell what is there
+    for file in _named(places, COMPARISON):
+        try:
+            rows = files.read_json(file)["rows"]
+            found += [
+                Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                for row in rows
+                for run in row["runs"]
+                if run["gap"]
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # of another version, or damaged: the folders still tell what is there
     return found
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the comparisons among some folders say of themselves, as far as they agree."""
+
+    data: str = ""  # the name of the data set
+    how: Significance | None = None
+    baseline: str | None = None
+    quick: bool = False  # of a reproduction in its reduced version
+
+
+def told(places: Iterable[Path]) -> Told:
+    """What ``comparison.json`` and ``reproduction.json`` files say of data and test."""
+    names: set[str] = set()
+    tests: list[tuple[Significance, str | None]] = []
+    for file in _named(places, COMPARISON):
+        try:
+            facts = files.read_json(file)
+            names.add(Path(str(facts["plan"]["data"])).name)
+            own = dict(facts["test"])
+            baseline = own.pop("baseline", None)
+            tests.append((Significance(**own), baseline))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # of another version, or damaged
+    same = len(set(tests)) == 1
+    how, baseline = tests[0] if same else (None, None)
+    return Told(names.pop() if len(names) == 1 else "", how, baseline)
+
+
+def _named(places: Iterable[Path], name: str) -> list[Path]:
+    """The files of a name within folders, each once."""
+    found = {file.resolve(): file for place in places for file in sorted(place.rglob(name))}
+    return list(found.values())
 
 
 def _within(path: Path, place: Path) -> bool:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankgrad.report.candidates import ASIDE, Candidate, varying
-from rankgrad.report.comparison import LEVEL, Comparison
-from rankgrad.report.statistics import DRAWS
+from rankgrad.report.comparison import Comparison
 
 _COMMANDS = 40  # shown, at most
 _ONE = {
@@ -41,6 +40,13 @@ def word(name: str, number: int) -> str:
 def headline(found: Comparison) -> str:
     """What was found, in a sentence or two."""
     runs = sum(len(candidate.runs) for candidate in found.candidates)
+    if not found.metrics and any(candidate.evaluated for candidate in found.candidates):
+        return (
+            "Nothing can be compared: every candidate lacks some of its runs. What is missing, and "
+            "why, is under the table."
+        )
+    if not found.metrics and not runs:
+        return "Nothing can be compared: every run failed. The reasons are under the table."
     if not found.metrics:
         none = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
         return (
@@ -79,9 +85,14 @@ def _verdict(found: Comparison, best: int) -> str:
         return "There is nothing to test it against."
     if found.baseline is not None:
         name = escape(found.candidates[found.baseline].name)
-        apart = sum(p[c] < LEVEL for c in tested)
-        return f"{apart} of {len(tested)} others differ significantly from the baseline {name}."
-    alike = [escape(found.candidates[c].name) for c in tested if p[c] >= LEVEL]
+        apart = sum(p[c] < found.how.level for c in tested)
+        differ = (
+            "are significantly better than"
+            if found.how.sides == 1
+            else ("differ significantly from")
+        )
+        return f"{apart} of {len(tested)} others {differ} the baseline {name}."
+    alike = [escape(found.candidates[c].name) for c in tested if p[c] >= found.how.level]
     if not alike:
         others = "the other" if len(tested) == 1 else f"all {len(tested)} others"
         return f"It is significantly better than {others}."
@@ -190,7 +201,7 @@ def _cell(found: Comparison, c: int, m: int) -> str:
     mark = title = ""
     if not math.isnan(p):
         title = f"p = {p:.4f} against {found.candidates[found.against[m] or 0].name}"
-        if p < LEVEL:
+        if p < found.how.level:
             mark = f'<abbr class="dagger" title="{escape(title)}">†</abbr>'
     kinds = " ".join(["best"] * best + ["main"] * (m == found.primary))
     number = f"<strong>{value:.4f}</strong>" if best else f"{value:.4f}"
@@ -215,10 +226,10 @@ def footnotes(found: Comparison, part: str) -> str:
     other = "the best of its column"
     if found.baseline is not None:
         other = found.candidates[found.baseline].name
+    draws = f", {found.how.samples:,} draws" if found.how.test == "randomisation" else ""
     lines = [
-        f"† differs from {other} with p < {LEVEL}: two-sided paired randomisation test over "
-        f"{len(found.qids):,} queries ({DRAWS:,} draws, values averaged over seeds), "
-        "Holm-corrected over the candidates of a column.",
+        f"† {_differs(found)} {other}: {found.how}, over {len(found.qids):,} queries (values "
+        f"averaged over seeds{draws}), corrected over the candidates of a column.",
         "Bold: best of its column. Intervals say how much a mean would move with other queries, "
         "not with other seeds.",
         f"Evaluated on {part}; {'; '.join(_conventions(found))}.",
@@ -235,6 +246,13 @@ def footnotes(found: Comparison, part: str) -> str:
             "count as lists without relevant items."
         )
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
+
+
+def _differs(found: Comparison) -> str:
+    """What the dagger says."""
+    if found.how.sides == 2:
+        return "differs significantly from"
+    return f"significantly {'worse' if found.baseline is None else 'better'} than"
 
 
 def _conventions(found: Comparison) -> list[str]:
