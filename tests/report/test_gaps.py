@@ -216,3 +216,12 @@ def test_every_run_failed(tmp_path):
     text, gaps, _ = gaps_of(tmp_path)
     assert "Nothing can be compared: every run failed" in text
     assert "fold 1, seed 0: fold 2 has no vali split" in gaps["ranknet"]
+
+
+def test_gaps_are_counted_by_runs_not_by_notes(runs):
+    failed(runs, ("mse",), (2,))
+    (runs / "mse" / "fold2-seed0" / "evaluations").rename(runs / "aside")
+    page, found = report.build([runs])
+    own = next(c for c in found.candidates if c.name == "mse")
+    assert len(own.gaps) == 3  # of its folder, of the comparison, and what follows from it
+    assert "<dt>gap</dt><dd>1</dd>" in page

@@ -304,3 +304,50 @@ def test_runs_trained_by_themselves_are_told_apart(tmp_path, run_folder, lists):
         "mse": 1,
     }
     assert not any(candidate.gaps for candidate in found.candidates)
+
+
+@pytest.fixture
+def with_trees(tmp_path, run_folder, tree_folder, lists):
+    data = lists(8)
+    for loss in ("mse", "ranknet"):
+        run_folder(tmp_path / "runs" / loss / "seed0", data, loss=loss, candidate=loss)
+    tree_folder(tmp_path / "runs" / "trees" / "seed0", data, candidate="LightGBM")
+    return tmp_path
+
+
+def test_settings_are_compared_among_networks(with_trees):
+    page, _ = report.build([with_trees])
+    text = text_of(page)
+    head = "Settings that differ between networks. candidate loss mse mse ranknet ranknet"
+    assert head.replace(" ", "") in text.replace(" ", "")
+    assert "num_leaves 7, learning_rate 0.03" in text and "{" not in text
+    assert re.search(r"options</td><td>none</td>", page)
+
+
+def test_trees_are_told_from_networks(with_trees):
+    data = data_of(report.build([with_trees])[0])
+    trees = {data["candidates"][s["candidate"]]: s["trees"] for s in data["curves"]["series"]}
+    assert trees == {"mse": False, "ranknet": False, "LightGBM": True}
+
+
+def test_candidates_keep_their_names_on_another_part(with_trees):
+    _, found = report.build([with_trees], part="vali")
+    assert {c.name for c in found.candidates} == {"mse", "ranknet", "LightGBM"}
+
+
+def test_the_heading_names_the_data(with_trees):
+    place = with_trees / "comparison"
+    (with_trees / "runs").rename(place)
+    told = {"plan": {"data": "/some/where/MQ2008"}, "test": {"test": "t"}, "rows": []}
+    (place / "comparison.json").write_text(json.dumps(told))
+    page, _ = report.build([place])
+    assert "<h1>Ranking report: MQ2008</h1>" in page
+    assert "on 8 test queries of MQ2008" in text_of(page) and "quick" not in text_of(page)
+    again = {"data": "MSLR-WEB30K", "quick": True}
+    (with_trees / "reproduction.json").write_text(json.dumps(again))
+    for where in (place, with_trees):
+        page, _ = report.build([where])
+        assert "<h1>Ranking report: MSLR-WEB30K (quick)</h1>" in page
+        assert "A quick reproduction: reduced" in text_of(page)
+    page, _ = report.build([place], title="Mine")
+    assert "<h1>Mine (quick)</h1>" in page

@@ -16,7 +16,7 @@ from rankgrad.report import queries, tables
 from rankgrad.report.candidates import Candidate, add_failures, group
 from rankgrad.report.comparison import Comparison, compare
 from rankgrad.report.curves import curves, relaxed
-from rankgrad.report.runs import failures, find, read, told
+from rankgrad.report.runs import Told, failures, find, read, told
 from rankgrad.significance import Correction, Significance, Test
 
 TITLE = "Ranking report"
@@ -82,8 +82,8 @@ def build(
     how = replace(how, test=test or how.test, correction=correction or how.correction)
     found = compare(candidates, metric=metric, baseline=baseline, usual=known.baseline, how=how)
     blocks = {
-        "title": tables.escape(title),
-        "subtitle": tables.escape(_subtitle(found, part)),
+        "title": tables.escape(_title(title, known)),
+        "subtitle": tables.escape(_subtitle(found, part, known)),
         "headline": tables.headline(found),
         "facts": tables.facts(found),
         "comparison": tables.comparison(found),
@@ -100,16 +100,27 @@ def build(
     return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _own("page.html")), found
 
 
-def _subtitle(found: Comparison, part: str) -> str:
+def _title(title: str, known: Told) -> str:
+    """The heading, with the data set where nobody chose another, and whether it was quick."""
+    named = f"{title}: {known.data}" if title == TITLE and known.data else title
+    return f"{named} (quick)" if known.quick else named
+
+
+def _subtitle(found: Comparison, part: str, known: Told) -> str:
     """What was compared on what."""
+    reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
+    return _compared(found, part, known.data) + (reduced if known.quick else "")
+
+
+def _compared(found: Comparison, part: str, data: str) -> str:
     names = [c.name for c, ok in zip(found.candidates, found.complete, strict=True) if ok]
     if not names:
         count = len(found.candidates)
-        return f"{count} {tables.word('candidates', count)}"
+        return f"{count} {tables.word('candidates', count)}{f' on {data}' if data else ''}"
     listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
     folds = f" of {len(found.parts)} folds" if len(found.parts) > 1 else ""
     named = tables.word("queries", len(found.qids))
-    return f"{listed} on {len(found.qids):,} {part} {named}{folds}"
+    return f"{listed} on {len(found.qids):,} {part} {named}{folds}{f' of {data}' if data else ''}"
 
 
 def _data(found: Comparison, candidates: list[Candidate], part: str) -> dict[str, Any]:

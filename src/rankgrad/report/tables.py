@@ -110,7 +110,7 @@ def facts(found: Comparison) -> str:
     runs = sum(len(candidate.runs) for candidate in found.candidates)
     # A ranking that was not trained has no seed, which is not one more seed.
     seeds = {seed for c in found.candidates for seed in c.seeds} - {None}
-    gaps = sum(len(candidate.gaps) for candidate in found.candidates)
+    gaps = sum(candidate.missing for candidate in found.candidates)
     cards = [
         ("candidates", len(found.candidates)),
         ("runs", runs),
@@ -276,11 +276,32 @@ def gaps(found: Comparison) -> str:
 
 
 def settings(candidates: Sequence[Candidate]) -> str:
-    """The settings that differ between candidates, and those that are shared."""
-    known = [(c, run.settings) for c in candidates for run in c.runs if run.settings]
-    if not known:
+    """The settings that differ and those that are shared; boosted trees by themselves."""
+    networks = [candidate for candidate in candidates if not candidate.is_tree]
+    trees = [candidate for candidate in candidates if candidate.is_tree]
+    if not any(run.settings for candidate in candidates for run in candidate.runs):
         return "<p>No run has settings.</p>"
-    every = [own for _, own in known]
+    return _settings_of(networks, "networks" if trees else "candidates") + _tree_settings(trees)
+
+
+def _tree_settings(trees: Sequence[Candidate]) -> str:
+    """All settings of boosted trees, a row for each set of values that a fold was given."""
+    rows = dict.fromkeys(
+        (candidate.name, name.replace("values", "tuned values"), plain(value))
+        for candidate in trees
+        for run in candidate.runs
+        for name, value in run.settings.items()
+        if name not in ASIDE
+    )
+    columns, caption = ("candidate", "setting", "value"), "Settings of boosted trees."
+    return table(columns, rows, caption) if rows else ""
+
+
+def _settings_of(candidates: Sequence[Candidate], kind: str) -> str:
+    """The settings of candidates of a kind that differ, and those that are shared."""
+    every = [run.settings for c in candidates for run in c.runs if run.settings]
+    if not every:
+        return ""
     apart = [name for name in varying(every) if name not in ASIDE]
     shared = {k: v for k, v in every[0].items() if k not in (*apart, *ASIDE)}
     rows = []
@@ -290,11 +311,11 @@ def settings(candidates: Sequence[Candidate]) -> str:
             values = dict.fromkeys(
                 plain(run.settings[name]) for run in candidate.runs if name in run.settings
             )
-            cells.append(", ".join(values) or "–")
+            cells.append("; ".join(values) or "–")
         rows.append((candidate.name, *cells))
     return (
-        table(("candidate", *apart), rows, "Settings that differ between candidates.")
-        + "<details><summary>Settings that all share</summary>"
+        table(("candidate", *apart), rows, f"Settings that differ between {kind}.")
+        + f"<details><summary>Settings that all {kind} share</summary>"
         + table(("setting", "value"), [(k, plain(v)) for k, v in shared.items()], "Shared settings")
         + "</details>"
     )
@@ -383,9 +404,13 @@ def table(
 def plain(value: Any) -> str:
     """A setting in words.
 
-    >>> plain(True), plain(["a", 2]), plain(0.003), plain(12345)
-    ('yes', 'a, 2', '0.003', '12,345')
+    >>> plain(True), plain(["a", 2]), plain(0.003), plain(12345), plain({"leaves": 7, "bins": 9})
+    ('yes', 'a, 2', '0.003', '12,345', 'leaves 7, bins 9')
     """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(own)}" for name, own in value.items()) or "none"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
