@@ -147,3 +147,15 @@ def test_the_live_table():
     assert "epoch 3/9" in text.getvalue()
     assert "0.2500" in text.getvalue()
     assert "1 failed" in text.getvalue()
+
+
+def test_a_report_tests_as_the_comparison_did_unless_told(out, rankgrad, tmp_path):
+    place, _, arguments = out
+    how = ["--test", "randomisation", "--correction", "holm"]
+    rankgrad("compare", *arguments, "-o", place, *QUICK, *how)
+    rankgrad("report", place, "-o", tmp_path / "same.html")
+    words = "paired randomisation test, two-sided, Holm correction, at 5%"
+    assert words in (tmp_path / "same.html").read_text()
+    rankgrad("report", place, "-o", tmp_path / "t.html", "--test", "t", "--correction", "none")
+    text = (tmp_path / "t.html").read_text()
+    assert "paired t-test, two-sided, no correction, at 5%" in text
