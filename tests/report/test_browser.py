@@ -355,5 +355,7 @@ def test_trees_have_a_chart_of_their_own(opens, written, run_folder, tree_folder
         "relaxed ndcg (training)<br>exact ndcg@10 (validation)"
     )
     assert page.evaluate(title.format("relaxed-path", "yaxis")) == "exact ndcg@10 (validation)"
+    whole = "getComputedStyle(document.querySelector('.plain td')).overflowWrap"
+    assert page.evaluate(whole) == "break-word"  # at the ends of words, not within them
     assert "are of seed 0 alone" in page.locator("#inspector-lead").inner_text()
     assert "(seed 0)" in page.locator("#query-label").inner_text()

@@ -236,7 +236,7 @@
     const { metrics, series } = data.curves;
     if (!series.length) {
       $("curve-metric").closest(".controls").remove();
-      return empty("curve-chart", "No run has learning curves: trees and scores from elsewhere have none.");
+      return empty("curve-chart", "No run has learning curves; scores from elsewhere have none.");
     }
     const first = data.metrics[data.primary];
     options($("curve-metric"), [...metrics.map((m) => [m, m]), ["loss", "training loss (not comparable between losses)"]], metrics.includes(first) ? first : metrics[0] ?? "loss");

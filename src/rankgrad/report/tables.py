@@ -169,7 +169,7 @@ def _row(found: Comparison, c: int) -> str:
         tags += ' <span class="tag">baseline</span>'
     if candidate.gaps:
         reason = "; ".join(candidate.gaps)
-        more = f" and {len(candidate.gaps) - 1} more" if len(candidate.gaps) > 1 else ""
+        more = f" (and {len(candidate.gaps) - 1} more)" if len(candidate.gaps) > 1 else ""
         notes += (
             f'<div class="gap" title="{escape(reason)}"><span aria-hidden="true">⚠</span> '
             f"{escape(candidate.gaps[-1])}{more}</div>"
@@ -226,10 +226,13 @@ def footnotes(found: Comparison, part: str) -> str:
     other = "the best of its column"
     if found.baseline is not None:
         other = found.candidates[found.baseline].name
+    corrected = ", corrected over the candidates of a column"
+    if found.how.correction == "none":
+        corrected = ""
     draws = f", {found.how.samples:,} draws" if found.how.test == "randomisation" else ""
     lines = [
         f"† {_differs(found)} {other}: {found.how}, over {len(found.qids):,} queries (values "
-        f"averaged over seeds{draws}), corrected over the candidates of a column.",
+        f"averaged over seeds{draws}){corrected}.",
         "Bold: best of its column. Intervals say how much a mean would move with other queries, "
         "not with other seeds.",
         f"Evaluated on {part}; {'; '.join(_conventions(found))}.",
