@@ -11,14 +11,18 @@ KNOWS = {
     "specs": set(),
     "files": set(),
     "kernels": set(),
+    "significance": {"lists"},
     "sorting": {"lists", "specs", "kernels"},
     "metrics": {"lists", "specs", "kernels"},
     "losses": {"lists", "specs", "kernels", "sorting", "metrics"},
     "data": {"lists", "specs", "files"},
     "models": {"lists", "specs"},
     "training": {"lists", "specs", "files", "losses", "metrics", "data", "models"},
-    "experiments": {"lists", "specs", "files", "losses", "metrics", "data", "models", "training"},
-    "report": {"files", "losses", "metrics", "training"},
+    "experiments": {
+        *("lists", "specs", "files", "losses", "metrics", "data", "models", "training"),
+        "significance",
+    },
+    "report": {"files", "significance", "losses", "metrics", "training"},
     "estimator": {"files", "metrics", "losses", "data", "models", "training"},
 }
 

@@ -51,6 +51,19 @@ def test_json(out, in_json):
     assert facts["significance"].startswith("paired randomisation test, two-sided, Bonferroni")
 
 
+def test_comparison_json_holds_the_test_that_was_asked_for(out, in_json):
+    place, _, arguments = out
+    how = ["--test", "randomisation", "--correction", "holm", "--sides", "1", "--baseline", "mse"]
+    facts = in_json("compare", *arguments, "-o", place, *QUICK, *how)
+    kept = json.loads((place / "comparison.json").read_text())
+    assert kept == facts
+    assert kept["test"] == {
+        **{"test": "randomisation", "correction": "holm", "sides": 1, "level": 0.05},
+        **{"samples": 100_000, "baseline": "mse"},
+    }
+    assert {d["reference"] for d in kept["differences"]} == {"mse"}
+
+
 def test_formats(out, rankgrad):
     place, _, arguments = out
     command = ["compare", *arguments, "-o", place, *QUICK]
@@ -134,3 +147,15 @@ def test_the_live_table():
     assert "epoch 3/9" in text.getvalue()
     assert "0.2500" in text.getvalue()
     assert "1 failed" in text.getvalue()
+
+
+def test_a_report_tests_as_the_comparison_did_unless_told(out, rankgrad, tmp_path):
+    place, _, arguments = out
+    how = ["--test", "randomisation", "--correction", "holm"]
+    rankgrad("compare", *arguments, "-o", place, *QUICK, *how)
+    rankgrad("report", place, "-o", tmp_path / "same.html")
+    words = "paired randomisation test, two-sided, Holm correction, at 5%"
+    assert words in (tmp_path / "same.html").read_text()
+    rankgrad("report", place, "-o", tmp_path / "t.html", "--test", "t", "--correction", "none")
+    text = (tmp_path / "t.html").read_text()
+    assert "paired t-test, two-sided, no correction, at 5%" in text

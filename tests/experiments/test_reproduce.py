@@ -14,6 +14,7 @@ from rankgrad.experiments.compare import Plan
 from rankgrad.experiments.protocol import Metric, Protocol
 from rankgrad.experiments.reproduce import Options
 from rankgrad.metrics import evaluate
+from rankgrad.significance import Significance
 from rankgrad.training import Settings
 
 SETTINGS = {
@@ -128,6 +129,14 @@ def test_a_metric_of_lists_of_one_length(done):
     assert reproduce._values(run, metric).tolist() == list(range(15))
     other = Metric(name="other", spec="precision@1", length=5)
     assert np.isnan(reproduce._values(run, other)).all()
+
+
+def test_the_comparison_is_tested_as_the_paper_does(done):
+    kept = json.loads((done.found.folder / "comparison.json").read_text())["test"]
+    assert (kept["test"], kept["correction"], kept["sides"]) == ("t", "none", 2)
+    other = protocol(significance={"against": "Bad", "sided": "one", "correction": "holm"})
+    given = reproduce._test_of(other, done.found.plan)
+    assert given == {"how": Significance("t", "holm", 1), "baseline": "Bad"}
 
 
 def test_marks_follow_the_papers_test(done):

@@ -87,3 +87,21 @@ def run_folder() -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def lists() -> Callable[..., Dataset]:
     return make_data
+
+
+def make_trees(path: Path, data: Dataset, *, trees: int = 40, **options: Any) -> Path:
+    """A run folder of boosted trees, whose settings are among the facts."""
+    make_run(path, data, loss="lambdarank", trained=False, **options)
+    facts = json.loads((path / "run.json").read_text())
+    settings = {"kind": "lightgbm", "options": {}, "rounds": 1000, "metric": "ndcg@5"}
+    settings["values"] = {"num_leaves": 7, "learning_rate": 0.03}
+    facts |= {"kind": "lightgbm", "settings": settings}
+    (path / "run.json").write_text(json.dumps(facts))
+    lines = [json.dumps({"epoch": at + 1, "ndcg@5": 0.4 + at / 1000}) for at in range(trees)]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tree_folder() -> Callable[..., Path]:
+    return make_trees

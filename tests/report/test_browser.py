@@ -334,3 +334,28 @@ def test_with_one_candidate_or_none_it_still_opens(opens, written, run_folder, l
     assert "ranknet has the highest" in page.locator(".headline").inner_text()
     assert "Two candidates" in page.locator("#changes-sorted").inner_text()
     assert page.locator("#list-a tbody tr").count() > 0
+
+
+def test_trees_have_a_chart_of_their_own(opens, written, run_folder, tree_folder, lists):
+    place, data = written.parent / "trees", lists(8)
+    for seed in (0, 1):
+        run_folder(place / f"a{seed}", data, loss="approx_ndcg", candidate="a", seed=seed)
+        tree_folder(place / f"t{seed}", data, candidate="LightGBM", seed=seed)
+    report.write([place], place / "trees.html")
+    page = opens(place / "trees.html")
+    last = "Math.max(...document.getElementById('{}').data.flatMap(trace => trace.x))"
+    title = "document.getElementById('{}').layout.{}.title.text"
+    assert page.evaluate(last.format("curve-chart")) == 6
+    page.locator("#curve-metric").select_option(label="ndcg@5")
+    assert page.evaluate(last.format("tree-chart")) == 40
+    assert page.evaluate(title.format("tree-chart", "xaxis")) == "tree"
+    page.locator(".chip", has_text="LightGBM").click()
+    assert page.locator("#tree-figure").is_hidden()
+    assert page.evaluate(title.format("relaxed-epochs", "yaxis")) == (
+        "relaxed ndcg (training)<br>exact ndcg@10 (validation)"
+    )
+    assert page.evaluate(title.format("relaxed-path", "yaxis")) == "exact ndcg@10 (validation)"
+    whole = "getComputedStyle(document.querySelector('.plain td')).overflowWrap"
+    assert page.evaluate(whole) == "break-word"  # at the ends of words, not within them
+    assert "are of seed 0 alone" in page.locator("#inspector-lead").inner_text()
+    assert "(seed 0)" in page.locator("#query-label").inner_text()

@@ -190,3 +190,38 @@ def test_nothing_was_evaluated(tmp_path, run_folder, lists):
 def test_a_part_that_was_asked_for(runs):
     page, _ = report.build([runs], part="vali")
     assert "not evaluated on vali (it has test)" in text_of(page)
+
+
+def failed(place, candidates, folds, reason="fold 2 has no vali split"):
+    """A comparison.json that says which runs failed."""
+    rows = [
+        {"candidate": name, "runs": [{"fold": f, "seed": 0, "gap": reason} for f in folds]}
+        for name in candidates
+    ]
+    (place / "comparison.json").write_text(json.dumps({"rows": rows}))
+
+
+def test_no_candidate_is_complete(tmp_path, run_folder, lists):
+    for loss in ("mse", "ranknet"):
+        run_folder(tmp_path / loss / "1", lists(5), loss=loss, candidate=loss, fold=1)
+    failed(tmp_path, ("mse", "ranknet"), (2,))
+    text, gaps, found = gaps_of(tmp_path)
+    assert found.complete == (False, False) and found.metrics == ()
+    assert "every candidate lacks some of its runs" in text
+    assert gaps["mse"][0] == "fold 2, seed 0: fold 2 has no vali split"
+
+
+def test_every_run_failed(tmp_path):
+    failed(tmp_path, ("mse", "ranknet"), (1, 2))
+    text, gaps, _ = gaps_of(tmp_path)
+    assert "Nothing can be compared: every run failed" in text
+    assert "fold 1, seed 0: fold 2 has no vali split" in gaps["ranknet"]
+
+
+def test_gaps_are_counted_by_runs_not_by_notes(runs):
+    failed(runs, ("mse",), (2,))
+    (runs / "mse" / "fold2-seed0" / "evaluations").rename(runs / "aside")
+    page, found = report.build([runs])
+    own = next(c for c in found.candidates if c.name == "mse")
+    assert len(own.gaps) == 3  # of its folder, of the comparison, and what follows from it
+    assert "<dt>gap</dt><dd>1</dd>" in page

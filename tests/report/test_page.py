@@ -12,7 +12,9 @@ import pytest
 from pages import data_of, text_of
 
 from rankgrad import report
-from rankgrad.report import queries, statistics
+from rankgrad.experiments.compare import Candidate, Comparison, Plan
+from rankgrad.report import queries
+from rankgrad.significance import Significance
 from rankgrad.training.evaluations import Evaluated
 
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -85,7 +87,60 @@ def test_conventions_are_said(compared):
     text = text_of(compared[1])
     for part in ("without relevant items count 0", "tied scores: average", "gain: 2^y - 1"):
         assert part in text
-    assert "Holm-corrected" in text and "randomisation test" in text
+    assert "paired t-test, two-sided, Bonferroni correction, at 5%, over 120 queries" in text
+
+
+@pytest.mark.parametrize("baseline", [None, "mse"])
+@pytest.mark.parametrize(
+    "how",
+    [Significance(), Significance("randomisation", "holm"), Significance(sides=1)],
+    ids=str,
+)
+def test_the_test_is_that_of_the_comparison(compared, how, baseline):
+    place, _, _ = compared
+    names = ("approx_ndcg", "mse")
+    plan = Plan(place, tuple(Candidate.of(n) for n in names), (1, 2), (0, 1), METRICS)
+    keys = [(name, fold, seed) for name in names for fold in (1, 2) for seed in (0, 1)]
+    runs = [place / "runs" / name for name in names]
+    loaded = {k: Evaluated.load(place / "runs" / k[0] / f"fold{k[1]}-seed{k[2]}") for k in keys}
+    theirs = Comparison(plan, place, loaded, {}, {})
+    file = runs[1] / "comparison.json"
+    file.write_text(json.dumps(theirs.facts(baseline=baseline, how=how)))
+    try:
+        page, found = report.build(runs)
+        other, given = report.build(runs, test="randomisation", correction="none")
+    finally:
+        file.unlink()
+    assert found.how == how and f"{how}, over 120 queries" in text_of(page)
+    for m, metric in enumerate(METRICS):
+        for d in theirs.differences(metric, baseline=baseline, how=how):
+            c = [own.name for own in found.candidates].index(d.candidate)
+            assert found.candidates[found.against[m]].name == d.reference
+            assert found.p[c, m] == pytest.approx(d.corrected, abs=1e-12)
+    assert "corrected over" in text_of(page) and "corrected over" not in text_of(other)
+    assert (given.how.test, given.how.correction, given.how.sides) == (
+        *("randomisation", "none"),
+        how.sides,
+    )
+
+
+def test_comparisons_that_disagree_leave_the_usual_test(compared):
+    place, _, _ = compared
+    files = [place / "runs" / name / "comparison.json" for name in ("mse", "approx_ndcg")]
+    for file, test in zip(files, ("t", "randomisation"), strict=True):
+        file.write_text(json.dumps({"plan": {"data": "d"}, "test": {"test": test}, "rows": []}))
+    try:
+        assert report.build([place])[1].how == Significance()
+    finally:
+        for file in files:
+            file.unlink()
+
+
+def test_a_baseline_is_found_in_any_case_of_letters(compared):
+    found = report.build([compared[0]], baseline="LightGBM")[1]
+    assert found.candidates[found.baseline].name == "lightgbm"
+    with pytest.raises(ValueError, match="there is no candidate 'light'"):
+        report.build([compared[0]], baseline="light")
 
 
 def test_curves_are_means_with_the_seeds_as_bands(compared):
@@ -176,8 +231,7 @@ def test_many_queries_are_bounded(compared, monkeypatch):
     assert len(data["lists"]["rows"]) == 10
 
 
-def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists, monkeypatch):
-    monkeypatch.setattr(statistics, "DRAWS", 100)  # tested elsewhere, and what takes long
+def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists):
     count, random = 10_000, np.random.default_rng(0)
     empty = lists(1)
     for at in range(50):
@@ -251,3 +305,50 @@ def test_runs_trained_by_themselves_are_told_apart(tmp_path, run_folder, lists):
         "mse": 1,
     }
     assert not any(candidate.gaps for candidate in found.candidates)
+
+
+@pytest.fixture
+def with_trees(tmp_path, run_folder, tree_folder, lists):
+    data = lists(8)
+    for loss in ("mse", "ranknet"):
+        run_folder(tmp_path / "runs" / loss / "seed0", data, loss=loss, candidate=loss)
+    tree_folder(tmp_path / "runs" / "trees" / "seed0", data, candidate="LightGBM")
+    return tmp_path
+
+
+def test_settings_are_compared_among_networks(with_trees):
+    page, _ = report.build([with_trees])
+    text = text_of(page)
+    head = "Settings that differ between networks. candidate loss mse mse ranknet ranknet"
+    assert head.replace(" ", "") in text.replace(" ", "")
+    assert "num_leaves 7, learning_rate 0.03" in text and "{" not in text
+    assert re.search(r"options</td><td>none</td>", page)
+
+
+def test_trees_are_told_from_networks(with_trees):
+    data = data_of(report.build([with_trees])[0])
+    trees = {data["candidates"][s["candidate"]]: s["trees"] for s in data["curves"]["series"]}
+    assert trees == {"mse": False, "ranknet": False, "LightGBM": True}
+
+
+def test_candidates_keep_their_names_on_another_part(with_trees):
+    _, found = report.build([with_trees], part="vali")
+    assert {c.name for c in found.candidates} == {"mse", "ranknet", "LightGBM"}
+
+
+def test_the_heading_names_the_data(with_trees):
+    place = with_trees / "comparison"
+    (with_trees / "runs").rename(place)
+    told = {"plan": {"data": "/some/where/MQ2008"}, "test": {"test": "t"}, "rows": []}
+    (place / "comparison.json").write_text(json.dumps(told))
+    page, _ = report.build([place])
+    assert "<h1>Ranking report: MQ2008</h1>" in page
+    assert "on 8 test queries of MQ2008" in text_of(page) and "quick" not in text_of(page)
+    again = {"data": "MSLR-WEB30K", "quick": True}
+    (with_trees / "reproduction.json").write_text(json.dumps(again))
+    for where in (place, with_trees):
+        page, _ = report.build([where])
+        assert "<h1>Ranking report: MSLR-WEB30K (quick)</h1>" in page
+        assert "A quick reproduction: reduced" in text_of(page)
+    page, _ = report.build([place], title="Mine")
+    assert "<h1>Mine (quick)</h1>" in page

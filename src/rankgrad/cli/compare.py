@@ -187,7 +187,9 @@ def compare(
         plan.candidate(baseline)
     try:
         with _progress(plan) as show:
-            found = experiment.run(plan, output, workers=workers, on_change=show)
+            found = experiment.run(
+                plan, output, workers=workers, on_change=show, how=how, baseline=baseline
+            )
     except KeyboardInterrupt:
         raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
     if json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -43,7 +43,21 @@ def report(
         str | None,
         typer.Option(
             help="The candidate that the others are tested against.",
-            show_default="the best, for each metric",
+            show_default="that of `rankgrad compare`, or the best, for each metric",
+        ),
+    ] = None,
+    test: Annotated[
+        Literal["t", "randomisation"] | None,
+        typer.Option(
+            help="The paired test on per-query values.",
+            show_default="that of `rankgrad compare`, or t",
+        ),
+    ] = None,
+    correction: Annotated[
+        Literal["holm", "bonferroni", "none"] | None,
+        typer.Option(
+            help="For the number of candidates.",
+            show_default="that of `rankgrad compare`, or bonferroni",
         ),
     ] = None,
     title: Annotated[str, typer.Option(help="Of the page.")] = "Ranking report",
@@ -65,7 +79,16 @@ def report(
 
     if output.is_file() and not overwrite:
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
-    found = write(runs, output, part=part, metric=metric, baseline=baseline, title=title)
+    found = write(
+        runs,
+        output,
+        part=part,
+        metric=metric,
+        baseline=baseline,
+        test=test,
+        correction=correction,
+        title=title,
+    )
     show_written(output, found)
 
 

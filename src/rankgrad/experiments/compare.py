@@ -17,8 +17,9 @@ from rankgrad import files
 from rankgrad.experiments import jobs, significance
 from rankgrad.experiments.comparison import FORMAT, VERSION, Comparison
 from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
-from rankgrad.experiments.results import Difference, Key, Significance, run_name
+from rankgrad.experiments.results import Difference, Key, run_name
 from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
+from rankgrad.experiments.significance import Significance
 from rankgrad.experiments.trees import TreeCandidate
 from rankgrad.experiments.workers import LOCK, WORKERS, alone, number
 from rankgrad.training.evaluations import Evaluated
@@ -47,6 +48,8 @@ def run(
     *,
     workers: int | None = None,
     on_change: OnChange | None = None,
+    how: Significance | None = None,
+    baseline: str | None = None,
 ) -> Comparison:
     """Make every run of a plan that is not there yet, and put all of them together.
 
@@ -60,6 +63,8 @@ def run(
         workers: processes to run in; None for one per core, or per GPU if runs are on GPUs; 0 for
             this process.
         on_change: called whenever something happened.
+        how: the test that ``comparison.json`` has, and which a report then takes.
+        baseline: what candidates are tested against there; None for the best one.
     """
     place = Path(folder)
     if workers is not None and workers < 0:
@@ -72,7 +77,8 @@ def run(
         _check_plan(plan, place)
         failures = Runner(plan, place, on_change).run(count)
         found = _gather(plan, place, failures)
-        files.write(place / COMPARISON, json.dumps(found.facts(), indent=1) + "\n")
+        facts = found.facts(baseline=baseline, how=how)
+        files.write(place / COMPARISON, json.dumps(facts, indent=1) + "\n")
     return found
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.experiments.results import Key, Results, Significance
+from rankgrad.experiments.results import Key, Results
+from rankgrad.experiments.significance import Significance
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 
 FORMAT, VERSION = "rankgrad comparison", 1
@@ -208,6 +209,7 @@ class Comparison(Results):
             "plan": self.plan.facts(),
             "rows": rows,
             "significance": str(how),
+            "test": {**vars(how), "baseline": baseline},
             "differences": differences,
             "conventions": list(self.conventions()),
             "problems": list(self.problems()),

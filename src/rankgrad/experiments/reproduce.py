@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -404,12 +404,24 @@ def run(
         place / "comparison",
         workers=workers,
         on_change=None if on_change is None else lambda now: on_change(shown.title, now),
+        **_test_of(protocol, plan),
     )
     done = Reproduced(protocol, data, options, found)
     files.write(place / RESULT, json.dumps(done.facts(), indent=1) + "\n")
     files.write(place / "table.md", done.table().to_markdown() + "\n")
     files.write(place / "table.csv", done.table().to_csv() + "\n")
     return done
+
+
+def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
+    """The paper's test as comparisons take it, so that a report of the runs tests alike."""
+    test = protocol.significance
+    if test is None:
+        return {}
+    sides: Literal[1, 2] = 1 if test.sided == "one" else 2
+    how = significance.Significance(test.test, test.correction, sides, test.level)
+    there = any(candidate.name == test.against for candidate in plan.candidates)
+    return {"how": how, "baseline": test.against if there else None}
 
 
 def plan_of(

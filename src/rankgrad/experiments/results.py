@@ -5,64 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.experiments import significance
 from rankgrad.experiments.plans import Plan
-from rankgrad.experiments.significance import Correction, Interval
-from rankgrad.lists import check_choice
+from rankgrad.experiments.significance import Interval, Significance
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.training.evaluations import Evaluated
 
 Key = tuple[str, int | None, int]  # candidate, fold, seed
-Test = Literal["t", "randomisation"]
-
-
-@dataclass(frozen=True)
-class Significance:
-    """How differences are tested.
-
-    Args:
-        test: the paired ``"t"`` test or the paired ``"randomisation"`` test, on per-list values.
-        correction: for the number of candidates compared with the same one, metric by metric.
-        sides: 2, or 1: whether a candidate is worse than the best, or better than the baseline.
-        level: of significance.
-        samples: of the randomisation test and of bootstrap intervals.
-    """
-
-    test: Test = "t"
-    correction: Correction = "bonferroni"
-    sides: Literal[1, 2] = 2
-    level: float = 0.05
-    samples: int = 10_000
-
-    def __post_init__(self) -> None:
-        check_choice("test", self.test, ("t", "randomisation"))
-        check_choice("correction", self.correction, significance.CORRECTIONS)
-        check_choice("sides", self.sides, (1, 2))
-        if not 0 < self.level < 1:
-            raise ValueError(f"level must be between 0 and 1, found {self.level}")
-
-    def __str__(self) -> str:
-        test = "paired t-test" if self.test == "t" else "paired randomisation test"
-        sides = "one-sided" if self.sides == 1 else "two-sided"
-        corrected = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction)
-        words = "no correction" if corrected is None else f"{corrected} correction"
-        return f"{test}, {sides}, {words}, at {self.level:.0%}"
-
-    def p_value(self, one: Any, other: Any, better: bool) -> float:
-        """Of the values of two rankers, higher being better; one-sided: that one is better."""
-        alternative: significance.Alternative = "greater" if better else "less"
-        if self.sides == 2:
-            alternative = "two-sided"
-        if self.test == "t":
-            return significance.paired_t_test(one, other, alternative=alternative)
-        return significance.randomisation_test(
-            one, other, alternative=alternative, samples=self.samples
-        )
 
 
 @dataclass(frozen=True)
@@ -187,16 +141,19 @@ class Results:
         others = [n for n in self.names if n != reference and self.is_complete(n)]
         sign = -1.0 if known_metrics.get(metric).lower_is_better else 1.0
         theirs = self.values(reference, metric)
-        p_values, found = [], []
+        found, apart = [], []
         for name in others:
             names = (name, reference)
             significance.check_same_queries(
                 self.queries(name), self.queries(reference), names=names
             )
             mine = self.values(name, metric)
-            p_values.append(how.p_value(sign * mine, sign * theirs, better=baseline is not None))
+            apart.append(sign * (mine - theirs))
             interval = significance.difference_interval(mine, theirs)
             found.append((name, float(np.nanmean(mine - theirs)), interval))
+        if not found:
+            return ()
+        p_values = how.p_values(np.stack(apart, axis=1), better=baseline is not None).tolist()
         corrected = significance.correct(p_values, how.correction)
         return tuple(
             Difference(

@@ -47,6 +47,16 @@ class Candidate:
         return any(run.labels.get("kind") == "reference" for run in self.runs)
 
     @property
+    def is_tree(self) -> bool:
+        """Whether it is of boosted trees."""
+        return any(run.is_tree for run in self.runs)
+
+    @property
+    def missing(self) -> int:
+        """How many gaps it has: runs without a result, or what else its notes say."""
+        return self.failed + sum(r.evaluated is None for r in self.runs) or len(self.gaps)
+
+    @property
     def loss(self) -> str:
         """The loss of its runs."""
         return next((run.loss for run in self.runs if run.loss), "")
@@ -113,7 +123,8 @@ def _names(groups: Mapping[Any, list[Run]]) -> dict[Any, str]:
         settings = [groups[key][0].settings for key in keys]
         for key, own in zip(keys, settings, strict=True):
             apart = [k for k in varying(settings) if k not in ASIDE and k in own]
-            names[key] = " · ".join([loss, *(f"{k}={own[k]}" for k in apart)])
+            named = loss or groups[key][0].path.parent.name
+            names[key] = " · ".join([named, *(f"{k}={own[k]}" for k in apart)])
     taken = Counter(names.values())
     for key, name in names.items():
         if taken[name] > 1:
@@ -185,7 +196,10 @@ def common_parts(candidates: Sequence[Candidate]) -> list[str]:
     best = max(sets, key=lambda parts: (len(parts), sets[parts]))
     names = fold_names(run for c in candidates for run in c.runs)
     order = {part: at for at, part in enumerate(dict.fromkeys(names))}
-    return sorted(best, key=lambda part: (names[part], order[part]))
+    folds = {part: names[part].removeprefix("fold ") for part in best}
+    # Fold 10 comes after fold 2, as where the runs were made: draws follow the order of lists.
+    numbers = {part: int(fold) if fold.isdecimal() else 0 for part, fold in folds.items()}
+    return sorted(best, key=lambda part: (numbers[part], names[part], order[part]))
 
 
 def leave_out(candidates: Sequence[Candidate], parts: Sequence[str]) -> list[bool]:

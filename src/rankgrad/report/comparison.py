@@ -13,10 +13,9 @@ from rankgrad.metrics import metrics as known_metrics
 from rankgrad.report import statistics
 from rankgrad.report.candidates import Candidate, common_parts, fold_names, leave_out
 from rankgrad.report.runs import Run
+from rankgrad.significance import Significance, correct
 
 Values = NDArray[np.float64]
-
-LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class Comparison:
     p: Values
     against: tuple[int | None, ...]
     baseline: int | None
+    how: Significance
     conventions: tuple[str, ...]
     empty: tuple[str, ...]  # queries without documents
 
@@ -52,11 +52,31 @@ class Comparison:
 
 
 def compare(
-    candidates: Sequence[Candidate], *, metric: str | None = None, baseline: str | None = None
+    candidates: Sequence[Candidate],
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    usual: str | None = None,
+    how: Significance | None = None,
 ) -> Comparison:
-    """Compare candidates on the queries that they share; each must have all of them."""
+    """Compare candidates on the queries that they share; each must have all of them.
+
+    Args:
+        candidates: to be compared; what they lack is added to their gaps.
+        metric: that of the headline.
+        baseline: the candidate to test the others against; an error if it cannot be compared.
+        usual: the baseline where none is given, if it can be compared.
+        how: the test.
+    """
     parts = common_parts(candidates)
     complete = leave_out(candidates, parts)
+    if not any(complete):
+        parts = []  # each lacks something: there is nothing but gaps to show
+    how = how or Significance()
+    if baseline is None and any(
+        ok and c.name == usual for c, ok in zip(candidates, complete, strict=True)
+    ):
+        baseline = usual
     names = _metrics(candidates, complete)
     lower = tuple(_is_lower_better(name) for name in names)
     primary = _primary(candidates, names, metric)
@@ -84,9 +104,10 @@ def compare(
         mean=mean,
         low=low,
         high=high,
-        p=_tests(values, against, free),
+        p=_tests(values, against, free, lower, how, better=at is not None),
         against=against,
         baseline=at,
+        how=how,
         conventions=_evaluated(first[0]).conventions if first else (),
         empty=tuple(qid for run in first for qid in _without_documents(run)),
     )
@@ -167,7 +188,8 @@ def _values(
 
 def _over_seeds(candidate: Candidate, part: str, names: Sequence[str]) -> Values:
     """The mean over seeds of each query's values on one part, ``[B, M]``."""
-    runs = [run for (own, _), run in candidate.evaluated.items() if own == part]
+    there = {seed: run for (own, seed), run in candidate.evaluated.items() if own == part}
+    runs = [there[seed] for seed in candidate.seeds if seed in there]
     columns = []
     for name in names:
         if all(name in _of(run) for run in runs):
@@ -203,9 +225,10 @@ def _baseline(
     if asked is None:
         return None
     names = [candidate.name for candidate in candidates]
-    if asked not in names:
+    alike = [name for name in names if name.casefold() == asked.casefold()]
+    if asked not in names and len(alike) != 1:
         raise ValueError(f"there is no candidate {asked!r}. There are: {', '.join(names)}")
-    at = names.index(asked)
+    at = names.index(asked if asked in names else alike[0])
     if not complete[at]:
         raise ValueError(f"{asked} cannot be the baseline: {candidates[at].gaps[-1]}")
     return at
@@ -217,18 +240,23 @@ def _best(mean: Values, lower: bool, free: Sequence[bool]) -> int | None:
     return int(signed.argmax()) if np.isfinite(signed).any() else None
 
 
-def _tests(values: Values, against: Sequence[int | None], free: Sequence[bool]) -> Values:
-    """Holm-corrected p-values of the paired randomisation test, ``[candidates, metrics]``."""
-    count, queries, candidates = values.shape
-    p = np.full((candidates, count), np.nan)
-    pairs = [
-        (c, m, other)
-        for m, other in enumerate(against)
-        for c in range(candidates)
-        if other is not None and c != other and free[c] and not np.isnan(values[m, :, c]).all()
-    ]
-    if pairs and queries:
-        differences = np.stack([values[m, :, c] - values[m, :, o] for c, m, o in pairs], axis=1)
-        for (c, m, _), value in zip(pairs, statistics.randomisation(differences), strict=True):
-            p[c, m] = value
-    return np.stack([statistics.holm(p[:, m]) for m in range(count)], 1) if count else p
+def _tests(
+    values: Values,
+    against: Sequence[int | None],
+    free: Sequence[bool],
+    lower: Sequence[bool],
+    how: Significance,
+    *,
+    better: bool,
+) -> Values:
+    """Corrected p-values of paired tests, metric by metric, ``[candidates, metrics]``."""
+    p = np.full((values.shape[2], values.shape[0]), np.nan)
+    for m, other in enumerate(against):
+        if other is None:
+            continue
+        apart = (values[m] - values[m][:, [other]]) * (-1 if lower[m] else 1)
+        enough = (~np.isnan(apart)).sum(0) >= 2  # lists, which is what a t-test needs
+        tested = [c for c in range(len(p)) if c != other and free[c] and enough[c]]
+        if tested:
+            p[tested, m] = correct(how.p_values(apart[:, tested], better), how.correction)
+    return p

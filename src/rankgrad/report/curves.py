@@ -35,7 +35,8 @@ def curves(candidates: Sequence[Candidate]) -> dict[str, Any]:
             lines = {name: band(runs, name) for name in keep if name in names}
             ends = min(len(run.history) for run in runs)
             over = "seeds" if len({run.seed for run in runs}) > 1 else "folds"
-            series.append({"candidate": at, "over": over, "ends": ends, "lines": lines})
+            own = {"candidate": at, "over": over, "ends": ends, "lines": lines}
+            series.append({**own, "trees": candidate.is_tree})
     every = dict.fromkeys(name for own in series for name in own["lines"] if name != "loss")
     return {"metrics": list(every), "series": series}
 

@@ -25,6 +25,7 @@
   /** Plotly reads some HTML in its texts: here it is to be shown as it stands. */
   const literal = (text) =>
     String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const lines = (text) => literal(text).replace(/\n/g, "<br>");
   const shortened = (text, most = 40) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
   const count = (number) => number.toLocaleString("en");
   const signed = (value, digits = 4) =>
@@ -83,8 +84,8 @@
       margin: { l: narrow ? 44 : 56, r: 12, t: 14, b: 46 }, showlegend: false, hovermode: "closest", dragmode: false,
       hoverlabel: { bgcolor: variable("--paper"), bordercolor: variable("--line"), font: { color: variable("--ink") }, namelength: 40 },
       ...more,
-      xaxis: { ...axis, title: { text: literal(titles[0]), standoff: 8 }, ...more.xaxis },
-      yaxis: { ...axis, title: { text: literal(titles[1]), standoff: 6 }, ...more.yaxis },
+      xaxis: { ...axis, title: { text: lines(titles[0]), standoff: 8 }, ...more.xaxis },
+      yaxis: { ...axis, title: { text: lines(titles[1]), standoff: 6 }, ...more.yaxis },
     };
   }
 
@@ -190,7 +191,7 @@
         fill: "toself", fillcolor: faded(tint, style.opacity ?? 0.15), line: { width: 0 }, mode: "lines", hoverinfo: "skip", type: "scatter",
       });
     const split = line.epoch.filter((epoch) => epoch <= ends).length;
-    const hover = `<b>${literal(shortened(name))}</b><br>epoch %{x}: %{y:.4f}<extra></extra>`;
+    const hover = `<b>${literal(shortened(name))}</b><br>${style.unit ?? "epoch"} %{x}: %{y:.4f}<extra></extra>`;
     const common = { type: "scatter", mode: line.epoch.length === 1 ? "markers" : "lines", hovertemplate: hover };
     traces.push({ ...common, x: line.epoch.slice(0, split), y: line.mean.slice(0, split), line: { color: tint, width: 2.4, dash: shape }, marker: { color: tint } });
     if (split < line.epoch.length)
@@ -198,23 +199,34 @@
     return traces;
   }
 
+  /** Networks and trees in charts of their own: hundreds of trees would make a few epochs a smear. */
   function showCurves() {
+    const { series } = data.curves;
+    const trees = series.filter((own) => own.trees), networks = series.filter((own) => !own.trees);
+    if (!networks.length) return showPanel("curve-chart", "tree", trees);
+    showPanel("curve-chart", "epoch", networks);
+    const some = trees.some((own) => visible.has(own.candidate) && own.lines[$("curve-metric").value]);
+    $("tree-figure").hidden = !some;
+    if (some) showPanel("tree-chart", "tree", trees);
+  }
+
+  function showPanel(id, unit, all) {
     const metric = $("curve-metric").value;
-    const series = byOrder(data.curves.series).filter((own) => visible.has(own.candidate) && own.lines[metric]);
+    const series = byOrder(all).filter((own) => visible.has(own.candidate) && own.lines[metric]);
     const label = metric === "loss" ? "training loss" : `validation ${metric}`;
     const lower = metric === "loss";
     const best = series.map((own) => {
       const means = own.lines[metric].mean;
       let at = 0;
       means.forEach((v, i) => { if (v !== null && (lower ? v < means[at] : v > means[at])) at = i; });
-      return `${data.candidates[own.candidate]} ${means[at]?.toFixed(4)} at epoch ${own.lines[metric].epoch[at]}`;
+      return `${data.candidates[own.candidate]} ${means[at]?.toFixed(4)} at ${unit} ${own.lines[metric].epoch[at]}`;
     });
     const said = best.slice(0, 8).join("; ") + (best.length > 8 ? "; …" : "");
     draw(
-      "curve-chart",
+      id,
       () => [
-        series.flatMap((own) => bandTraces(own.lines[metric], own.candidate, own.ends, data.candidates[own.candidate], { opacity: own.over === "folds" ? 0.06 : 0.16 })),
-        layout(["epoch", label]),
+        series.flatMap((own) => bandTraces(own.lines[metric], own.candidate, own.ends, data.candidates[own.candidate], { unit, opacity: own.over === "folds" ? 0.06 : 0.16 })),
+        layout([unit, label]),
       ],
       series.length ? `${label}, ${lower ? "lowest" : "highest"} mean: ${said}.` : "No candidate is chosen."
     );
@@ -224,7 +236,7 @@
     const { metrics, series } = data.curves;
     if (!series.length) {
       $("curve-metric").closest(".controls").remove();
-      return empty("curve-chart", "No run has learning curves: trees and scores from elsewhere have none.");
+      return empty("curve-chart", "No run has learning curves; scores from elsewhere have none.");
     }
     const first = data.metrics[data.primary];
     options($("curve-metric"), [...metrics.map((m) => [m, m]), ["loss", "training loss (not comparable between losses)"]], metrics.includes(first) ? first : metrics[0] ?? "loss");
@@ -269,7 +281,7 @@
           ...bandTraces(own.relaxed, own.candidate, ends, "relaxed, training", { colour: variable("--loss"), dash: "dash" }),
           ...bandTraces(own.exact, own.candidate, ends, `exact ${own.exact_metric}, validation`, { colour: variable("--win"), dash: "solid" }),
         ],
-        layout(["epoch", own.metric]),
+        layout(["epoch", `relaxed ${own.metric} (training)\nexact ${own.exact_metric} (validation)`]),
       ],
       `${data.candidates[own.candidate]}: relaxed ${own.metric} in training (dashed, orange) went from ${own.relaxed.mean[0]?.toFixed(4)} to ${last(own.relaxed.mean)?.toFixed(4)}; exact ${own.exact_metric} in validation (solid, blue) from ${own.exact.mean[0]?.toFixed(4)} to ${last(own.exact.mean)?.toFixed(4)}.`
     );
@@ -284,11 +296,15 @@
     }
     const sorted = byOrder(data.relaxed);
     const most = sorted.slice(0, 12);
-    const names = most.map((own) => `${data.candidates[own.candidate]} (${own.exact_metric})`).join(", ");
+    const names = most.map((own) => `${data.candidates[own.candidate]} (relaxed ${own.metric}, exact ${own.exact_metric})`).join(", ");
+    const only = (kind, other) => { // the metric that all have, or words for several
+      const kinds = new Set(most.map((own) => own[kind]));
+      return kinds.size === 1 ? [...kinds][0] : other;
+    };
     draw(
       "relaxed-path",
-      () => [most.map(pathTraces), layout(["relaxed value in training", "exact metric in validation"])],
-      `The way of ${most.length === 1 ? "one loss" : `${most.length} losses`} through training, with the exact metric of each: ${names}.`
+      () => [most.map(pathTraces), layout([`relaxed ${only("metric", "value")} (training)`, `exact ${only("exact_metric", "metric")} (validation)`])],
+      `The way of ${most.length === 1 ? "one loss" : `${most.length} losses`} through training: ${names}.`
     );
     $("relaxed-path-summary").append(" ", ...most.map((own) => make("span", { class: "key" },
       make("span", { class: "swatch", "data-candidate": own.candidate, "aria-hidden": "true" }), ` ${data.candidates[own.candidate]}`)));
@@ -509,6 +525,12 @@
     }
     inspecting = true;
     $("inspector-lead").textContent = `The first ${kept.top} items as each model ranks them, with their relevance labels. ${count(kept.queries.length)} of ${count(data.changes.queries)} queries are kept on this page: those that change most, and some at random.`;
+    if (kept.averaged) {
+      const seeds = [...new Set(kept.seeds.filter((seed) => seed !== null))];
+      const which = seeds.length === 1 ? `seed ${seeds[0]}` : "each candidate's first seed";
+      $("inspector-lead").append(` Lists, values and changes here are of ${which} alone; wins and losses above are of means over seeds.`);
+      $("query-label").textContent = `Queries, largest change first (${which})`;
+    }
     $("query-search").addEventListener("input", fillQueries);
     $("query").addEventListener("change", showLists);
     for (const [id, by] of [["previous", -1], ["next", 1]])

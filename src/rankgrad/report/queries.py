@@ -102,6 +102,7 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
         "top": TOP,
         "candidates": used,
         "seeds": seeds,
+        "averaged": any(len(found.candidates[c].seeds) > 1 for c in used),
         "rows": [int(row) for row in chosen],
         "queries": [
             {"qid": found.qids[row], "part": int(found.part_of[row]), **about[q]}

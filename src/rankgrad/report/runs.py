@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import files
+from rankgrad.significance import Significance
 from rankgrad.training import evaluations
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS
 
 COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
+REPRODUCTION = "reproduction.json"  # what `rankgrad reproduce` writes beside a comparison
 _FORMAT, _VERSION = "rankgrad run", 1
 
 
@@ -29,13 +31,19 @@ class Run:
     history: tuple[Mapping[str, float], ...] = ()
     evaluated: Evaluated | None = None
     gaps: tuple[str, ...] = ()
+    elsewhere: Mapping[str, Any] = field(default_factory=dict)  # labels of another part's
 
     @property
     def labels(self) -> Mapping[str, Any]:
         """What the run is in its experiment: candidate, loss, model, fold, seed, where it says."""
         own = self.facts.get("labels")
-        stated = self.evaluated.labels_of_run if self.evaluated is not None else {}
+        stated = self.evaluated.labels_of_run if self.evaluated is not None else self.elsewhere
         return {**(own if isinstance(own, dict) else {}), **stated}
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it is of boosted trees, whose steps are trees and whose settings are others."""
+        return self.facts.get("kind") is not None
 
     @property
     def loss(self) -> str:
@@ -71,7 +79,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
             if RUN in names:
                 inside.clear()
                 found.setdefault(Path(folder).resolve(), Path(folder))
-        if len(found) == before and not any(_within(path, place) for path in found):
+        inside_others = any(_within(path, place) for path in found)
+        if len(found) == before and not inside_others and not failures([place]):
             raise ValueError(
                 f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
             )
@@ -91,19 +100,64 @@ class Failure:
 def failures(places: Iterable[Path]) -> list[Failure]:
     """The runs that comparisons among some folders say have failed; these may have no folder."""
     found = []
-    for place in places:
-        for file in sorted(place.rglob(COMPARISON)):
-            try:
-                rows = files.read_json(file)["rows"]
-                found += [
-                    Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
-                    for row in rows
-                    for run in row["runs"]
-                    if run["gap"]
-                ]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # of another version, or damaged: the folders still tell what is there
+    for file in _named(places, COMPARISON):
+        try:
+            rows = files.read_json(file)["rows"]
+            found += [
+                Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                for row in rows
+                for run in row["runs"]
+                if run["gap"]
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # of another version, or damaged: the folders still tell what is there
     return found
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the comparisons among some folders say of themselves, as far as they agree."""
+
+    data: str = ""  # the name of the data set
+    how: Significance | None = None
+    baseline: str | None = None
+    quick: bool = False  # of a reproduction in its reduced version
+
+
+def told(places: Iterable[Path]) -> Told:
+    """What ``comparison.json`` and ``reproduction.json`` files say of data and test."""
+    names: set[str] = set()
+    quick = False
+    tests: list[tuple[Significance, str | None]] = []
+    for file in _named(places, COMPARISON):
+        try:
+            facts = files.read_json(file)
+            again = _reproduction(file)
+            names.add(str(again.get("data") or Path(str(facts["plan"]["data"])).name))
+            quick = quick or again.get("quick") is True
+            own = dict(facts["test"])
+            baseline = own.pop("baseline", None)
+            tests.append((Significance(**own), baseline))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # of another version, or damaged
+    same = len(set(tests)) == 1
+    how, baseline = tests[0] if same else (None, None)
+    return Told(names.pop() if len(names) == 1 else "", how, baseline, quick)
+
+
+def _reproduction(comparison: Path) -> Mapping[str, Any]:
+    """What the reproduction says that a comparison is of, beside whose folder it stands."""
+    try:
+        facts = files.read_json(comparison.resolve().parent.parent / REPRODUCTION)
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _named(places: Iterable[Path], name: str) -> list[Path]:
+    """The files of a name within folders, each once."""
+    found = {file.resolve(): file for place in places for file in sorted(place.rglob(name))}
+    return list(found.values())
 
 
 def _within(path: Path, place: Path) -> bool:
@@ -124,7 +178,7 @@ def read(path: Path, part: str = "test") -> Run:
         history = _history(path)
     except (OSError, ValueError) as error:
         gaps.append(_reason(error, path))
-    evaluated = None
+    evaluated, elsewhere = None, {}
     failure = facts.get("error")
     if failure:
         gaps.append(f"it failed: {failure}")
@@ -132,9 +186,20 @@ def read(path: Path, part: str = "test") -> Run:
         evaluated = _without_items(Evaluated.load(path, part))
     except FileNotFoundError:
         gaps.append(_not_evaluated(path, part, settings, history))
+        elsewhere = _labels_elsewhere(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         gaps.append(_reason(error, path))
-    return Run(path, facts, settings, tuple(history), evaluated, tuple(gaps))
+    return Run(path, facts, settings, tuple(history), evaluated, tuple(gaps), elsewhere)
+
+
+def _labels_elsewhere(path: Path) -> dict[str, Any]:
+    """What the evaluation on another part says that the run is."""
+    for part in evaluations.names(path):
+        try:
+            return dict(Evaluated.load(path, part).labels_of_run)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged: it says nothing
+    return {}
 
 
 def _without_items(found: Evaluated) -> Evaluated:

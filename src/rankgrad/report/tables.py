@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankgrad.report.candidates import ASIDE, Candidate, varying
-from rankgrad.report.comparison import LEVEL, Comparison
-from rankgrad.report.statistics import DRAWS
+from rankgrad.report.comparison import Comparison
 
 _COMMANDS = 40  # shown, at most
 _ONE = {
@@ -41,6 +40,13 @@ def word(name: str, number: int) -> str:
 def headline(found: Comparison) -> str:
     """What was found, in a sentence or two."""
     runs = sum(len(candidate.runs) for candidate in found.candidates)
+    if not found.metrics and any(candidate.evaluated for candidate in found.candidates):
+        return (
+            "Nothing can be compared: every candidate lacks some of its runs. What is missing, and "
+            "why, is under the table."
+        )
+    if not found.metrics and not runs:
+        return "Nothing can be compared: every run failed. The reasons are under the table."
     if not found.metrics:
         none = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
         return (
@@ -79,9 +85,14 @@ def _verdict(found: Comparison, best: int) -> str:
         return "There is nothing to test it against."
     if found.baseline is not None:
         name = escape(found.candidates[found.baseline].name)
-        apart = sum(p[c] < LEVEL for c in tested)
-        return f"{apart} of {len(tested)} others differ significantly from the baseline {name}."
-    alike = [escape(found.candidates[c].name) for c in tested if p[c] >= LEVEL]
+        apart = sum(p[c] < found.how.level for c in tested)
+        differ = (
+            "are significantly better than"
+            if found.how.sides == 1
+            else ("differ significantly from")
+        )
+        return f"{apart} of {len(tested)} others {differ} the baseline {name}."
+    alike = [escape(found.candidates[c].name) for c in tested if p[c] >= found.how.level]
     if not alike:
         others = "the other" if len(tested) == 1 else f"all {len(tested)} others"
         return f"It is significantly better than {others}."
@@ -99,7 +110,7 @@ def facts(found: Comparison) -> str:
     runs = sum(len(candidate.runs) for candidate in found.candidates)
     # A ranking that was not trained has no seed, which is not one more seed.
     seeds = {seed for c in found.candidates for seed in c.seeds} - {None}
-    gaps = sum(len(candidate.gaps) for candidate in found.candidates)
+    gaps = sum(candidate.missing for candidate in found.candidates)
     cards = [
         ("candidates", len(found.candidates)),
         ("runs", runs),
@@ -158,7 +169,7 @@ def _row(found: Comparison, c: int) -> str:
         tags += ' <span class="tag">baseline</span>'
     if candidate.gaps:
         reason = "; ".join(candidate.gaps)
-        more = f" and {len(candidate.gaps) - 1} more" if len(candidate.gaps) > 1 else ""
+        more = f" (and {len(candidate.gaps) - 1} more)" if len(candidate.gaps) > 1 else ""
         notes += (
             f'<div class="gap" title="{escape(reason)}"><span aria-hidden="true">⚠</span> '
             f"{escape(candidate.gaps[-1])}{more}</div>"
@@ -190,7 +201,7 @@ def _cell(found: Comparison, c: int, m: int) -> str:
     mark = title = ""
     if not math.isnan(p):
         title = f"p = {p:.4f} against {found.candidates[found.against[m] or 0].name}"
-        if p < LEVEL:
+        if p < found.how.level:
             mark = f'<abbr class="dagger" title="{escape(title)}">†</abbr>'
     kinds = " ".join(["best"] * best + ["main"] * (m == found.primary))
     number = f"<strong>{value:.4f}</strong>" if best else f"{value:.4f}"
@@ -215,10 +226,13 @@ def footnotes(found: Comparison, part: str) -> str:
     other = "the best of its column"
     if found.baseline is not None:
         other = found.candidates[found.baseline].name
+    corrected = ", corrected over the candidates of a column"
+    if found.how.correction == "none":
+        corrected = ""
+    draws = f", {found.how.samples:,} draws" if found.how.test == "randomisation" else ""
     lines = [
-        f"† differs from {other} with p < {LEVEL}: two-sided paired randomisation test over "
-        f"{len(found.qids):,} queries ({DRAWS:,} draws, values averaged over seeds), "
-        "Holm-corrected over the candidates of a column.",
+        f"† {_differs(found)} {other}: {found.how}, over {len(found.qids):,} queries (values "
+        f"averaged over seeds{draws}){corrected}.",
         "Bold: best of its column. Intervals say how much a mean would move with other queries, "
         "not with other seeds.",
         f"Evaluated on {part}; {'; '.join(_conventions(found))}.",
@@ -235,6 +249,13 @@ def footnotes(found: Comparison, part: str) -> str:
             "count as lists without relevant items."
         )
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
+
+
+def _differs(found: Comparison) -> str:
+    """What the dagger says."""
+    if found.how.sides == 2:
+        return "differs significantly from"
+    return f"significantly {'worse' if found.baseline is None else 'better'} than"
 
 
 def _conventions(found: Comparison) -> list[str]:
@@ -258,11 +279,32 @@ def gaps(found: Comparison) -> str:
 
 
 def settings(candidates: Sequence[Candidate]) -> str:
-    """The settings that differ between candidates, and those that are shared."""
-    known = [(c, run.settings) for c in candidates for run in c.runs if run.settings]
-    if not known:
+    """The settings that differ and those that are shared; boosted trees by themselves."""
+    networks = [candidate for candidate in candidates if not candidate.is_tree]
+    trees = [candidate for candidate in candidates if candidate.is_tree]
+    if not any(run.settings for candidate in candidates for run in candidate.runs):
         return "<p>No run has settings.</p>"
-    every = [own for _, own in known]
+    return _settings_of(networks, "networks" if trees else "candidates") + _tree_settings(trees)
+
+
+def _tree_settings(trees: Sequence[Candidate]) -> str:
+    """All settings of boosted trees, a row for each set of values that a fold was given."""
+    rows = dict.fromkeys(
+        (candidate.name, name.replace("values", "tuned values"), plain(value))
+        for candidate in trees
+        for run in candidate.runs
+        for name, value in run.settings.items()
+        if name not in ASIDE
+    )
+    columns, caption = ("candidate", "setting", "value"), "Settings of boosted trees."
+    return table(columns, rows, caption) if rows else ""
+
+
+def _settings_of(candidates: Sequence[Candidate], kind: str) -> str:
+    """The settings of candidates of a kind that differ, and those that are shared."""
+    every = [run.settings for c in candidates for run in c.runs if run.settings]
+    if not every:
+        return ""
     apart = [name for name in varying(every) if name not in ASIDE]
     shared = {k: v for k, v in every[0].items() if k not in (*apart, *ASIDE)}
     rows = []
@@ -272,11 +314,11 @@ def settings(candidates: Sequence[Candidate]) -> str:
             values = dict.fromkeys(
                 plain(run.settings[name]) for run in candidate.runs if name in run.settings
             )
-            cells.append(", ".join(values) or "–")
+            cells.append("; ".join(values) or "–")
         rows.append((candidate.name, *cells))
     return (
-        table(("candidate", *apart), rows, "Settings that differ between candidates.")
-        + "<details><summary>Settings that all share</summary>"
+        table(("candidate", *apart), rows, f"Settings that differ between {kind}.")
+        + f"<details><summary>Settings that all {kind} share</summary>"
         + table(("setting", "value"), [(k, plain(v)) for k, v in shared.items()], "Shared settings")
         + "</details>"
     )
@@ -365,9 +407,13 @@ def table(
 def plain(value: Any) -> str:
     """A setting in words.
 
-    >>> plain(True), plain(["a", 2]), plain(0.003), plain(12345)
-    ('yes', 'a, 2', '0.003', '12,345')
+    >>> plain(True), plain(["a", 2]), plain(0.003), plain(12345), plain({"leaves": 7, "bins": 9})
+    ('yes', 'a, 2', '0.003', '12,345', 'leaves 7, bins 9')
     """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(own)}" for name, own in value.items()) or "none"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

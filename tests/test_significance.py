@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankgrad.experiments.significance import (
+from rankgrad.significance import (
+    SAMPLES,
+    Significance,
     bonferroni,
     bootstrap_interval,
     check_same_queries,
@@ -12,6 +14,7 @@ from rankgrad.experiments.significance import (
     holm,
     paired_t_test,
     randomisation_test,
+    randomisation_tests,
 )
 
 
@@ -135,3 +138,38 @@ def test_unequal_queries_are_named():
         check_same_queries(["a", "b"], ["b", "a"])
     with pytest.raises(ValueError, match="5 and 1 of them; only the first has '1', '2', '3' and 1"):
         check_same_queries(list("01234"), ["0"])
+
+
+def test_several_rankers_are_tested_as_each_alone():
+    random = np.random.default_rng(0)
+    one = random.normal(0.02, 0.1, (80, 3))
+    one[:, 1] = 0.0
+    one[:70, 2] = 0.0  # few lists moved: all signs are gone through
+    alone = [randomisation_test(column, np.zeros(80)) for column in one.T]
+    assert randomisation_tests(one).tolist() == alone
+    left_out = np.insert(one, [0, 40], np.nan, axis=0)
+    assert randomisation_tests(left_out).tolist() == alone
+
+
+def test_draws_are_enough_near_the_level():
+    noise = np.random.default_rng(5).normal(size=100)
+    apart = (noise - noise.mean()) / noise.std() + 0.195  # p is about 0.052
+    found = [randomisation_test(apart, np.zeros(100), seed=seed) for seed in range(6)]
+    assert SAMPLES >= 100_000 and Significance().samples == SAMPLES
+    assert 0.045 < min(found) < max(found) < 0.06
+    assert np.ptp(found) < 0.005  # ten thousand draws spread over 0.011
+
+
+def test_how_to_test_is_one_rule():
+    apart = np.random.default_rng(0).normal(0.02, 0.1, (50, 2))
+    zeros = np.zeros(50)
+    for test, alone in (("t", paired_t_test), ("randomisation", randomisation_test)):
+        for sides, better, alternative in (
+            (2, True, "two-sided"),
+            (1, True, "greater"),
+            (1, False, "less"),
+        ):
+            found = Significance(test, sides=sides).p_values(apart, better)
+            assert found == pytest.approx(
+                [alone(c, zeros, alternative=alternative) for c in apart.T]
+            )

@@ -1,0 +1,352 @@
+"""How sure a mean over lists is, and a difference between two rankers on the same lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad.lists import check_choice
+
+Alternative = Literal["two-sided", "less", "greater"]
+Correction = Literal["holm", "bonferroni", "none"]
+ALTERNATIVES = ("two-sided", "less", "greater")
+CORRECTIONS = ("holm", "bonferroni", "none")
+Test = Literal["t", "randomisation"]
+TESTS = ("t", "randomisation")
+SAMPLES = 100_000  # draws of signs: a p-value of 0.05 is then known to about 0.001
+
+_CELLS = 1 << 24  # resampled counts held at a time
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+def bootstrap_interval(
+    values: Any, *, level: float = 0.95, samples: int = 2000, seed: int = 0
+) -> Interval:
+    """The percentile bootstrap interval of the mean of a metric over lists.
+
+    The lists are drawn anew with replacement ``samples`` times; the interval spans the middle
+    ``level`` of the means. It says how much the mean would move with other queries, not with
+    another training seed.
+
+    Args:
+        values: one per list; NaN marks lists that the metric leaves out.
+        level: the share of means inside.
+        samples: how many times to draw.
+        seed: of the draws.
+
+    >>> from rankgrad.significance import bootstrap_interval
+    >>> low, high = bootstrap_interval([0.0, 1.0] * 200)
+    >>> 0.44 < low < 0.5 < high < 0.56
+    True
+    """
+    known = np.asarray(values, np.float64)
+    known = known[~np.isnan(known)]
+    if not len(known):
+        return Interval(float("nan"), float("nan"))
+    random = np.random.default_rng(seed)
+    shares = np.full(len(known), 1 / len(known))
+    height = max(1, _CELLS // len(known))
+    means = [
+        random.multinomial(len(known), shares, min(height, samples - start)) @ known / len(known)
+        for start in range(0, samples, height)
+    ]
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
+
+
+def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided") -> float:
+    """The p-value of Student's paired t-test of the values of two rankers on the same lists.
+
+    t = mean(d) / (sd(d) / √n) with d = one - other and n - 1 degrees of freedom.
+
+    Args:
+        one: the values of a ranker, one per list.
+        other: the values of another on the same lists.
+        alternative: ``"two-sided"``, or that ``one`` is ``"greater"`` or ``"less"``.
+
+    >>> from rankgrad.significance import paired_t_test
+    >>> round(paired_t_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6]), 4)
+    0.0917
+    """
+    from scipy.special import stdtr
+
+    check_choice("alternative", alternative, ALTERNATIVES)
+    differences = _differences(one, other)
+    n = len(differences)
+    if n < 2:
+        raise ValueError(f"a t-test needs two lists or more, found {n}")
+    spread = float(differences.std(ddof=1))
+    mean = float(differences.mean())
+    if spread <= 1e-14 * abs(mean) or spread == 0.0:  # the same difference on every list
+        t = 0.0 if mean == 0 else np.inf * np.sign(mean)
+    else:
+        t = mean / (spread / np.sqrt(n))
+    below = float(stdtr(n - 1, t))
+    above = float(stdtr(n - 1, -t))
+    return _p_value(above, below, alternative)
+
+
+def randomisation_test(
+    one: Any,
+    other: Any,
+    *,
+    alternative: Alternative = "two-sided",
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> float:
+    """The p-value of the paired randomisation (sign-flip) test of two rankers on the same lists.
+
+    Were the rankers alike, each difference might as well have the other sign: the p-value is the
+    share of random signs, the observed ones among them, that give a mean difference at least as
+    high, (1 + #{mean(±d) >= mean(d)}) / (1 + samples), or as low; two-sided, twice the smaller of
+    the two. It is never 0.
+
+    Args:
+        one: the values of a ranker, one per list.
+        other: the values of another on the same lists.
+        alternative: ``"two-sided"``, or that ``one`` is ``"greater"`` or ``"less"``.
+        samples: how many times signs are drawn; all 2^n of them are gone through where that is
+            not more.
+        seed: of the draws.
+
+    >>> from rankgrad.significance import randomisation_test
+    >>> randomisation_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
+    0.25
+    """
+    differences = _differences(one, other)[:, None]
+    found = randomisation_tests(differences, alternative=alternative, samples=samples, seed=seed)
+    return float(found[0])
+
+
+def randomisation_tests(
+    differences: Any,
+    *,
+    alternative: Alternative = "two-sided",
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """:func:`randomisation_test` of several rankers against one; signs are drawn once for all.
+
+    Args:
+        differences: of each ranker from the one, ``[lists, rankers]``; NaN marks a list left out.
+        alternative: ``"two-sided"``, or that differences are ``"greater"`` or ``"less"`` than 0.
+        samples: how many times signs are drawn.
+        seed: of the draws.
+
+    >>> from rankgrad.significance import randomisation_tests
+    >>> randomisation_tests([[0.1, 0.0], [0.2, 0.0], [0.1, 0.0], [0.0, 0.0]]).tolist()
+    [0.25, 1.0]
+    """
+    check_choice("alternative", alternative, ALTERNATIVES)
+    given = np.asarray(differences, np.float64)
+    values = np.nan_to_num(given[~np.isnan(given).all(1)])
+    moved = (values != 0).sum(0)  # a sign changes nothing on the others
+    few = (moved < 63) & (2.0**moved <= samples)
+    p = np.ones(values.shape[1])
+    for at in np.flatnonzero(few):
+        column = values[values[:, at] != 0, at]
+        p[at] = _share(column[:, None], 2 ** len(column), True, seed, alternative)[0]
+    if not few.all():
+        p[~few] = _share(values[:, ~few], samples, False, seed, alternative)
+    return p
+
+
+def bonferroni(p_values: Any) -> NDArray[np.float64]:
+    """P-values of m tests, each times m: the chance of one false finding among them is bounded.
+
+    >>> from rankgrad.significance import bonferroni
+    >>> bonferroni([0.01, 0.04, 0.5]).tolist()
+    [0.03, 0.12, 1.0]
+    """
+    p = np.asarray(p_values, np.float64)
+    return np.minimum(1.0, p * len(p))
+
+
+def holm(p_values: Any) -> NDArray[np.float64]:
+    """P-values of m tests after Holm: the i-th smallest times m + 1 - i, never falling.
+
+    It bounds the same chance as Bonferroni's and finds at least as much.
+
+    >>> from rankgrad.significance import holm
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return np.minimum(1.0, adjusted)
+
+
+def correct(p_values: Any, correction: Correction) -> NDArray[np.float64]:
+    """P-values of several tests, corrected for their number."""
+    check_choice("correction", correction, CORRECTIONS)
+    if correction == "none":
+        return np.asarray(p_values, np.float64)
+    return holm(p_values) if correction == "holm" else bonferroni(p_values)
+
+
+@dataclass(frozen=True)
+class Significance:
+    """How differences are tested.
+
+    Args:
+        test: the paired ``"t"`` test or the paired ``"randomisation"`` test, on per-list values.
+        correction: for the number of candidates compared with the same one, metric by metric.
+        sides: 2, or 1: whether a candidate is worse than the best, or better than the baseline.
+        level: of significance.
+        samples: draws of the randomisation test.
+
+    >>> from rankgrad.significance import Significance
+    >>> print(Significance("randomisation", "holm"))
+    paired randomisation test, two-sided, Holm correction, at 5%
+    """
+
+    test: Test = "t"
+    correction: Correction = "bonferroni"
+    sides: Literal[1, 2] = 2
+    level: float = 0.05
+    samples: int = SAMPLES
+
+    def __post_init__(self) -> None:
+        check_choice("test", self.test, TESTS)
+        check_choice("correction", self.correction, CORRECTIONS)
+        check_choice("sides", self.sides, (1, 2))
+        if not 0 < self.level < 1:
+            raise ValueError(f"level must be between 0 and 1, found {self.level}")
+
+    def __str__(self) -> str:
+        test = "paired t-test" if self.test == "t" else "paired randomisation test"
+        sides = "one-sided" if self.sides == 1 else "two-sided"
+        corrected = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction)
+        words = "no correction" if corrected is None else f"{corrected} correction"
+        return f"{test}, {sides}, {words}, at {self.level:.0%}"
+
+    def p_values(self, differences: Any, better: bool) -> NDArray[np.float64]:
+        """Of several rankers' differences from one, ``[lists, rankers]``, before the correction.
+
+        Args:
+            differences: higher being better; NaN marks a list that is left out.
+            better: what is asked if one-sided: whether they are better, or else worse.
+        """
+        alternative: Alternative = "greater" if better else "less"
+        if self.sides == 2:
+            alternative = "two-sided"
+        if self.test == "randomisation":
+            return randomisation_tests(differences, alternative=alternative, samples=self.samples)
+        columns = np.asarray(differences, np.float64).T
+        return np.array([paired_t_test(c, 0 * c, alternative=alternative) for c in columns])
+
+
+def difference_interval(
+    one: Any, other: Any, *, level: float = 0.95, samples: int = 2000, seed: int = 0
+) -> Interval:
+    """The bootstrap interval of the mean difference of two rankers on the same lists.
+
+    >>> from rankgrad.significance import difference_interval
+    >>> low, high = difference_interval([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
+    >>> 0 <= low < 0.1 < high <= 0.2
+    True
+    """
+    return bootstrap_interval(_differences(one, other), level=level, samples=samples, seed=seed)
+
+
+def check_same_queries(
+    one: Any, other: Any, *, names: tuple[str, str] = ("the first", "the second")
+) -> None:
+    """An error that names the difference, if two rankers were not evaluated on the same queries.
+
+    Args:
+        one: the ids of the queries of a ranker, in the order of its values.
+        other: those of another.
+        names: what to call them.
+
+    >>> from rankgrad.significance import check_same_queries
+    >>> check_same_queries(["1", "2", "3"], ["1", "2"], names=("mse", "ranknet"))
+    Traceback (most recent call last):
+    ValueError: mse and ranknet were not evaluated on the same queries: 3 and 2 of them; only mse
+    has '3'
+    """
+    mine, theirs = [str(q) for q in np.asarray(one)], [str(q) for q in np.asarray(other)]
+    if mine == theirs:
+        return
+    begin = f"{names[0]} and {names[1]} were not evaluated on the same queries"
+    parts = [f"{len(mine)} and {len(theirs)} of them"] if len(mine) != len(theirs) else []
+    for name, here, there in ((names[0], mine, theirs), (names[1], theirs, mine)):
+        only = list(dict.fromkeys(q for q in here if q not in set(there)))
+        if only:
+            more = f" and {len(only) - 3} more" if len(only) > 3 else ""
+            parts.append(f"only {name} has {', '.join(map(repr, only[:3]))}{more}")
+    if not parts:
+        at = next(
+            at for at, pair in enumerate(zip(mine, theirs, strict=True)) if len(set(pair)) > 1
+        )
+        parts.append(f"they come in another order: {mine[at]!r} and {theirs[at]!r} at place {at}")
+    raise ValueError(f"{begin}: {'; '.join(parts)}")
+
+
+def _differences(one: Any, other: Any) -> NDArray[np.float64]:
+    """One minus the other on the lists that count: NaN marks those that do not, for both."""
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    if one.shape != other.shape or one.ndim != 1:
+        raise ValueError(
+            f"paired tests need the values of both rankers on the same lists, found "
+            f"{list(one.shape)} and {list(other.shape)}"
+        )
+    unpaired = np.isnan(one) != np.isnan(other)
+    if unpaired.any():
+        raise ValueError(
+            f"paired tests need both values of each list: list {int(unpaired.argmax())} is left "
+            f"out for one of them ({int(unpaired.sum())} such lists)"
+        )
+    differences: NDArray[np.float64] = (one - other)[~np.isnan(one)]
+    return differences
+
+
+def _share(
+    values: NDArray[np.float64], total: int, exact: bool, seed: int, alternative: Alternative
+) -> NDArray[np.float64]:
+    """The p-values of columns: the share of signs whose sums are as far off as those observed."""
+    observed = values.sum(0)
+    slack = 1e-12 * np.abs(values).sum(0)  # sums in another order round differently
+    counts = np.zeros((2, values.shape[1]))  # sums at least as high, and at least as low
+    for sums in _signed_sums(values, total, exact, seed):
+        counts += (sums >= observed - slack).sum(0), (sums <= observed + slack).sum(0)
+    shares = counts / total if exact else (1 + counts) / (1 + total)
+    found = [_p_value(float(above), float(below), alternative) for above, below in shares.T]
+    return np.array(found)
+
+
+def _signed_sums(
+    values: NDArray[np.float64], total: int, exact: bool, seed: int
+) -> Iterator[NDArray[np.float64]]:
+    """Sums of columns ``[lists, rankers]`` under signs, all there are or random ones."""
+    random = np.random.default_rng(seed)
+    lists = len(values)
+    flipped: NDArray[np.integer[Any]]
+    height = max(1, _CELLS // 8 // max(lists, 1))
+    for start in range(0, total, height):
+        rows = min(height, total - start)
+        if exact:
+            numbers = np.arange(start, start + rows, dtype=np.int64)[:, None]
+            flipped = (numbers >> np.arange(lists)) & 1
+        else:
+            eights = random.integers(0, 256, (rows, -(-lists // 8)), dtype=np.uint8)
+            flipped = np.unpackbits(eights, axis=1, count=lists)
+        yield values.sum(0) - 2 * (flipped.astype(np.float64) @ values)
+
+
+def _p_value(above: float, below: float, alternative: Alternative) -> float:
+    if alternative == "greater":
+        return min(1.0, above)
+    return min(1.0, below if alternative == "less" else 2 * min(above, below))
