@@ -171,20 +171,21 @@ def _progress() -> Iterator[OnChange]:
         yield lambda title, now: None if now.event is None else err.print(now.event)
         return
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # brackets are those of specs
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} runs  {task.fields[state]}"),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
         console=err,
     ) as bars:
         tasks: dict[str, Any] = {}
 
         def show(title: str, now: Any) -> None:
-            if title not in tasks:
-                tasks[title] = bars.add_task(title, total=None, state="")
+            total = sum(row.total for row in now.rows)
+            if title not in tasks:  # the column of counts has no word for a total of None
+                tasks[title] = bars.add_task(title, total=total, state="")
             done = sum(row.done + row.failed for row in now.rows)
             busy = [f"{row.candidate} {text}" for row in now.rows for text in row.running]
-            total = sum(row.total for row in now.rows)
             bars.update(tasks[title], completed=done, total=total, state="; ".join(busy)[:70])
 
         yield show
