@@ -17,8 +17,9 @@ from experiments.dying import Dying
 from learnable import lists
 from scipy.stats import ttest_rel
 
+from rankgrad import files
 from rankgrad.data import Dataset, store
-from rankgrad.experiments import compare, jobs, plans, tuning
+from rankgrad.experiments import checksums, compare, jobs, plans, tuning
 from rankgrad.experiments.compare import Candidate, Plan, Significance, run
 from rankgrad.metrics import evaluate
 from rankgrad.training import RunFolder, Settings
@@ -192,6 +193,58 @@ def test_another_plan_in_the_same_folder_is_refused(plan, tmp_path):
         run(plan(folds=(1,), settings=other), tmp_path / "out", workers=0)
     with pytest.raises(ValueError, match="tune: 3, not None"):
         run(plan(folds=(1,), tune=3), tmp_path / "out", workers=0)
+
+
+def other_labels(part):
+    """Other data of the same queries in the place of a store."""
+    data = store.open(part)
+    labels = np.array(data.labels)
+    labels[0] = 1 - min(labels[0], 1)
+    other = replace(data, features=np.array(data.features), labels=labels)
+    store.write(other, part, overwrite=True)
+
+
+@pytest.mark.parametrize("split", ["train", "vali", "test"])
+def test_other_data_in_the_same_folder_are_refused(plan, folds, tmp_path, split):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(folds, data)
+    run(plan(data=data), out, workers=0)
+    before = {p: p.read_bytes() for p in out.rglob("*.json")}
+    other_labels(data / "Fold2" / split)
+    words = (
+        f"holds results on other data; fold 2 {split} .checksum .*another folder .-o., or remove"
+    )
+    with pytest.raises(ValueError, match=words):
+        run(plan(data=data), out, workers=0)
+    assert {p: p.read_bytes() for p in out.rglob("*.json")} == before
+    run(plan(data=data, folds=(1,)), out, workers=0)  # that fold is the same
+    with pytest.raises(ValueError, match=f"fold 2 {split}"):
+        run(plan(data=data), out, workers=0)
+
+
+def test_the_same_data_in_another_place_are_the_same(plan, folds, tmp_path, monkeypatch):
+    first = run(plan(), tmp_path / "out", workers=0)
+    shutil.copytree(folds, tmp_path / "moved")
+    monkeypatch.setattr(jobs, "perform", None)  # whatever would be run would fail
+    assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
+    assert files.read_json(tmp_path / "out" / "plan.json")["data"] == str(tmp_path / "moved")
+    monkeypatch.setattr(checksums, "load_splits", None)  # nor are data read again
+    assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
+
+
+def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(folds, data)
+    run(plan(data=data), out, workers=0)
+    facts = files.read_json(out / "plan.json")
+    recorded = facts.pop("checksums")
+    files.write(out / "plan.json", json.dumps(facts))
+    run(plan(data=data), out, workers=0)
+    assert files.read_json(out / "plan.json")["checksums"] == recorded
+    files.write(out / "plan.json", json.dumps(facts))
+    other_labels(data / "Fold1" / "test")
+    with pytest.raises(ValueError, match="on other data; fold 1 test"):
+        run(plan(data=data), out, workers=0)
 
 
 def test_a_folder_of_something_else_is_left_alone(plan, tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import files
-from rankgrad.experiments import jobs, significance
+from rankgrad.experiments import checksums, jobs, significance
 from rankgrad.experiments.comparison import FORMAT, VERSION, Comparison
 from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
 from rankgrad.experiments.results import Difference, Key, Significance, run_name
@@ -52,7 +52,8 @@ def run(
 
     Every run has its own folder, ``folder/runs/CANDIDATE/fold1-seed0``. Called again with the same
     plan after a crash, finished runs are left as they are and half-runs are continued. Candidates,
-    folds, seeds and metrics may be added; a candidate whose settings differ is an error.
+    folds, seeds and metrics may be added; a candidate whose settings differ is an error, and so are
+    other data than those the folder's results were made with.
 
     Args:
         plan: what to compare.
@@ -139,6 +140,7 @@ def _check_folder(folder: Path) -> None:
 def _check_plan(plan: Plan, folder: Path) -> None:
     """An error that says what differs, if the folder is of another plan; else write it down."""
     now, path = plan.facts(), folder / PLAN
+    known: checksums.Checksums = {}
     if path.exists():
         then = files.read_json(path)
         if not isinstance(then, dict) or then.get("version") != VERSION:
@@ -160,6 +162,12 @@ def _check_plan(plan: Plan, folder: Path) -> None:
                 f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
             )
         now["candidates"] = {**then["candidates"], **now["candidates"]}
+        # Before it was written down in the plan, the runs alone had it.
+        known = then.get("checksums") or checksums.of_runs(plan.tasks(folder))
+    found = checksums.of_data(Path(plan.data), plan.folds, known)
+    checksums.check(found, known, folder)
+    folds = {**known, **found}
+    now["checksums"] = {f: {**known.get(f, {}), **found.get(f, {})} for f in folds}
     now = {"format": FORMAT, "version": VERSION, **now}
     files.write(path, json.dumps(now, indent=1) + "\n")
 
