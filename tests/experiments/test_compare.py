@@ -306,7 +306,25 @@ def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, t
     (path / "evaluation.json").write_text(json.dumps({**facts, "version": 99}))
     found = compare.load(small, tmp_path / "out")
     assert "another version of rankgrad (format 99" in found.gaps["mse", 1, 0]
-    assert same(run(small, tmp_path / "out", workers=0), first)
+    anew = run(small, tmp_path / "out", workers=0)
+    assert same(anew, first)
+    [line] = [line for line in anew.table().notes if line.startswith("evaluated again: ")]
+    assert line.startswith("evaluated again: mse, fold 1, seed 0, since ") and "format 99" in line
+    assert not run(small, tmp_path / "out", workers=0).remade
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
+    small = plan(folds=(1,))
+    run(small, tmp_path / "out", workers=0)
+    path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
+    facts = files.read_json(path / "run.json")
+    files.write(path / "run.json", json.dumps({**facts, "version": 99}))
+    if not evaluated:
+        shutil.rmtree(path / "evaluations")
+    for found in (run(small, tmp_path / "out", workers=0), compare.load(small, tmp_path / "out")):
+        assert list(found.gaps) == [("mse", 1, 0)] and not found.remade
+        assert "(format 99, this one reads 1): remove it" in found.gaps["mse", 1, 0]
 
 
 def test_a_damaged_run_is_a_gap(plan, tmp_path):

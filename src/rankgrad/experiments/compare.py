@@ -71,8 +71,8 @@ def run(
     place.mkdir(parents=True, exist_ok=True)
     with alone(place):
         _check_plan(plan, place)
-        failures = Runner(plan, place, on_change).run(count)
-        found = _gather(plan, place, failures)
+        runner = Runner(plan, place, on_change)
+        found = _gather(plan, place, runner.run(count), runner.remade)
         files.write(place / COMPARISON, json.dumps(found.facts(), indent=1) + "\n")
     return found
 
@@ -82,7 +82,9 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
     return _gather(plan, Path(folder), {})
 
 
-def _gather(plan: Plan, folder: Path, failures: Mapping[Key, str]) -> Comparison:
+def _gather(
+    plan: Plan, folder: Path, failures: Mapping[Key, str], remade: Mapping[Key, str] | None = None
+) -> Comparison:
     """Read the evaluations of all runs; what cannot be read is a gap."""
     evaluated: dict[Key, Evaluated] = {}
     gaps: dict[Key, str] = {}
@@ -92,6 +94,7 @@ def _gather(plan: Plan, folder: Path, failures: Mapping[Key, str]) -> Comparison
             gaps[task.key] = failures[task.key]
             continue
         try:
+            jobs.check_version(task)
             found = Evaluated.load(task.path)
         except FileNotFoundError:
             gaps[task.key] = "it has not been run to its end"
@@ -106,7 +109,8 @@ def _gather(plan: Plan, folder: Path, failures: Mapping[Key, str]) -> Comparison
                 if task.candidate.is_tuned(plan):
                     chosen[task.candidate.name, task.fold] = jobs.chosen(task)
     _check_data(evaluated)
-    return Comparison(plan, folder, evaluated, gaps, chosen)
+    again = {key: why for key, why in (remade or {}).items() if key in evaluated}
+    return Comparison(plan, folder, evaluated, gaps, chosen, again)
 
 
 def _check_data(evaluated: Mapping[Key, Evaluated]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.experiments.results import Key, Results, Significance
+from rankgrad.experiments.results import Key, Results, Significance, run_name
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 
 FORMAT, VERSION = "rankgrad comparison", 1
@@ -108,6 +108,10 @@ class Comparison(Results):
         for key, reason in self.gaps.items():
             alike.setdefault((key[0], reason), []).append(key)
         lines = [f"gap: {name}, {_runs(keys)}: {reason}" for (name, reason), keys in alike.items()]
+        lines += [
+            f"evaluated again: {run_name(*key)}, since {reason}"
+            for key, reason in self.remade.items()
+        ]
         seen = set()
         for (_, fold, _), evaluated in self.evaluated.items():
             empty = evaluated.qids[np.diff(evaluated.offsets) == 0]
