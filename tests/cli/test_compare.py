@@ -59,7 +59,7 @@ def test_formats(out, rankgrad):
     rows = list(csv.reader(io.StringIO(rankgrad(*command, "--format", "csv").stdout)))
     assert rows[1][0] == "mse"
     assert 0 < float(rows[1][1]) < 1
-    with_baseline = rankgrad(*command, "--baseline", "mse", "--intervals", "--sides", "1").stdout
+    with_baseline = rankgrad(*command, "--baseline", "MSE", "--intervals", "--sides", "1").stdout
     assert "‡ significantly better than mse (paired t-test, one-sided" in with_baseline
     assert "95% bootstrap intervals" in with_baseline
 
@@ -95,7 +95,7 @@ def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
         (["--losses", "mse", "--seeds", "x"], "--seeds takes whole numbers"),
         (["--losses", "mse", "--seeds", "0"], "at least 1"),
         (["--losses", "mse", "--baseline", "ranknet"], "no candidate 'ranknet'. There are: mse"),
-        (["--losses", "mse, mse"], "are both in the folder mse"),
+        (["--losses", "mse, mse"], "'mse' is there twice: leave one of them out"),
         (["--losses", "mse", "-m", "ndgc"], "Did you mean 'ndcg'"),
     ],
 )

@@ -93,6 +93,8 @@ def test_figures_that_need_no_data(rankgrad, tmp_path):
         (["reproduce", "smoothi", "--table", "table7", "--data", "."], "smoothi_table1"),
         (["reproduce", "smoothi", "--table", "smoothi_table2", "--data", "."], "Robust04"),
         (["reproduce", "smoothi", "--only", "MQ2009", "--data", "."], "MQ2009"),
+        (["reproduce", "smoothi", "--data", "nothere"], "nothere: no such folder"),
+        (["reproduce", "--list", "--data", "nothere"], "nothere: no such folder"),
         (["reproduce", "comparison", "--figures"], "no figures of comparison"),
     ],
 )

@@ -398,11 +398,50 @@ def test_conventions_are_under_the_table(plan, tmp_path):
         assert any(words in note for note in notes), words
 
 
+def test_counts_and_gains_are_those_of_the_table(plan):
+    metrics = ("ndcg@5", "ndcg@5(empty=skip)", "ndcg@5(gain=linear)", "rr")
+    found, without = {}, []
+    for fold, number in ((1, 12), (2, 9)):
+        data = lists(number, fold)
+        labels = np.array(data.labels)
+        labels[: data.offsets[fold]] = 0  # so many lists of the fold at least
+        for name in ("mse", "softmax"):
+            scores = np.random.default_rng(len(name)).normal(size=data.n_items)
+            data = replace(data, labels=labels)
+            found[name, fold, 0] = Evaluated.of(scores, data, metrics)
+        without.append(sum(not part.any() for part in np.split(labels, data.offsets[1:-1])))
+    made = compare.Comparison(plan(metrics=metrics), Path("out"), found, {}, {})
+    notes, counts = made.table().notes, f"({without[0]}, {without[1]})"
+    assert without[0] != without[1]
+    others = "ndcg@5, ndcg@5(gain=linear), rr"
+    assert f"lists without relevant items {counts} count 0 for {others}" in notes
+    assert f"lists without relevant items {counts} are left out for ndcg@5(empty=skip)" in notes
+    gains = "2^y - 1 for ndcg@5, ndcg@5(empty=skip); y for ndcg@5(gain=linear)"
+    assert f"gain: {gains}" in notes
+    [note] = made.differences_table("ndcg@5(empty=skip)").notes
+    assert note.startswith(f"over {21 - sum(without)} of 21 test lists; ")
+    [note] = made.differences_table("ndcg@5").notes
+    assert note.startswith("over 21 test lists; ")
+
+
+def test_how_much_was_searched_is_under_the_table(plan):
+    both = (Candidate.of("mse"), compare.TreeCandidate("LightGBM"))
+    made = compare.Comparison(plan(candidates=both), Path("out"), {}, {}, {})
+    assert any(
+        line.startswith("LightGBM: the best of 12 combinations of values by ndcg@5 on validation")
+        and "the losses as they are given, without a search" in line
+        for line in made.conventions()
+    )
+    tuned = compare.Comparison(plan(candidates=both, tune=7), Path("out"), {}, {}, {}).conventions()
+    assert not any("combinations" in line for line in tuned)
+    assert any("7 trials for each candidate and fold" in line for line in tuned)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"candidates": ()}, "no candidates"),
-        ({"candidates": [Candidate.of("mse"), Candidate.of("mse")]}, "are both"),
+        ({"candidates": [Candidate.of("mse"), Candidate.of("mse")]}, "leave one of them out"),
         ({"candidates": [Candidate.of("mse"), Candidate.of("mse", name="MSE")]}, "would both be"),
         ({"candidates": [Candidate.of("mse", seed=3)]}, "the plan has the seeds"),
         ({"candidates": [Candidate.of("mse", devices=2)]}, "each run has one"),

@@ -184,7 +184,7 @@ def compare(
     )
     how = experiment.Significance(test, correction, 1 if sides == 1 else 2)
     if baseline is not None:
-        plan.candidate(baseline)
+        baseline = plan.candidate(baseline).name
     try:
         with _progress(plan) as show:
             found = experiment.run(plan, output, workers=workers, on_change=show)

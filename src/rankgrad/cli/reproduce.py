@@ -204,6 +204,8 @@ def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "c
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
     from rankgrad.experiments import figures, preparation
 
+    if data is not None:
+        preparation.check_exists(data)
     names = [one.name for table in tables for one in table.data]
     found = {} if data is None else preparation.find(data, names)
     lines = [

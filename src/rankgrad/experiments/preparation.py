@@ -50,6 +50,14 @@ def _places(folder: Path) -> list[Path]:
     return [place for place in places if place.is_dir() or place.parent.is_dir()]
 
 
+def check_exists(folder: Path) -> None:
+    """An error if there is no such folder, which is not the same as one without the data."""
+    try:
+        layout.check_exists(folder)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder}: no such folder (--data)") from None
+
+
 def missing(name: str, folder: Path | None) -> str:
     """What to say of a data set that is not there: where to get it, and where it was looked for."""
     entry = next((entry for entry in catalog.ENTRIES if entry.name == name), None)

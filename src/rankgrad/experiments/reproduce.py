@@ -536,6 +536,8 @@ def run_tables(
     if not wanted:
         names = dict.fromkeys(one.name for table in tables for one in table.data)
         raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
+    if data is not None:
+        preparation.check_exists(data)
     names = dict.fromkeys(one.name for _, one in wanted)
     there = {} if data is None else preparation.find(data, names)
     reasons = {
