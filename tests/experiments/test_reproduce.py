@@ -1,5 +1,6 @@
 """A table run again: every row, the marks of its test, its gaps, and what is said under it."""
 
+import csv
 import dataclasses
 import json
 
@@ -106,7 +107,8 @@ def test_ours_is_the_mean_over_folds_and_seeds_beside_the_paper(done):
     queries = (first + second) / 2
     assert ours.over_queries == pytest.approx(np.std(queries, ddof=1) / np.sqrt(30))
     table = {(row[0].text, row[1].text): row[2:] for row in done.table().rows}
-    assert [cell.text for cell in table["Bad", "paper"]] == ["0.5†", "0.4", ""]
+    paper = [(cell.text, cell.value, cell.mark) for cell in table["Bad", "paper"]]
+    assert paper == [("0.5", 0.5, "†"), ("0.4", 0.4, ""), ("", None, "")]
     assert table["Bad", "difference"][0].value == pytest.approx(ours.mean - 0.5)
     assert table["Bad", "ours"][0].value == ours.mean
     assert table["Good", "seeds"][0].value == done.estimate("Good", "NDCG@5").over_seeds
@@ -194,6 +196,13 @@ def test_files_are_written_and_runs_are_not_repeated(done):
     [row] = [r for r in facts["rows"] if (r["row"], r["metric"]) == ("Good", "NDCG@5")]
     assert row["paper"] == 0.7 and row["difference"] == pytest.approx(row["ours"] - 0.7)
     assert "| Good | paper | 0.700 |" in (place / "table.md").read_text()
+    assert "| Bad | paper | 0.5† |" in (place / "table.md").read_text()
+    lines = list(csv.DictReader((place / "table.csv").read_text().splitlines()))
+    names = ["row", "line", "NDCG@5", "NDCG@5 mark", "P@1", "P@1 mark", "odd", "odd mark"]
+    assert list(lines[0]) == names
+    [bad] = [line for line in lines if (line["row"], line["line"]) == ("Bad", "paper")]
+    assert (bad["NDCG@5"], bad["NDCG@5 mark"], bad["odd"]) == ("0.5", "†", "")
+    assert all(line["NDCG@5"] == "" or float(line["NDCG@5"]) for line in lines)
     before = {p: p.stat().st_mtime_ns for p in place.rglob("settings.toml")}
     table = protocol()
     more = reproduce.run(table, table.data[0], source, place, Options(extra=True), workers=0)

@@ -12,7 +12,7 @@ import typer
 
 from rankgrad.cli.arguments import Json
 from rankgrad.cli.errors import stop
-from rankgrad.cli.printing import console, show_json, show_results, show_table
+from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.experiments.protocol import Protocol
@@ -197,6 +197,8 @@ def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "c
     elif format == "terminal":
         show_results(found.table())
         console().print()
+    elif format == "csv":
+        show_csv(found.table())
     else:
         print(found.table().render(format))
 

@@ -56,6 +56,7 @@ class Comparison(Results):
             columns=("candidate", *self.plan.metrics),
             rows=tuple(rows),
             notes=(*self._legend(baseline, how, intervals), *self.conventions(), *self.problems()),
+            marked=self.plan.metrics,
         )
 
     def _cell(self, name: str, metric: str, intervals: bool, digits: int) -> Cell:

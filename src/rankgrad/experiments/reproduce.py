@@ -188,6 +188,7 @@ class Reproduced:
             rows=tuple(lines),
             notes=tuple(self.notes()),
             title=self.title,
+            marked=tuple(names),
         )
 
     @property
@@ -205,7 +206,9 @@ class Reproduced:
         lines: list[tuple[Cell, ...]] = []
         if not row.extra:
             printed = (
-                Cell("", gap=True) if c is None else Cell(c.text, gap=c.value is None)
+                Cell("", gap=True)
+                if c is None
+                else Cell(c.text.removesuffix(c.marks), c.value, mark=c.marks, gap=c.value is None)
                 for c in paper.values()
             )
             lines.append((Cell(row.name), Cell("paper"), *printed))
