@@ -190,6 +190,41 @@ def test_the_notes_have_conventions_choices_and_findings(done):
     assert ("Ours", "ours") not in table
 
 
+def test_choices_are_those_of_the_data_set_and_of_the_full_run(done):
+    choices = [
+        {"about": "epochs", "chosen": "50", "why": "so", "reduced": True},
+        {"about": "splits", "chosen": "one", "why": "so", "data": ["MQ2008"]},
+        {"about": "seeds", "chosen": "five", "why": "so", "data": ["Other"]},
+    ]
+    other = {"name": "Other", "label": "O", "not_run": "it is not here"}
+    published = {**protocol().published, "Other": protocol().published["MQ2008"]}
+    data = [*(one.model_dump() for one in protocol().data), other]
+    table = protocol(choices=choices, data=data, published=published)
+    whole = reproduce.Reproduced(table, done.data, Options(), done.found).notes()
+    chosen = [line for line in whole if line.startswith("chosen for ")]
+    assert chosen == ["chosen for epochs: 50 (so)", "chosen for splits: one (so)"]
+    quick = reproduce.Reproduced(table, done.data, Options(quick=True), done.found).notes()
+    assert "chosen for epochs (less of it here): 50 (so)" in quick
+    with pytest.raises(ValueError, match=r"choices\.seeds: there is no data set 'Other'"):
+        protocol(choices=choices)
+
+
+def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
+    rows = [row.model_dump() for row in protocol().rows]
+    rows.append({"name": "Trees", "trees": "lightgbm", "extra": True})
+    table = protocol(rows=rows, significance={"worse": "†", "correction": "bonferroni"})
+    values = {"num_leaves": 15, "learning_rate": 0.03}
+    found = dataclasses.replace(done.found, chosen={("Trees", 2): values})
+    both = reproduce.Reproduced(table, done.data, Options(extra=True), found)
+    names = ("Good", "Bad", "Ours", "Trees")
+    both.__dict__["values"] = {(name, "NDCG@5"): np.zeros((2, 30)) for name in names}
+    notes = both.notes()
+    words = "corrected for their own number, 2, as the paper's rows are for theirs, 1"
+    assert any(words in note for note in notes)
+    line = "Trees: chosen on validation data: fold 2 num_leaves 15, learning_rate 0.03"
+    assert line in notes
+
+
 def test_files_are_written_and_runs_are_not_repeated(done):
     place, source = done.found.folder.parent, done.found.plan.data
     facts = json.loads((place / "reproduction.json").read_text())
