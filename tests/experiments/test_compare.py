@@ -211,9 +211,7 @@ def test_other_data_in_the_same_folder_are_refused(plan, folds, tmp_path, split)
     run(plan(data=data), out, workers=0)
     before = {p: p.read_bytes() for p in out.rglob("*.json")}
     other_labels(data / "Fold2" / split)
-    words = (
-        f"holds results on other data; fold 2 {split} .checksum .*another folder .-o., or remove"
-    )
+    words = f"holds what was made from other data; fold 2 {split} .*folder .-o., or remove"
     with pytest.raises(ValueError, match=words):
         run(plan(data=data), out, workers=0)
     assert {p: p.read_bytes() for p in out.rglob("*.json")} == before
@@ -243,7 +241,7 @@ def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path)
     assert files.read_json(out / "plan.json")["checksums"] == recorded
     files.write(out / "plan.json", json.dumps(facts))
     other_labels(data / "Fold1" / "test")
-    with pytest.raises(ValueError, match="on other data; fold 1 test"):
+    with pytest.raises(ValueError, match="from other data; fold 1 test"):
         run(plan(data=data), out, workers=0)
 
 

@@ -77,8 +77,8 @@ def check(
     if others:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         raise ValueError(
-            f"{folder} holds results on other data; {', '.join(others[:4])}{more}. Compare in "
-            "another folder (-o), or remove this one to start anew"
+            f"{folder} holds what was made from other data; {', '.join(others[:4])}{more}. "
+            "Go on in another folder (-o), or remove this one to start anew"
         )
 
 
