@@ -9,6 +9,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from rankgrad import files
 from rankgrad.cli import app
 from rankgrad.cli.compare import _drawn
 from rankgrad.experiments.compare import Candidate, Plan, Progress, Row
@@ -67,12 +68,21 @@ def test_comparison_json_holds_the_test_that_was_asked_for(out, in_json):
 def test_formats(out, rankgrad):
     place, _, arguments = out
     command = ["compare", *arguments, "-o", place, *QUICK]
-    assert rankgrad(*command, "--format", "markdown").stdout.startswith("| candidate | ndcg@5 | rr")
-    assert r"\begin{tabular}{lrr}" in rankgrad(*command, "--format", "latex").stdout
-    rows = list(csv.reader(io.StringIO(rankgrad(*command, "--format", "csv").stdout)))
-    assert rows[1][0] == "mse"
-    assert 0 < float(rows[1][1]) < 1
-    with_baseline = rankgrad(*command, "--baseline", "mse", "--intervals", "--sides", "1").stdout
+    markdown = rankgrad(*command, "--format", "markdown").stdout
+    assert markdown.startswith("| candidate | ndcg@5 | rr")
+    assert "| candidate | difference | 95% interval | p | corrected p | significant |" in markdown
+    latex = rankgrad(*command, "--format", "latex").stdout
+    assert r"\begin{tabular}{lrr}" in latex
+    assert r"candidate & difference & 95\% interval & p & corrected p & significant" in latex
+    result = rankgrad(*command, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [row["candidate"] for row in rows] == list(
+        files.read_json(place / "plan.json")["candidates"]
+    )
+    assert list(rows[0]) == ["candidate", "ndcg@5", "ndcg@5 mark", "rr", "rr mark"]
+    assert 0 < float(rows[0]["ndcg@5"]) < 1
+    assert "tied scores: average" in result.stderr
+    with_baseline = rankgrad(*command, "--baseline", "MSE", "--intervals", "--sides", "1").stdout
     assert "‡ significantly better than mse (paired t-test, one-sided" in with_baseline
     assert "95% bootstrap intervals" in with_baseline
 
@@ -108,7 +118,7 @@ def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
         (["--losses", "mse", "--seeds", "x"], "--seeds takes whole numbers"),
         (["--losses", "mse", "--seeds", "0"], "at least 1"),
         (["--losses", "mse", "--baseline", "ranknet"], "no candidate 'ranknet'. There are: mse"),
-        (["--losses", "mse, mse"], "are both in the folder mse"),
+        (["--losses", "mse, mse"], "'mse' is there twice: leave one of them out"),
         (["--losses", "mse", "-m", "ndgc"], "Did you mean 'ndcg'"),
     ],
 )

@@ -1,5 +1,6 @@
 """``rankgrad reproduce``: what there is, what is missing, a quick run, and figures."""
 
+import io
 import json
 
 import numpy as np
@@ -58,6 +59,25 @@ def test_a_quick_table_beside_the_paper(rankgrad, mq2008, tmp_path):
     assert (prepared / "Fold1").is_dir() and catalog.recognise(prepared) is None
 
 
+def test_the_bar_of_a_terminal(monkeypatch):
+    from rich.console import Console
+
+    from rankgrad.cli import reproduce
+    from rankgrad.experiments.compare import Progress, Row
+
+    text = io.StringIO()
+    terminal = Console(file=text, width=120, force_terminal=True, color_system=None)
+    monkeypatch.setattr(reproduce, "console", lambda *, stderr: terminal)
+    rows = (Row("mse", 1, 1, 3, (), {}), Row("[softmax]", 0, 0, 3, ("seed 0: epoch [1/9]",), {}))
+    with reproduce._progress() as show:
+        show("Table 9 [quick]", Progress(rows))
+        show("Table 9 [quick]", Progress(rows, "something ended"))
+        show("Table 10", Progress(rows))
+    shown = text.getvalue()
+    assert "2/6 runs [softmax] seed 0: epoch [1/9]" in shown
+    assert "Table 9 [quick]" in shown and "Table 10" in shown
+
+
 def test_figures_that_need_no_data(rankgrad, tmp_path):
     shown = rankgrad("reproduce", "neuralndcg", "--figures", "-o", tmp_path).stdout
     assert "neuralndcg_figure2.html" in shown
@@ -73,6 +93,8 @@ def test_figures_that_need_no_data(rankgrad, tmp_path):
         (["reproduce", "smoothi", "--table", "table7", "--data", "."], "smoothi_table1"),
         (["reproduce", "smoothi", "--table", "smoothi_table2", "--data", "."], "Robust04"),
         (["reproduce", "smoothi", "--only", "MQ2009", "--data", "."], "MQ2009"),
+        (["reproduce", "smoothi", "--data", "nothere"], "nothere: no such folder"),
+        (["reproduce", "--list", "--data", "nothere"], "nothere: no such folder"),
         (["reproduce", "comparison", "--figures"], "no figures of comparison"),
     ],
 )

@@ -17,8 +17,9 @@ from experiments.dying import Dying
 from learnable import lists
 from scipy.stats import ttest_rel
 
+from rankgrad import files
 from rankgrad.data import Dataset, store
-from rankgrad.experiments import compare, jobs, plans, tuning
+from rankgrad.experiments import checksums, compare, jobs, plans, tuning
 from rankgrad.experiments.compare import Candidate, Plan, Significance, run
 from rankgrad.metrics import evaluate
 from rankgrad.training import RunFolder, Settings
@@ -194,6 +195,56 @@ def test_another_plan_in_the_same_folder_is_refused(plan, tmp_path):
         run(plan(folds=(1,), tune=3), tmp_path / "out", workers=0)
 
 
+def other_labels(part):
+    """Other data of the same queries in the place of a store."""
+    data = store.open(part)
+    labels = np.array(data.labels)
+    labels[0] = 1 - min(labels[0], 1)
+    other = replace(data, features=np.array(data.features), labels=labels)
+    store.write(other, part, overwrite=True)
+
+
+@pytest.mark.parametrize("split", ["train", "vali", "test"])
+def test_other_data_in_the_same_folder_are_refused(plan, folds, tmp_path, split):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(folds, data)
+    run(plan(data=data), out, workers=0)
+    before = {p: p.read_bytes() for p in out.rglob("*.json")}
+    other_labels(data / "Fold2" / split)
+    words = f"holds what was made from other data; fold 2 {split} .*folder .-o., or remove"
+    with pytest.raises(ValueError, match=words):
+        run(plan(data=data), out, workers=0)
+    assert {p: p.read_bytes() for p in out.rglob("*.json")} == before
+    run(plan(data=data, folds=(1,)), out, workers=0)  # that fold is the same
+    with pytest.raises(ValueError, match=f"fold 2 {split}"):
+        run(plan(data=data), out, workers=0)
+
+
+def test_the_same_data_in_another_place_are_the_same(plan, folds, tmp_path, monkeypatch):
+    first = run(plan(), tmp_path / "out", workers=0)
+    shutil.copytree(folds, tmp_path / "moved")
+    monkeypatch.setattr(jobs, "perform", None)  # whatever would be run would fail
+    assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
+    assert files.read_json(tmp_path / "out" / "plan.json")["data"] == str(tmp_path / "moved")
+    monkeypatch.setattr(checksums, "load_splits", None)  # nor are data read again
+    assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
+
+
+def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(folds, data)
+    run(plan(data=data), out, workers=0)
+    facts = files.read_json(out / "plan.json")
+    recorded = facts.pop("checksums")
+    files.write(out / "plan.json", json.dumps(facts))
+    run(plan(data=data), out, workers=0)
+    assert files.read_json(out / "plan.json")["checksums"] == recorded
+    files.write(out / "plan.json", json.dumps(facts))
+    other_labels(data / "Fold1" / "test")
+    with pytest.raises(ValueError, match="from other data; fold 1 test"):
+        run(plan(data=data), out, workers=0)
+
+
 def test_a_folder_of_something_else_is_left_alone(plan, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="holds no comparison"):
@@ -253,7 +304,25 @@ def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, t
     (path / "evaluation.json").write_text(json.dumps({**facts, "version": 99}))
     found = compare.load(small, tmp_path / "out")
     assert "another version of rankgrad (format 99" in found.gaps["mse", 1, 0]
-    assert same(run(small, tmp_path / "out", workers=0), first)
+    anew = run(small, tmp_path / "out", workers=0)
+    assert same(anew, first)
+    [line] = [line for line in anew.table().notes if line.startswith("evaluated again: ")]
+    assert line.startswith("evaluated again: mse, fold 1, seed 0, since ") and "format 99" in line
+    assert not run(small, tmp_path / "out", workers=0).remade
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
+    small = plan(folds=(1,))
+    run(small, tmp_path / "out", workers=0)
+    path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
+    facts = files.read_json(path / "run.json")
+    files.write(path / "run.json", json.dumps({**facts, "version": 99}))
+    if not evaluated:
+        shutil.rmtree(path / "evaluations")
+    for found in (run(small, tmp_path / "out", workers=0), compare.load(small, tmp_path / "out")):
+        assert list(found.gaps) == [("mse", 1, 0)] and not found.remade
+        assert "(format 99, this one reads 1): remove it" in found.gaps["mse", 1, 0]
 
 
 def test_a_damaged_run_is_a_gap(plan, tmp_path):
@@ -327,11 +396,50 @@ def test_conventions_are_under_the_table(plan, tmp_path):
         assert any(words in note for note in notes), words
 
 
+def test_counts_and_gains_are_those_of_the_table(plan):
+    metrics = ("ndcg@5", "ndcg@5(empty=skip)", "ndcg@5(gain=linear)", "rr")
+    found, without = {}, []
+    for fold, number in ((1, 12), (2, 9)):
+        data = lists(number, fold)
+        labels = np.array(data.labels)
+        labels[: data.offsets[fold]] = 0  # so many lists of the fold at least
+        for name in ("mse", "softmax"):
+            scores = np.random.default_rng(len(name)).normal(size=data.n_items)
+            data = replace(data, labels=labels)
+            found[name, fold, 0] = Evaluated.of(scores, data, metrics)
+        without.append(sum(not part.any() for part in np.split(labels, data.offsets[1:-1])))
+    made = compare.Comparison(plan(metrics=metrics), Path("out"), found, {}, {})
+    notes, counts = made.table().notes, f"({without[0]}, {without[1]})"
+    assert without[0] != without[1]
+    others = "ndcg@5, ndcg@5(gain=linear), rr"
+    assert f"lists without relevant items {counts} count 0 for {others}" in notes
+    assert f"lists without relevant items {counts} are left out for ndcg@5(empty=skip)" in notes
+    gains = "2^y - 1 for ndcg@5, ndcg@5(empty=skip); y for ndcg@5(gain=linear)"
+    assert f"gain: {gains}" in notes
+    [note] = made.differences_table("ndcg@5(empty=skip)").notes
+    assert note.startswith(f"over {21 - sum(without)} of 21 test lists; ")
+    [note] = made.differences_table("ndcg@5").notes
+    assert note.startswith("over 21 test lists; ")
+
+
+def test_how_much_was_searched_is_under_the_table(plan):
+    both = (Candidate.of("mse"), compare.TreeCandidate("LightGBM"))
+    made = compare.Comparison(plan(candidates=both), Path("out"), {}, {}, {})
+    assert any(
+        line.startswith("LightGBM: the best of 12 combinations of values by ndcg@5 on validation")
+        and "the losses as they are given, without a search" in line
+        for line in made.conventions()
+    )
+    tuned = compare.Comparison(plan(candidates=both, tune=7), Path("out"), {}, {}, {}).conventions()
+    assert not any("combinations" in line for line in tuned)
+    assert any("7 trials for each candidate and fold" in line for line in tuned)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"candidates": ()}, "no candidates"),
-        ({"candidates": [Candidate.of("mse"), Candidate.of("mse")]}, "are both"),
+        ({"candidates": [Candidate.of("mse"), Candidate.of("mse")]}, "leave one of them out"),
         ({"candidates": [Candidate.of("mse"), Candidate.of("mse", name="MSE")]}, "would both be"),
         ({"candidates": [Candidate.of("mse", seed=3)]}, "the plan has the seeds"),
         ({"candidates": [Candidate.of("mse", devices=2)]}, "each run has one"),

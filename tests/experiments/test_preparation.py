@@ -102,6 +102,15 @@ def test_a_folder_prepared_otherwise_is_not_used(source, tmp_path):
         prepare(source, data, tmp_path / "made", lists=10)
 
 
+def test_a_folder_prepared_from_other_data_is_not_used(source, tmp_path):
+    data = Data(name="MQ2008", label="x", folds=(1,), split=Split(vali=0.25))
+    prepare(source, data, tmp_path / "made")
+    prepare(source, data, tmp_path / "made")
+    store.write(lists(20, 81), source / "Fold1" / "test", overwrite=True)
+    with pytest.raises(ValueError, match="made from other data; fold 1 test"):
+        prepare(source, data, tmp_path / "made")
+
+
 def test_a_set_is_found_by_itself_or_among_others(tmp_path):
     fold = tmp_path / "data" / "MQ2008" / "Fold1"
     fold.mkdir(parents=True)

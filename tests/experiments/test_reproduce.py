@@ -1,5 +1,6 @@
 """A table run again: every row, the marks of its test, its gaps, and what is said under it."""
 
+import csv
 import dataclasses
 import json
 
@@ -107,7 +108,8 @@ def test_ours_is_the_mean_over_folds_and_seeds_beside_the_paper(done):
     queries = (first + second) / 2
     assert ours.over_queries == pytest.approx(np.std(queries, ddof=1) / np.sqrt(30))
     table = {(row[0].text, row[1].text): row[2:] for row in done.table().rows}
-    assert [cell.text for cell in table["Bad", "paper"]] == ["0.5†", "0.4", ""]
+    paper = [(cell.text, cell.value, cell.mark) for cell in table["Bad", "paper"]]
+    assert paper == [("0.5", 0.5, "†"), ("0.4", 0.4, ""), ("", None, "")]
     assert table["Bad", "difference"][0].value == pytest.approx(ours.mean - 0.5)
     assert table["Bad", "ours"][0].value == ours.mean
     assert table["Good", "seeds"][0].value == done.estimate("Good", "NDCG@5").over_seeds
@@ -197,12 +199,54 @@ def test_the_notes_have_conventions_choices_and_findings(done):
     assert ("Ours", "ours") not in table
 
 
+def test_choices_are_those_of_the_data_set_and_of_the_full_run(done):
+    choices = [
+        {"about": "epochs", "chosen": "50", "why": "so", "reduced": True},
+        {"about": "splits", "chosen": "one", "why": "so", "data": ["MQ2008"]},
+        {"about": "seeds", "chosen": "five", "why": "so", "data": ["Other"]},
+    ]
+    other = {"name": "Other", "label": "O", "not_run": "it is not here"}
+    published = {**protocol().published, "Other": protocol().published["MQ2008"]}
+    data = [*(one.model_dump() for one in protocol().data), other]
+    table = protocol(choices=choices, data=data, published=published)
+    whole = reproduce.Reproduced(table, done.data, Options(), done.found).notes()
+    chosen = [line for line in whole if line.startswith("chosen for ")]
+    assert chosen == ["chosen for epochs: 50 (so)", "chosen for splits: one (so)"]
+    quick = reproduce.Reproduced(table, done.data, Options(quick=True), done.found).notes()
+    assert "chosen for epochs (less of it here): 50 (so)" in quick
+    with pytest.raises(ValueError, match=r"choices\.seeds: there is no data set 'Other'"):
+        protocol(choices=choices)
+
+
+def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
+    rows = [row.model_dump() for row in protocol().rows]
+    rows.append({"name": "Trees", "trees": "lightgbm", "extra": True})
+    table = protocol(rows=rows, significance={"worse": "†", "correction": "bonferroni"})
+    values = {"num_leaves": 15, "learning_rate": 0.03}
+    found = dataclasses.replace(done.found, chosen={("Trees", 2): values})
+    both = reproduce.Reproduced(table, done.data, Options(extra=True), found)
+    names = ("Good", "Bad", "Ours", "Trees")
+    both.__dict__["values"] = {(name, "NDCG@5"): np.zeros((2, 30)) for name in names}
+    notes = both.notes()
+    words = "corrected for their own number, 2, as the paper's rows are for theirs, 1"
+    assert any(words in note for note in notes)
+    line = "Trees: chosen on validation data: fold 2 num_leaves 15, learning_rate 0.03"
+    assert line in notes
+
+
 def test_files_are_written_and_runs_are_not_repeated(done):
     place, source = done.found.folder.parent, done.found.plan.data
     facts = json.loads((place / "reproduction.json").read_text())
     [row] = [r for r in facts["rows"] if (r["row"], r["metric"]) == ("Good", "NDCG@5")]
     assert row["paper"] == 0.7 and row["difference"] == pytest.approx(row["ours"] - 0.7)
     assert "| Good | paper | 0.700 |" in (place / "table.md").read_text()
+    assert "| Bad | paper | 0.5† |" in (place / "table.md").read_text()
+    lines = list(csv.DictReader((place / "table.csv").read_text().splitlines()))
+    names = ["row", "line", "NDCG@5", "NDCG@5 mark", "P@1", "P@1 mark", "odd", "odd mark"]
+    assert list(lines[0]) == names
+    [bad] = [line for line in lines if (line["row"], line["line"]) == ("Bad", "paper")]
+    assert (bad["NDCG@5"], bad["NDCG@5 mark"], bad["odd"]) == ("0.5", "†", "")
+    assert all(line["NDCG@5"] == "" or float(line["NDCG@5"]) for line in lines)
     before = {p: p.stat().st_mtime_ns for p in place.rglob("settings.toml")}
     table = protocol()
     more = reproduce.run(table, table.data[0], source, place, Options(extra=True), workers=0)

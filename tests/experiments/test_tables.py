@@ -1,5 +1,6 @@
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -40,13 +41,22 @@ def test_latex():
         assert text.count(rf"\begin{{{what}}}") == text.count(rf"\end{{{what}}}") == 1
 
 
-def test_csv_has_numbers_in_full_and_no_words_for_gaps():
+def test_csv_has_numbers_in_full_and_nothing_but_rows():
     text = TABLE.to_csv()
-    rows = list(csv.reader(io.StringIO("".join(text.splitlines(True)[:4]))))
-    assert rows[0] == ["candidate", "ndcg@5", "ndcg@5 mark", "ap"]
-    assert rows[1] == ["mse", "0.45123", "†", "0.5"]
-    assert rows[3] == ["a | b", "", "", ""]
-    assert text.splitlines()[4:] == ["# † significantly worse", "# gain: 2^y - 1"]
+    rows = list(csv.reader(io.StringIO(text)))
+    assert rows == [
+        ["candidate", "ndcg@5", "ndcg@5 mark", "ap"],
+        ["mse", "0.45123", "†", "0.5"],
+        ["neural_ndcg@10", "0.47456", "", "0.49"],
+        ["a | b", "", "", ""],
+    ]
+    header = replace(TABLE, rows=(), marked=("ndcg@5", "ap")).to_csv()
+    assert header == "candidate,ndcg@5,ndcg@5 mark,ap,ap mark"  # whatever is significant
+
+
+def test_marks_that_mean_something_to_markdown():
+    table = Table(("a", "b"), ((Cell("x"), Cell("0.5", mark="*")),))
+    assert r"| x | 0.5\* |" in table.to_markdown()
 
 
 def test_terminal():

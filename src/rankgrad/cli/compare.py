@@ -13,7 +13,7 @@ import typer
 from rankgrad.cli import settings as options
 from rankgrad.cli.arguments import Json, Metrics
 from rankgrad.cli.errors import stop
-from rankgrad.cli.printing import console, show_json, show_results
+from rankgrad.cli.printing import console, show_csv, show_json, show_results
 
 if TYPE_CHECKING:
     from rankgrad.experiments.compare import Comparison, Plan, Progress, Significance
@@ -184,7 +184,7 @@ def compare(
     )
     how = experiment.Significance(test, correction, 1 if sides == 1 else 2)
     if baseline is not None:
-        plan.candidate(baseline)
+        baseline = plan.candidate(baseline).name
     try:
         with _progress(plan) as show:
             found = experiment.run(
@@ -295,15 +295,18 @@ def _show(
     format: Literal["terminal", "markdown", "latex", "csv"],
 ) -> None:
     table = found.table(baseline=baseline, how=how, intervals=intervals)
-    if format != "terminal":
-        print(table.render(format))
+    if format == "csv":
+        show_csv(table)
         return
-    show_results(table)
     differences = found.differences_table(found.plan.metrics[0], baseline=baseline, how=how)
-    for more in (differences, found.tuned_table()):
-        if more.rows:
+    tables = [table, *(more for more in (differences, found.tuned_table()) if more.rows)]
+    if format != "terminal":
+        print("\n\n".join(each.render(format) for each in tables))
+        return
+    for at, each in enumerate(tables):
+        if at:
             console().print()
-            show_results(more)
+        show_results(each)
     console().print(
         f"\nRuns, evaluations and comparison.json are in {found.folder}", soft_wrap=True
     )

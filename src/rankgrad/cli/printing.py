@@ -58,6 +58,13 @@ def show_results(table: Table) -> None:
     console().print(table.to_rich())
 
 
+def show_csv(table: Table) -> None:
+    """Print a table as CSV, which is rows alone; its notes go to standard error."""
+    print(table.to_csv())
+    for note in table.notes:
+        print(note, file=sys.stderr)
+
+
 def show_notes(notes: Iterable[str]) -> None:
     """Say on standard error what a person should know of the data."""
     for note in notes:

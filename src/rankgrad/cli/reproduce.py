@@ -12,7 +12,7 @@ import typer
 
 from rankgrad.cli.arguments import Json
 from rankgrad.cli.errors import stop
-from rankgrad.cli.printing import console, show_json, show_results, show_table
+from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.experiments.protocol import Protocol
@@ -171,20 +171,21 @@ def _progress() -> Iterator[OnChange]:
         yield lambda title, now: None if now.event is None else err.print(now.event)
         return
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # brackets are those of specs
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} runs  {task.fields[state]}"),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
         console=err,
     ) as bars:
         tasks: dict[str, Any] = {}
 
         def show(title: str, now: Any) -> None:
-            if title not in tasks:
-                tasks[title] = bars.add_task(title, total=None, state="")
+            total = sum(row.total for row in now.rows)
+            if title not in tasks:  # the column of counts has no word for a total of None
+                tasks[title] = bars.add_task(title, total=total, state="")
             done = sum(row.done + row.failed for row in now.rows)
             busy = [f"{row.candidate} {text}" for row in now.rows for text in row.running]
-            total = sum(row.total for row in now.rows)
             bars.update(tasks[title], completed=done, total=total, state="; ".join(busy)[:70])
 
         yield show
@@ -196,6 +197,8 @@ def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "c
     elif format == "terminal":
         show_results(found.table())
         console().print()
+    elif format == "csv":
+        show_csv(found.table())
     else:
         print(found.table().render(format))
 
@@ -203,6 +206,8 @@ def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "c
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
     from rankgrad.experiments import figures, preparation
 
+    if data is not None:
+        preparation.check_exists(data)
     names = [one.name for table in tables for one in table.data]
     found = {} if data is None else preparation.find(data, names)
     lines = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import files
-from rankgrad.experiments import jobs, significance
+from rankgrad.experiments import checksums, jobs, significance
 from rankgrad.experiments.comparison import FORMAT, VERSION, Comparison
 from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
 from rankgrad.experiments.results import Difference, Key, run_name
@@ -55,7 +55,8 @@ def run(
 
     Every run has its own folder, ``folder/runs/CANDIDATE/fold1-seed0``. Called again with the same
     plan after a crash, finished runs are left as they are and half-runs are continued. Candidates,
-    folds, seeds and metrics may be added; a candidate whose settings differ is an error.
+    folds, seeds and metrics may be added; a candidate whose settings differ is an error, and so are
+    other data than those the folder's results were made with.
 
     Args:
         plan: what to compare.
@@ -75,8 +76,8 @@ def run(
     place.mkdir(parents=True, exist_ok=True)
     with alone(place):
         _check_plan(plan, place)
-        failures = Runner(plan, place, on_change).run(count)
-        found = _gather(plan, place, failures)
+        runner = Runner(plan, place, on_change)
+        found = _gather(plan, place, runner.run(count), runner.remade)
         facts = found.facts(baseline=baseline, how=how)
         files.write(place / COMPARISON, json.dumps(facts, indent=1) + "\n")
     return found
@@ -87,7 +88,9 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
     return _gather(plan, Path(folder), {})
 
 
-def _gather(plan: Plan, folder: Path, failures: Mapping[Key, str]) -> Comparison:
+def _gather(
+    plan: Plan, folder: Path, failures: Mapping[Key, str], remade: Mapping[Key, str] | None = None
+) -> Comparison:
     """Read the evaluations of all runs; what cannot be read is a gap."""
     evaluated: dict[Key, Evaluated] = {}
     gaps: dict[Key, str] = {}
@@ -97,6 +100,7 @@ def _gather(plan: Plan, folder: Path, failures: Mapping[Key, str]) -> Comparison
             gaps[task.key] = failures[task.key]
             continue
         try:
+            jobs.check_version(task)
             found = Evaluated.load(task.path)
         except FileNotFoundError:
             gaps[task.key] = "it has not been run to its end"
@@ -111,7 +115,8 @@ def _gather(plan: Plan, folder: Path, failures: Mapping[Key, str]) -> Comparison
                 if task.candidate.is_tuned(plan):
                     chosen[task.candidate.name, task.fold] = jobs.chosen(task)
     _check_data(evaluated)
-    return Comparison(plan, folder, evaluated, gaps, chosen)
+    again = {key: why for key, why in (remade or {}).items() if key in evaluated}
+    return Comparison(plan, folder, evaluated, gaps, chosen, again)
 
 
 def _check_data(evaluated: Mapping[Key, Evaluated]) -> None:
@@ -145,6 +150,7 @@ def _check_folder(folder: Path) -> None:
 def _check_plan(plan: Plan, folder: Path) -> None:
     """An error that says what differs, if the folder is of another plan; else write it down."""
     now, path = plan.facts(), folder / PLAN
+    known: checksums.Checksums = {}
     if path.exists():
         then = files.read_json(path)
         if not isinstance(then, dict) or then.get("version") != VERSION:
@@ -166,6 +172,12 @@ def _check_plan(plan: Plan, folder: Path) -> None:
                 f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
             )
         now["candidates"] = {**then["candidates"], **now["candidates"]}
+        # Before it was written down in the plan, the runs alone had it.
+        known = then.get("checksums") or checksums.of_runs(plan.tasks(folder))
+    found = checksums.of_data(Path(plan.data), plan.folds, known)
+    checksums.check(found, known, folder)
+    folds = {**known, **found}
+    now["checksums"] = {f: {**known.get(f, {}), **found.get(f, {})} for f in folds}
     now = {"format": FORMAT, "version": VERSION, **now}
     files.write(path, json.dumps(now, indent=1) + "\n")
 

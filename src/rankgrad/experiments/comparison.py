@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rankgrad.experiments.results import Key, Results
+from rankgrad.experiments.results import Key, Results, run_name
 from rankgrad.experiments.significance import Significance
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
+from rankgrad.experiments.trees import TreeCandidate
+from rankgrad.metrics import Metric, evaluate
+from rankgrad.metrics import metrics as known_metrics
+from rankgrad.training.evaluations import Evaluated
 
 FORMAT, VERSION = "rankgrad comparison", 1
 
@@ -52,6 +57,7 @@ class Comparison(Results):
             columns=("candidate", *self.plan.metrics),
             rows=tuple(rows),
             notes=(*self._legend(baseline, how, intervals), *self.conventions(), *self.problems()),
+            marked=self.plan.metrics,
         )
 
     def _cell(self, name: str, metric: str, intervals: bool, digits: int) -> Cell:
@@ -86,12 +92,10 @@ class Comparison(Results):
         folds, seeds = len(plan.folds), len(plan.seeds)
         over = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((folds, "fold"), (seeds, "seed"))]
         lines.append(f"means over {' × '.join(over)} of each run's mean over the test lists")
-        some = next(iter(self.evaluated.values()), None)
-        if some is not None:
-            firsts = {key[1]: e for key, e in self.evaluated.items()}
-            sizes = ", ".join(str(len(firsts[fold].qids)) for fold in plan.folds if fold in firsts)
+        if self._first:
+            sizes = ", ".join(str(len(found.qids)) for found in self._first.values())
             lines.append(f"test lists: {sizes}")
-            lines += [line for line in some.conventions if not line.startswith("mean over ")]
+            lines += self._about_metrics()
         lines.append("a cutoff beyond a list's end is its end, but precision@k divides by k")
         size = plan.settings.list_size
         cut = "" if size is None else f"; training lists are cut to {size} items"
@@ -101,7 +105,47 @@ class Comparison(Results):
                 f"values tuned on validation data by {plan.settings.metric}, {plan.tune} trials "
                 "for each candidate and fold"
             )
+        else:
+            lines += [
+                f"{candidate.name}: the best of {candidate.combinations} combinations of values by "
+                f"{plan.settings.metric} on validation data, fold by fold; the losses as they are "
+                "given, without a search (--tune gives all the same number of trials)"
+                for candidate in plan.candidates
+                if isinstance(candidate, TreeCandidate)
+            ]
         return tuple(lines)
+
+    @cached_property
+    def _first(self) -> dict[int | None, Evaluated]:
+        """An evaluation of each fold that has one."""
+        found = {key[1]: one for key, one in self.evaluated.items()}
+        return {fold: found[fold] for fold in self.plan.folds if fold in found}
+
+    @cached_property
+    def _without_relevant(self) -> list[Mapping[str, int]]:
+        """How many test lists have no relevant items, by fold and metric."""
+        return [
+            evaluate(
+                one.scores, one.labels, offsets=one.offsets, metrics=self.plan.metrics
+            ).without_relevant
+            for one in self._first.values()
+        ]
+
+    def _about_metrics(self) -> list[str]:
+        """The conventions of the metrics; where they differ, whose each is."""
+        chosen = [known_metrics.get(spec) for spec in self.plan.metrics]
+        lines = []
+        for rule, names in _alike(chosen, "empty").items():
+            counts = [{found[name] for name in names} for found in self._without_relevant]
+            most = "up to " if any(len(count) > 1 for count in counts) else ""
+            numbers = ", ".join(str(max(count)) for count in counts)
+            how = "are left out" if rule == "skip" else f"count {rule}"
+            whose = "" if len(names) == len(chosen) else f" for {', '.join(names)}"
+            lines.append(f"lists without relevant items ({most}{numbers}) {how}{whose}")
+        lines.append(f"tied scores: {_whose(_alike(chosen, 'ties'))}")
+        words = {"exponential": "2^y - 1", "linear": "y"}
+        gains = {words[gain]: names for gain, names in _alike(chosen, "gain").items()}
+        return [*lines, f"gain: {_whose(gains)}"] if gains else lines
 
     def problems(self) -> tuple[str, ...]:
         """Gaps with their reasons, and what else is not as it should be."""
@@ -109,6 +153,10 @@ class Comparison(Results):
         for key, reason in self.gaps.items():
             alike.setdefault((key[0], reason), []).append(key)
         lines = [f"gap: {name}, {_runs(keys)}: {reason}" for (name, reason), keys in alike.items()]
+        lines += [
+            f"evaluated again: {run_name(*key)}, since {reason}"
+            for key, reason in self.remade.items()
+        ]
         seen = set()
         for (_, fold, _), evaluated in self.evaluated.items():
             empty = evaluated.qids[np.diff(evaluated.offsets) == 0]
@@ -143,10 +191,15 @@ class Comparison(Results):
             title=f"{metric}, difference from {reference}",
             columns=("candidate", "difference", "95% interval", "p", "corrected p", "significant"),
             rows=rows,
-            notes=(f"over {len(self.values(reference, metric))} test lists; {how}",)
-            if found
-            else (),
+            notes=(f"over {self._paired(reference, metric)}; {how}",) if found else (),
         )
+
+    def _paired(self, reference: str, metric: str) -> str:
+        """How many lists were compared: a metric may leave some out."""
+        values = self.values(reference, metric)
+        there = int(np.count_nonzero(~np.isnan(values)))
+        of = "" if there == len(values) else f" of {len(values)}"
+        return f"{there}{of} test lists"
 
     def tuned_table(self) -> Table:
         """The values that tuning chose, fold by fold."""
@@ -219,6 +272,22 @@ class Comparison(Results):
 def written(values: Mapping[str, Any]) -> str:
     """Values by name, in a line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _alike(chosen: Sequence[Metric], option: str) -> dict[Any, list[str]]:
+    """The metrics that have each value of an option; those without the option are left out."""
+    found: dict[Any, list[str]] = {}
+    for metric in chosen:
+        if hasattr(metric, option):
+            found.setdefault(getattr(metric, option), []).append(str(metric))
+    return found
+
+
+def _whose(values: Mapping[str, Sequence[str]]) -> str:
+    """Values, with the metrics that have each where there are several."""
+    if len(values) < 2:
+        return ", ".join(values)
+    return "; ".join(f"{value} for {', '.join(names)}" for value, names in values.items())
 
 
 def _p_value(p: float) -> str:

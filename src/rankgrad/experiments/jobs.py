@@ -13,9 +13,11 @@ from rankgrad.data import load_splits
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import SPLITS, Task, Tell, missing_splits
 from rankgrad.training.evaluations import Evaluated
+from rankgrad.training.run import RUN
 
 #: What is a gap in the table. Anything else is an error of ours, and a gap with its type.
 EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
+_VERSION = 1  # of run.json, as reports read it
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def perform(task: Task, tuning: bool, data: Data, tell: Tell) -> Outcome:
 
 
 def _run(task: Task, splits: Mapping[str, Dataset], tell: Tell) -> Outcome:
+    check_version(task)
     task = replace(task, values=chosen(task))
     scored = task.candidate.score(task, splits, tell)
     if scored.scores is None:
@@ -97,11 +100,24 @@ def finished(task: Task) -> bool:
 
     One that was evaluated with others is evaluated again, which costs no training.
     """
+    check_version(task)
     try:
         found = Evaluated.load(task.path)
     except FileNotFoundError:
         return False
     return set(task.plan.metrics) <= set(found.metrics)
+
+
+def check_version(task: Task) -> None:
+    """An error if a run was written by another version, whose numbers may mean something else."""
+    path = task.path / RUN
+    facts = files.read_json(path) if path.exists() else {}
+    version = facts.get("version", _VERSION) if isinstance(facts, dict) else _VERSION
+    if version != _VERSION:
+        raise ValueError(
+            f"{task.path} was written by another version of rankgrad (format {version}, this one "
+            f"reads {_VERSION}): remove it to train it anew"
+        )
 
 
 def reason_of(error: BaseException) -> str:

@@ -199,16 +199,18 @@ class Plan:
             place = folder_name(candidate.name).casefold()
             if place in taken:
                 also = taken[place]
-                clash = "are both" if also == candidate.name else f"and {also!r} would both be"
+                if also == candidate.name:
+                    raise ValueError(f"{also!r} is there twice: leave one of them out")
                 raise ValueError(
-                    f"candidates {candidate.name!r} {clash} in the folder {place}: name one anew"
+                    f"candidates {candidate.name!r} and {also!r} would both be in the folder "
+                    f"{place}: name one anew"
                 )
             taken[place] = candidate.name
 
     def candidate(self, name: str) -> Contender:
-        """The candidate of this name."""
+        """The candidate of this name, in whatever case it is given."""
         for candidate in self.candidates:
-            if candidate.name == name:
+            if candidate.name.casefold() == name.casefold():  # no two differ in case alone
                 return candidate
         listed = ", ".join(candidate.name for candidate in self.candidates)
         raise ValueError(f"there is no candidate {name!r}. There are: {listed}")

@@ -16,6 +16,7 @@ import numpy as np
 from rankgrad import files
 from rankgrad.data import catalog, layout, load_splits, store
 from rankgrad.data.dataset import Dataset
+from rankgrad.experiments import checksums
 from rankgrad.experiments.protocol import Data
 
 FACTS = "data.json"
@@ -50,6 +51,14 @@ def _places(folder: Path) -> list[Path]:
     return [place for place in places if place.is_dir() or place.parent.is_dir()]
 
 
+def check_exists(folder: Path) -> None:
+    """An error if there is no such folder, which is not the same as one without the data."""
+    try:
+        layout.check_exists(folder)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder}: no such folder (--data)") from None
+
+
 def missing(name: str, folder: Path | None) -> str:
     """What to say of a data set that is not there: where to get it, and where it was looked for."""
     entry = next((entry for entry in catalog.ENTRIES if entry.name == name), None)
@@ -79,7 +88,7 @@ def prepare(
     numbers = [(fold, drawing) for fold in given for drawing in range(1, repeats + 1)][:folds]
     single = given == (None,) and repeats == 1
     facts = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
-    _check(folder, facts)
+    _check(folder, facts, source, [fold for fold, _ in numbers])
     for number, (fold, drawing) in enumerate(numbers, 1):
         label = number if repeats > 1 or fold is None else fold
         place = folder / "splits" if single else folder / f"Fold{label}"
@@ -91,16 +100,22 @@ def prepare(
     return folder, tuple(layout.folds(folder))[: len(numbers)]
 
 
-def _check(folder: Path, facts: Mapping[str, Any]) -> None:
+def _check(
+    folder: Path, facts: Mapping[str, Any], source: Path, folds: Iterable[int | None]
+) -> None:
+    """An error if what is there was made in another way, or from other data; else write it down."""
     path = folder / FACTS
-    if path.exists():
-        if files.read_json(path) != json.loads(json.dumps(facts)):
-            raise ValueError(
-                f"{folder} holds data that were prepared in another way: choose another folder"
-            )
-        return
+    then = files.read_json(path) if path.exists() else {}
+    known = then.pop("checksums", {})
+    if then and then != json.loads(json.dumps(facts)):
+        raise ValueError(
+            f"{folder} holds data that were prepared in another way: choose another folder"
+        )
+    found = checksums.of_data(source, dict.fromkeys(folds), known)
+    checksums.check(found, known, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(path, json.dumps(facts, indent=1) + "\n")
+    written = {**facts, "checksums": {**known, **found}}
+    files.write(path, json.dumps(written, indent=1) + "\n")
 
 
 def _divide(

@@ -150,11 +150,18 @@ class Significance(_Part):
 
 
 class Choice(_Part):
-    """Where the paper is silent or unclear, what was chosen, and why."""
+    """Where the paper is silent or unclear, what was chosen, and why.
+
+    Args:
+        data: the data sets it is about; none for all.
+        reduced: whether it does not hold for ``--quick``, which has less of it.
+    """
 
     about: str
     chosen: str
     why: str
+    data: tuple[str, ...] = ()
+    reduced: bool = False
 
 
 class Quick(_Part):
@@ -293,6 +300,10 @@ class Protocol(_Part):
                     f"data: {data.name!r} is not in the catalog; there are "
                     f"{', '.join(catalog.names())}"
                 )
+        for choice in self.choices:
+            for name in choice.data:
+                if name not in names:
+                    raise ValueError(f"choices.{choice.about}: there is no data set {name!r}")
         self._check_rows(names)
         self._check_published(names)
         against = None if self.significance is None else self.significance.against

@@ -17,6 +17,7 @@ from rankgrad import files
 from rankgrad.experiments import compare, preparation, significance
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
+from rankgrad.experiments.comparison import written
 from rankgrad.experiments.plans import Contender
 from rankgrad.experiments.protocol import Data, Metric, Protocol, Row
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
@@ -188,6 +189,7 @@ class Reproduced:
             rows=tuple(lines),
             notes=tuple(self.notes()),
             title=self.title,
+            marked=tuple(names),
         )
 
     @property
@@ -205,7 +207,9 @@ class Reproduced:
         lines: list[tuple[Cell, ...]] = []
         if not row.extra:
             printed = (
-                Cell("", gap=True) if c is None else Cell(c.text, gap=c.value is None)
+                Cell("", gap=True)
+                if c is None
+                else Cell(c.text.removesuffix(c.marks), c.value, mark=c.marks, gap=c.value is None)
                 for c in paper.values()
             )
             lines.append((Cell(row.name), Cell("paper"), *printed))
@@ -264,15 +268,32 @@ class Reproduced:
         lines += self._about_metrics()
         if protocol.significance is not None:
             lines.append(_about_test(protocol))
-            if any(row.extra for row in self.rows):
-                lines.append(
-                    "rows without a line of the paper are ours; they are tested against the same "
-                    f"row as the paper's, {protocol.significance.better or BETTER} if better"
-                )
-        lines += [f"chosen for {c.about}: {c.chosen} ({c.why})" for c in protocol.choices]
+            lines += self._about_extra()
+        for one in protocol.choices:
+            if not one.data or self.data.name in one.data:
+                less = " (less of it here)" if one.reduced and self.options.quick else ""
+                lines.append(f"chosen for {one.about}{less}: {one.chosen} ({one.why})")
         lines += [f"to know: {finding}" for finding in protocol.findings]
         lines.append(f"paper: {protocol.reference}, {protocol.table}; {protocol.url}")
         return lines
+
+    def _about_extra(self) -> list[str]:
+        """How the rows of ours are tested."""
+        test, ours = self.protocol.significance, [row for row in self.rows if row.extra]
+        if test is None or not ours:
+            return []
+        tested = {name for name, _ in self.values}
+        added = sum(row.name in tested for row in ours)
+        corrected = ""
+        if test.correction != "none" and added:
+            corrected = (
+                f", corrected for their own number, {added}, as the paper's rows are for theirs, "
+                f"{len(tested) - added - 1}"
+            )
+        return [
+            "rows without a line of the paper are ours; they are tested against the same row as "
+            f"the paper's{corrected}, {test.better or BETTER} if better"
+        ]
 
     def _about_runs(self) -> list[str]:
         assert self.found is not None
@@ -312,11 +333,14 @@ class Reproduced:
             for fold in self.found.plan.folds
             if (row.name, fold) in self.found.chosen
         ]
-        if row.trees is not None or not tuned:
+        if not tuned:
             return ""
         parts = []
         for fold, option in tuned:
             where = "" if fold is None else f"fold {fold} "
+            if row.trees is not None:
+                parts.append(f"{where}{written(option)}")
+                continue
             rate = option.get("learning_rate")
             parts.append(f"{where}{option.get('loss')}" + (f" at {rate:g}" if rate else ""))
         return f"chosen on validation data: {'; '.join(parts)}"
@@ -548,6 +572,8 @@ def run_tables(
     if not wanted:
         names = dict.fromkeys(one.name for table in tables for one in table.data)
         raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
+    if data is not None:
+        preparation.check_exists(data)
     names = dict.fromkeys(one.name for _, one in wanted)
     there = {} if data is None else preparation.find(data, names)
     reasons = {

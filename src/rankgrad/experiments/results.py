@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Results:
     evaluated: Mapping[Key, Evaluated]
     gaps: Mapping[Key, str]
     chosen: Mapping[tuple[str, int | None], Mapping[str, Any]]  # tuned values, by candidate, fold
+    remade: Mapping[Key, str] = field(default_factory=dict)  # why runs were evaluated again
 
     @property
     def names(self) -> tuple[str, ...]:

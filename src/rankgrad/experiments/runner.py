@@ -50,11 +50,19 @@ class Runner:
         self.running: dict[tuple[Key, bool], str] = {}
         self.pending: list[Job] = []
         self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning
+        self.remade: dict[Key, str] = {}  # why an evaluation that was there is made again
         for task in plan.tasks(folder):
-            if _finished(task):
+            if self._finished(task):
                 self.means[task.key] = Evaluated.load(task.path).mean
             else:
                 self._plan(task)
+
+    def _finished(self, task: Task) -> bool:
+        try:
+            return jobs.finished(task)
+        except (ValueError, OSError) as error:  # of another version, or damaged
+            self.remade[task.key] = jobs.reason_of(error)
+            return False
 
     def _plan(self, task: Task) -> None:
         if jobs.is_tuned(task):
@@ -135,10 +143,3 @@ class Runner:
             running=tuple(running),
             means={metric: float(np.mean([mean[metric] for mean in done])) for metric in shown},
         )
-
-
-def _finished(task: Task) -> bool:
-    try:
-        return jobs.finished(task)
-    except (ValueError, OSError):
-        return False

@@ -80,6 +80,9 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     title: str = ""
+    marked: tuple[
+        str, ...
+    ] = ()  # columns that may have marks, which CSV has in columns of their own
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -121,13 +124,20 @@ class Table:
         return "\n".join([*lines, r"\end{table}"])
 
     def to_csv(self) -> str:
-        """Numbers in full, marks in columns of their own, the notes as lines that begin with #."""
-        marked = [any(row[at].mark for row in self.rows) for at in range(len(self.columns))]
+        """Numbers in full, marks in columns of their own, and nothing but rows below the header.
+
+        The notes are not in it: what reads CSV would take them for rows.
+        """
+        marked = [
+            column in self.marked or any(row[at].mark for row in self.rows)
+            for at, column in enumerate(self.columns)
+        ]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         header: list[str] = []
         for column, has_marks in zip(self.columns, marked, strict=True):
-            header += [column, f"{column} mark"] if has_marks else [column]
+            name = column or "line"  # what people see without a name
+            header += [name, f"{name} mark"] if has_marks else [name]
         writer.writerow(header)
         for row in self.rows:
             line: list[str] = []
@@ -135,7 +145,7 @@ class Table:
                 shown = cell.text if cell.value is None else repr(cell.value)
                 line += ["" if cell.gap else shown, *([cell.mark] if has_marks else [])]
             writer.writerow(line)
-        return out.getvalue() + "\n".join(f"# {note}" for note in self.notes)
+        return out.getvalue().rstrip("\n")
 
     def to_rich(self) -> Group:
         """For a terminal, to be printed by rich."""
@@ -177,8 +187,8 @@ def _markdown(text: str) -> str:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    text = _markdown(cell.text)
-    return f"**{text}**{cell.mark}" if cell.bold else f"{text}{cell.mark}"
+    text, mark = _markdown(cell.text), _markdown(cell.mark)
+    return f"**{text}**{mark}" if cell.bold else f"{text}{mark}"
 
 
 def _latex_cell(cell: Cell) -> str:

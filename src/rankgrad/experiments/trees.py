@@ -155,6 +155,11 @@ class TreeCandidate:
         )
         finish(journal, best)
 
+    @property
+    def combinations(self) -> int:
+        """How many are tried where the comparison is not tuned."""
+        return len(self._grid())
+
     def _grid(self) -> list[dict[str, Any]]:
         free = {k: v for k, v in _GRID[self.kind].items() if k not in self.options}
         return [
