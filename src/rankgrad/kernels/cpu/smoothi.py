@@ -147,7 +147,7 @@ def _indicators(
     What becomes of an item depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, with Z
     common to all. So rows and products are smooth functions of the logit at any rank before. Once
     logits are small, they are followed at Chebyshev's nodes instead of at the items; sums over the
-    items are those of the polynomials through the nodes, right to 1e-13.
+    items are those of the polynomials through the nodes, right to 1e-11 in the tests.
     """
     n, count = scaled.size, 3 if how[2] else 2
     sums = np.ones((3, n))

@@ -83,17 +83,6 @@ def look(
     return verdict
 
 
-def sound(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    list_weights: Tensor | None,
-) -> bool:
-    """Whether they are; waits for the device."""
-    return look(scores, labels, mask, weights, list_weights)()
-
-
 @triton.jit
 def _finite(number):
     return tl.abs(number) < float("inf")

@@ -32,8 +32,6 @@ KEPT: dict[int, tuple[int, int, int]] = {
     128: (1, 8, 255),
     256: (2, 8, 255),
 }
-#: The same, tried first: for lists so few that more programs run at once.
-FEW: dict[int, tuple[int, int, int]] = {}
 WARPS = 32  # that a processor should have to do, in programs that wait for no other
 
 
@@ -59,11 +57,8 @@ class Kept:
     def of(cls, scores: Tensor, lists: int, longest: int) -> Kept | None:
         """The layout, or None where K does not fit or programs would wait for ones not running."""
         running = at_once(scores)
-        for columns, usual in sorted(KEPT.items()):
+        for columns, (shared, warps, registers) in sorted(KEPT.items()):
             if longest <= columns:
-                shared, warps, registers = FEW.get(columns, usual)
-                if lists * shared > running:
-                    shared, warps, registers = usual
                 if shared == 1:
                     running *= max(1, WARPS // warps)
                 groups = min(lists, running // shared)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.order import Sorted, sort_lists, tie_end, tie_start
 from rankgrad.kernels.gpu.prepare import presence
 
@@ -91,7 +91,7 @@ class _Given:
 
     def options(self, most: int, **more: Any) -> dict[str, Any]:
         """The constants of kernels that look at so many places together, at most."""
-        span = min(most, max(32, triton.next_power_of_2(self.longest)))
+        span = min(most, max(32, next_power_of_2(self.longest)))
         warps = min(16, max(1, span // 128))
         return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
 
@@ -108,7 +108,7 @@ class _Given:
                 2, self.labels.numel(), dtype=torch.int32, device=self.labels.device
             )
             options = self.options(_TILE)
-            _groups[(self.lists, triton.cdiv(self.longest, options["SPAN"]))](
+            _groups[(self.lists, cdiv(self.longest, options["SPAN"]))](
                 self.offsets, self.order.scores, start, end, self.longest.bit_length() + 1,
                 **options,
             )  # fmt: skip
@@ -196,7 +196,7 @@ def _launch_err(
     hits, misses = given.scratch()
     _tops[(given.lists,)](*given.arrays, tops, relevant, float(grade), row, **given.walking())
     options = given.options(_TILE, WEIGHTED=given.weights is not None)
-    _chances[(given.lists, triton.cdiv(given.longest, options["SPAN"]))](
+    _chances[(given.lists, cdiv(given.longest, options["SPAN"]))](
         *given.arrays, *given.groups(averaged), tops, hits, misses, _cut(k), TIED=averaged,
         **options,
     )  # fmt: skip
