@@ -3,6 +3,7 @@
     python benchmarks/training.py                        # on a GPU; data made anew
     python benchmarks/training.py --data FOLDER          # made once, then opened from there
     python benchmarks/training.py --small --device cpu   # a quick look whether it works
+    python benchmarks/training.py mlp --without-graphs   # each kernel asked for by itself
     python benchmarks/training.py --out training.json
 
 Trained are the LambdaLoss paper's MLP (1024-512-256, batch normalisation, dropout) with lambdaloss,
@@ -37,6 +38,7 @@ from rankgrad.data import Dataset, store, synthetic
 from rankgrad.data.batches import Batches
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings, fit
+from rankgrad.training.trainer import Trainer
 from rankgrad.training.validation import validate
 
 SHARED = {
@@ -153,6 +155,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--epochs", type=int, default=5, help="timed ones, the first not counted")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--without-graphs", action="store_true", help="no CUDA graphs")
     parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
     given = parser.parse_args()
     if given.epochs < 2:
@@ -160,6 +163,8 @@ def main() -> None:
     for name in given.runs:
         if name not in RUNS:
             parser.error(f"there is no run {name!r}: {', '.join(RUNS)}")
+    if given.without_graphs:
+        Trainer._graphs = lambda self: None
     import lightning_fabric  # noqa: F401 (if it is missing, say so before data are made)
 
     data = load(given.data, SMALL if given.small else SPLITS)
@@ -169,6 +174,7 @@ def main() -> None:
         "machine": torch.cuda.get_device_name() if given.device == "cuda" else platform.processor(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "graphs": given.device == "cuda" and not given.without_graphs,
         "lists": {split: len(part) for split, part in data.items()},
         "items": {split: part.n_items for split, part in data.items()},
         "runs": {},

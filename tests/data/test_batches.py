@@ -59,6 +59,32 @@ def test_an_epoch_has_every_item_once_with_its_label(batching, flat, memory):
     assert batches.steps(3) == len(list(batches.epoch(3)))
 
 
+@pytest.mark.parametrize("memory", [None, 0], ids=["resident", "mapped"])
+@pytest.mark.parametrize("list_size", [None, 6])
+@pytest.mark.parametrize("flat", [False, True], ids=["padded", "flat"])
+def test_rounded_batches_are_of_few_sizes_and_hold_the_same_items(flat, list_size, memory):
+    data = make([1 + at % 13 for at in range(200)], weights=True)
+    options = {"size": 7, "flat": flat, "list_size": list_size, "memory": memory}
+    sizes, before = set(), set()
+    rounded = Batches(data, rounded=True, **options)
+    for exact, batch in zip(Batches(data, **options).epoch(1), rounded.epoch(1), strict=True):
+        real = slice(None) if exact.mask is None else exact.mask
+        assert batch.mask.sum() == exact.labels[real].numel()
+        for name in ("features", "labels", "weights"):
+            ours, theirs = getattr(batch, name), getattr(exact, name)
+            assert torch.equal(ours[batch.mask], theirs[real])
+        assert not batch.features[~batch.mask].any()
+        if flat:
+            assert torch.equal(batch.offsets, exact.offsets)
+            assert batch.mask[: batch.offsets[-1]].all()
+        assert batch.longest >= exact.longest
+        sizes.add((len(batch), batch.labels.shape, batch.longest))
+        before.add((len(exact), exact.labels.shape, exact.longest))
+    assert len(sizes) < len(before) or list_size == 6
+    plain, same = (next(batches.evaluation()) for batches in (Batches(data), rounded))
+    assert flat or torch.equal(plain.labels, same.labels)
+
+
 def test_layouts_and_sources_agree():
     data = make(LENGTHS)
     transform = Pipeline(["standardise"]).fit(data.features)

@@ -31,6 +31,45 @@ def test_statistics_ignore_padding() -> None:
         torch.testing.assert_close(value, flat.state_dict()[name])
 
 
+def test_padding_counts_for_nothing_where_it_is_scored_too() -> None:
+    """As on a GPU, which would have to be waited for to find the real items."""
+    torch.manual_seed(0)
+    spec = "mlp(hidden=[8, 4], batch_norm=true, input_norm=true)"
+    padded, flat = (models.get(spec).build(4).double() for _ in range(2))
+    flat.load_state_dict(padded.state_dict())
+    for batch in range(2):
+        features = torch.full((2, 5, 4), float("nan"), dtype=torch.float64)
+        mask = torch.tensor([[True, False, True, False, True], [False, True, False, False, True]])
+        features[mask] = items(5, batch)
+        scores, exact = padded.score_all(features, mask), flat(items(5, batch))
+        torch.testing.assert_close(scores[mask], exact)
+        assert (scores[~mask] == 0).all()
+        weights = torch.arange(5.0).double()
+        (scores[mask] * weights).sum().backward()
+        (exact * weights).sum().backward()
+        for one, other in zip(padded.parameters(), flat.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+        for name, value in padded.state_dict().items():
+            torch.testing.assert_close(value, flat.state_dict()[name])
+    padded.eval(), flat.eval()
+    torch.testing.assert_close(padded.score_all(features, mask)[mask], flat(items(5, 1)))
+
+
+def test_one_real_item_is_normalised_by_what_was_seen() -> None:
+    norm, other = (BatchNorm(4, decay=0.9).double() for _ in range(2))
+    for each in (norm, other):
+        each(items(6))
+    x, y = items(3, 3).requires_grad_(), items(1, 3).requires_grad_()
+    y.data = x.data[:1]
+    one, two = norm(x, torch.tensor([True, False, False]))[:1], other(y)
+    torch.testing.assert_close(one, two)
+    (one**3).sum().backward()
+    (two**3).sum().backward()
+    torch.testing.assert_close(x.grad[:1], y.grad)
+    assert (x.grad[1:] == 0).all()
+    assert all(torch.equal(value, other.state_dict()[k]) for k, value in norm.state_dict().items())
+
+
 def test_training_output_and_gradient_are_those_of_torch() -> None:
     ours, theirs = BatchNorm(4, decay=0.9).double(), nn.BatchNorm1d(4).double()
     for norm in (ours, theirs):

@@ -7,7 +7,9 @@ import torch
 from learnable import lists
 
 from rankgrad.data.batches import Batches
+from rankgrad.losses import losses
 from rankgrad.training import Settings, fit
+from rankgrad.training.graphs import Graphs
 from rankgrad.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -74,6 +76,72 @@ def test_a_gpu_learns_what_a_cpu_does_and_gives_the_same_bytes_again(options):
     cpu = fit(Settings(**SMALL | options | {"device": "cpu"}), *data)
     for one, other in zip(cpu.history, first.history, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
+GRAPHS = {
+    "default": {},
+    "mlp": {"model": "mlp(hidden=[8, 4], dropout=0.2, batch_norm=true)", "loss": "lambdaloss"},
+    "context_aware": {
+        "model": "context_aware(fc=[8], ff=8, blocks=1)",
+        "loss": "neural_ndcg",
+        "list_size": 6,
+    },
+    "shuffled": {"model": "mlp(hidden=[8])", "loss": "listmle", "clip": 0.1, "average": 0.9},
+    "half": {"model": "mlp(hidden=[8])", "loss": "approx_ndcg", "precision": "bf16-mixed"},
+    "mapped": {"model": "smoothi", "loss": "smoothi_ndcg", "memory": 0, "optimizer": "adagrad"},
+}
+
+
+@pytest.mark.parametrize("run", GRAPHS)
+def test_graphs_do_what_their_passes_do_and_a_resumed_run_what_a_whole_one_does(
+    run, tmp_path, monkeypatch
+):
+    settings, data = Settings(**SMALL | GRAPHS[run]), (lists(40, 0), lists(20, 1))
+    made = []
+    initial = Graphs.__init__
+
+    def noted(self, *arguments):
+        made.append(self)
+        initial(self, *arguments)
+
+    monkeypatch.setattr(Graphs, "__init__", noted)
+
+    def stop(line):
+        if line["epoch"] == 2:
+            raise RuntimeError("enough")
+
+    whole = fit(settings, *data)
+    assert len(made[0]) > 0
+    with pytest.raises(RuntimeError, match="enough"):
+        fit(settings, *data, folder=tmp_path / "run", on_epoch=stop)
+    resumed = fit(settings, *data, folder=tmp_path / "run", resume=True)
+    monkeypatch.setattr(Graphs, "__call__", lambda self, batch: self._passes(batch))
+    plain = fit(settings, *data)
+    for other in (resumed, plain):
+        for name, tensor in whole.model.tensors().items():
+            assert torch.equal(tensor, other.model.tensors()[name])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in losses.names() if not name.startswith(("gumbel_", "relaxed"))]
+)
+def test_every_loss_trains(name):
+    done = fit(Settings(**SMALL | {"loss": name, "model": "mlp(hidden=[8])"}), lists(40, 0))
+    assert done.history[-1]["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "neural_ndcg(temperature=exponential(start=2.0, end=0.5))"},
+        {"loss": "listmle(seed=1)"},
+        {"loss": "approx_ndcg", "accumulate": 2},
+        {"loss": "approx_ndcg", "model": "tabm(hidden=[4], members=2)"},
+    ],
+)
+def test_what_differs_from_step_to_step_is_not_captured(options, monkeypatch):
+    monkeypatch.setattr(Graphs, "__call__", None)
+    fit(Settings(**SMALL | {"model": "mlp(hidden=[8])"} | options), lists(40, 0))
 
 
 def test_divergence_is_said_at_the_end_of_the_epoch():

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline, Transform
@@ -44,14 +45,15 @@ _ORDER, _ITEMS = 0, 1  # what a stream of random numbers is for
 class Batch:
     """Some lists: padded ``[b, n]`` with a mask, or flat ``[N]`` with offsets.
 
-    ``network(batch.features, batch.mask)`` gives the scores, in the layout of the labels.
-    ``longest`` is the number of items of the longest list: known on the host, it saves asking the
-    device.
+    ``network(batch.features, batch.mask)`` gives the scores, in the layout of the labels. A flat
+    batch has a mask if its size was rounded up: what comes after the last list is padding, too.
+    ``longest`` is the number of items of the longest list, or above it: known on the host, it saves
+    asking the device.
     """
 
     features: Float[Tensor, "*items f"]
     labels: Float[Tensor, "*items"]
-    mask: Bool[Tensor, "b n"] | None
+    mask: Bool[Tensor, "*items"] | None
     offsets: Int[Tensor, " c"] | None
     weights: Float[Tensor, "*items"] | None
     lists: Int[Tensor, " b"]  # which lists of the data set, on the host
@@ -70,6 +72,7 @@ class _Part:
     longest: int  # items of the longest list
     uncut: int  # the same, before lists were cut
     total: int  # items of all lists
+    rounded: bool  # whether to give room for more of them
     starts: Int[Tensor, " b"]  # the lists' first rows
     lengths: Int[Tensor, " b"]  # before they were cut
     offsets: Int[Tensor, " b+1"]
@@ -90,6 +93,8 @@ class Batches:
             evaluation.
         seed: of the order and the draws, together with the epoch.
         flat: give flat items with offsets, for networks that score each item by itself.
+        rounded: give batches of training room for more items than they have, so that all are of a
+            few sizes, which come again: what a CUDA graph asks for.
         device: where batches are needed.
         transform: applied to the features; fitted.
         memory: how many bytes the features may take on the device; None for half of what is free.
@@ -114,6 +119,7 @@ class Batches:
         list_size: int | None = None,
         seed: int = 0,
         flat: bool = False,
+        rounded: bool = False,
         device: torch.device | str = "cpu",
         transform: Transform | None = None,
         memory: int | None = None,
@@ -121,7 +127,7 @@ class Batches:
         check_choice("batching", batching, BATCHINGS)
         self.dataset, self.batching, self.flat, self.seed = dataset, batching, flat, seed
         self.size, self.documents = (1 if batching == "query" else size), documents
-        self.list_size = list_size
+        self.list_size, self.rounded = list_size, rounded
         self.device = torch.device(device)
         transform = Pipeline().fit(dataset.features) if transform is None else transform
         needed = 4 * dataset.n_items * transform.n_outputs
@@ -146,7 +152,7 @@ class Batches:
         where a batch has fewer lists than there are ranks.
         """
         parts = [lists[rank::ranks] for lists in self._plan(epoch)[start:]]
-        return self._gather(parts, self._draws(epoch))
+        return self._gather(parts, self._draws(epoch), self.rounded)
 
     def evaluation(
         self, documents: int | None = None, *, rank: int = 0, ranks: int = 1
@@ -154,7 +160,7 @@ class Batches:
         """All lists in full, in batches of like length; of them, the part of this rank."""
         plan = _like_lengths(self.dataset.lengths, documents or self.documents)
         parts = [lists[rank::ranks] for lists in plan if len(lists) > rank]
-        return self._gather(parts, None)
+        return self._gather(parts, None, rounded=False)
 
     def _plan(self, epoch: int) -> list[Array]:
         """Which lists make each batch of an epoch."""
@@ -175,14 +181,16 @@ class Batches:
         random = np.random.default_rng([self.seed, epoch, _ITEMS])
         return self._bring(random.random(self.dataset.n_items, dtype=np.float32))
 
-    def _gather(self, plan: Sequence[Array], draws: Tensor | None) -> Iterator[Batch]:
-        parts = self._parts(plan, cut=draws is not None)
+    def _gather(
+        self, plan: Sequence[Array], draws: Tensor | None, rounded: bool
+    ) -> Iterator[Batch]:
+        parts = self._parts(plan, draws is not None, rounded)
         if self.resident:
             return (self._batch(part, draws) for part in parts)
         raw = _ahead(parts, lambda part: self._pinned(self._batch(part, draws)))
         return (self._finish(batch) for batch in raw)
 
-    def _parts(self, plan: Sequence[Array], cut: bool) -> Iterator[_Part]:
+    def _parts(self, plan: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_Part]:
         """The lists of each batch, all brought over at once: then each takes its slice."""
         lists = np.concatenate([np.zeros(0, np.int64), *plan])
         lengths = self.dataset.lengths[lists]
@@ -205,6 +213,7 @@ class Batches:
                 longest=int(kept[first:last].max(initial=0)),
                 uncut=int(lengths[first:last].max(initial=0)),
                 total=int(ends[last] - ends[first]),
+                rounded=rounded,
                 starts=starts[first:last],
                 lengths=counts[first:last],
                 offsets=offsets[place : place + len(each) + 1],
@@ -223,7 +232,7 @@ class Batches:
             offsets=part.offsets if self.flat else None,
             weights=None if weights is None else weights[rows],
             lists=torch.from_numpy(part.lists),
-            longest=part.longest,
+            longest=_round_up(part.longest, 2) if part.rounded else part.longest,
         )
 
     def _flat_rows(self, starts: Tensor, lengths: Tensor, total: int) -> Int[Tensor, " N"]:
@@ -232,22 +241,35 @@ class Batches:
         shifts = shifts.repeat_interleave(lengths, output_size=total)
         return shifts + torch.arange(total, device=self._where)
 
-    def _flat(self, part: _Part, chosen: Tensor | None) -> tuple[Int[Tensor, " N"], None]:
-        """The rows of the items, list after list."""
+    def _flat(
+        self, part: _Part, chosen: Tensor | None
+    ) -> tuple[Int[Tensor, " N"], Bool[Tensor, " N"] | None]:
+        """The rows of the items, list after list; and a mask, if there is padding after them."""
+        rows = self._flat_items(part, chosen)
+        if not part.rounded:
+            return rows, None
+        room = _round_up(part.total, 8)
+        mask = torch.arange(room, device=self._where) < part.total
+        return F.pad(rows, (0, room - part.total)), mask
+
+    def _flat_items(self, part: _Part, chosen: Tensor | None) -> Int[Tensor, " N"]:
         if part.rows is not None:
-            return part.rows, None
+            return part.rows
         which = torch.arange(len(part.lists), device=self._where)
         which = which.repeat_interleave(part.offsets.diff(), output_size=part.total)
         places = torch.arange(part.total, device=self._where) - part.offsets[which]
         if chosen is not None:
             places = chosen[which, places]
-        return part.starts[which] + places, None
+        return part.starts[which] + places
 
     def _padded(
         self, part: _Part, chosen: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """The rows of the items and a mask."""
-        return self._rows(part, part.offsets.diff(), part.longest, chosen)
+        width = _round_up(part.longest, 8) if part.rounded else part.longest
+        if chosen is not None:
+            width = min(width, chosen.shape[1])
+        return self._rows(part, part.offsets.diff(), width, chosen)
 
     def _choose(self, part: _Part, draws: Tensor) -> Int[Tensor, "b k"]:
         """The places of the items that lists are cut to, in the order they stand in."""
@@ -258,10 +280,10 @@ class Batches:
         return smallest.sort(dim=-1).values
 
     def _rows(
-        self, part: _Part, lengths: Int[Tensor, " b"], longest: int, chosen: Tensor | None
+        self, part: _Part, lengths: Int[Tensor, " b"], width: int, chosen: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """The rows of so many items of each list and a mask; padding repeats its first row."""
-        width = max(1, longest)
+        width = max(1, width)
         places = torch.arange(width, device=self._where).expand(len(part.lists), width)
         mask = places < lengths[:, None]
         if chosen is not None:
@@ -345,6 +367,16 @@ def _like_lengths(
         batches.append(order[start : start + fit])
         start += fit
     return batches
+
+
+def _round_up(size: int, steps: int) -> int:
+    """The next of a few sizes: so many to each doubling, and multiples of 8.
+
+    >>> [_round_up(size, 8) for size in (0, 3, 240, 1000, 7744)]
+    [8, 8, 240, 1024, 8192]
+    """
+    step = max(8, (1 << max(0, size.bit_length() - 1)) // steps)
+    return max(1, -(-size // step)) * step
 
 
 def _ahead(parts: Iterable[_Part], read: Callable[[_Part], Batch]) -> Iterator[Batch]:

@@ -9,8 +9,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.lists import REDUCTIONS, Lists, Reduction, check_choice, check_cutoff, reduce
-from rankgrad.sorting import Schedule
+from rankgrad.lists import (
+    REDUCTIONS,
+    Lists,
+    Randomness,
+    Reduction,
+    check_choice,
+    check_cutoff,
+    reduce,
+)
+from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
 
 losses: Registry[Loss] = Registry("loss")
@@ -118,6 +126,17 @@ class Loss(nn.Module):
         return value.at(self.progress) if isinstance(value, Schedule) else value
 
     @property
+    def steady(self) -> bool:
+        """Whether it is the same throughout: nothing is scheduled, or drawn from a seed of its own.
+
+        >>> losses.get("approx_ndcg").steady
+        True
+        >>> losses.get("approx_ndcg(alpha=linear(start=1, end=9))").steady
+        False
+        """
+        return not any(_varies(option) for option in vars(self).values())
+
+    @property
     def spec(self) -> Spec:
         """What names this loss."""
         return spec_of(self, self.name, self.k)
@@ -143,6 +162,14 @@ def _learned(lists: Lists) -> bool:
     labels, weights = lists.slots.labels, lists.slots.weights
     wanted = labels.requires_grad or (weights is not None and weights.requires_grad)
     return wanted and torch.is_grad_enabled()
+
+
+def _varies(option: object) -> bool:
+    if isinstance(option, Relaxation):
+        return any(_varies(own) for own in vars(option).values())
+    if isinstance(option, Randomness):
+        return option.seed is not None
+    return isinstance(option, Schedule)
 
 
 def _check_finite(lists: Lists) -> None:

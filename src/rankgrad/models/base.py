@@ -51,6 +51,10 @@ class Scorer(nn.Module):
     #: ``[..., n]``, in evaluation.
     members: int = 1
 
+    #: Whether a pass in training launches the same kernels for every batch of one size, never waits
+    #: for a GPU and leaves out what the mask of flat items says, so that a CUDA graph can do it.
+    capturable: bool = False
+
     def __init__(self, n_features: int) -> None:
         super().__init__()
         check_whole("n_features", n_features)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
@@ -40,11 +40,14 @@ class BatchNorm(nn.BatchNorm1d):
         super().__init__(width, momentum=1 - decay)
         self._counted: tuple[Tensor, int, int] | None = None
 
-    def forward(self, items: Float[Tensor, "N width"]) -> Float[Tensor, "N width"]:
+    def forward(
+        self, items: Float[Tensor, "N width"], real: Bool[Tensor, " N"] | None = None
+    ) -> Float[Tensor, "N width"]:
+        """Normalise; where ``real`` is given, items on which it is False count for nothing."""
         if not self.training:
             return self._by_running_statistics(items)
-        if _processes() > 1:
-            return self._across_processes(items)
+        if real is not None or _processes() > 1:
+            return self._by_parts(items, real)
         if len(items) < 2:
             return self._by_running_statistics(items)
         share = max(1 / self._count(), self.momentum or 0.0)
@@ -77,19 +80,15 @@ class BatchNorm(nn.BatchNorm1d):
         self._counted = tracked, tracked._version, seen + 1
         return seen + 1
 
-    def _across_processes(self, items: Tensor) -> Tensor:
+    def _by_parts(self, items: Tensor, real: Tensor | None) -> Tensor:
+        """Of a batch that has padding, or is shared out over processes. All on the device."""
         values = items.to(self.weight.dtype)
-        sums = _over_processes(torch.cat([values.sum(0), values.new_full((1,), len(values))]))
-        count = sums[-1].detach()
-        mean = sums[:-1] / count.clamp(min=1)
-        variance = _over_processes((values - mean).square().sum(0)) / count.clamp(min=1)
-        enough = count > 1
-        unbiased = (variance * count / (count - 1).clamp(min=1)).detach()
-        used_mean = torch.where(enough, mean, self.running_mean.clone())
-        used_variance = torch.where(enough, variance, self.running_var.clone())
-        self._remember(mean.detach(), unbiased, enough.to(self.num_batches_tracked))
-        scale = self.weight * (used_variance + self.eps).rsqrt()
-        return ((values - used_mean) * scale + self.bias).to(items.dtype)
+        normal, mean, variance, count = _normalise(
+            values, self.weight, self.bias, real, self.running_mean, self.running_var, self.eps
+        )
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        self._remember(mean, unbiased, (count > 1).to(self.num_batches_tracked))
+        return normal.to(items.dtype)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
@@ -100,23 +99,69 @@ class BatchNorm(nn.BatchNorm1d):
         self.running_var.lerp_(variance, share.to(mean.dtype))
 
 
-class _Sum(torch.autograd.Function):
-    """The sum over processes; so is its gradient, since each process's loss depends on it."""
+class _Normalise(torch.autograd.Function):
+    """The items of this process, normalised by mean and variance of the real ones of all processes.
+
+    With n of those, centred values c, and ``r = 1 / sqrt(variance + ε)``, a gradient g becomes
+    ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015), which is written out since PyTorch
+    would go over the items twice as often. Padding becomes the bias; its gradient is expected to be
+    0 and is. Of fewer than two items, the statistics are those given.
+
+    Gives the normalised items; and the mean, the variance and the number of real items.
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        distributed.all_reduce(total)
-        return total
+    def forward(
+        ctx: Any,
+        items: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        real: Tensor | None,
+        given_mean: Tensor,
+        given_variance: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows = None if real is None else real[:, None]
+        kept = items if rows is None else items.where(rows, 0.0)
+        number = items.new_full((1,), len(items)) if real is None else real.sum()[None]
+        sums = _over_processes(torch.cat([kept.sum(0), number.to(items)]))
+        count = sums[-1]
+        enough = count > 1
+        mean = torch.where(enough, sums[:-1] / count.clamp(min=1), given_mean)
+        centred = items - mean
+        if rows is not None:
+            centred = centred.where(rows, 0.0)
+        squares = _over_processes(centred.square().sum(0))
+        variance = torch.where(enough, squares / count.clamp(min=1), given_variance)
+        inverse = (variance + eps).rsqrt()
+        ctx.save_for_backward(centred, real, weight, inverse, enough / count.clamp(min=1))
+        ctx.mark_non_differentiable(mean, variance, count)
+        return torch.addcmul(bias, centred, weight * inverse), mean, variance, count
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone()
-        distributed.all_reduce(total)
-        return total
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = gradients[0]
+        centred, real, weight, inverse, share = ctx.saved_tensors
+        own = torch.stack([gradient.sum(0), (gradient * centred).sum(0)])
+        sums = _over_processes(own.clone())
+        scale = weight * inverse
+        shift, tilt = -scale * share * torch.stack([sums[0], sums[1] * inverse.square()])
+        slopes = torch.addcmul(gradient * scale, centred, tilt)
+        if real is None:
+            slopes += shift
+        else:
+            slopes.addcmul_(real[:, None], shift)
+        return slopes, own[1] * inverse, own[0], None, None, None, None
 
 
-_over_processes: Callable[[Tensor], Tensor] = _Sum.apply
+_normalise: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalise.apply
+
+
+def _over_processes(sums: Tensor) -> Tensor:
+    """Their sum over all processes, in place."""
+    if _processes() > 1:
+        distributed.all_reduce(sums)
+    return sums
 
 
 def _processes() -> int:

@@ -98,6 +98,7 @@ class ContextAwareNet(Scorer):
     """The network of a :class:`ContextAware` model."""
 
     per_item = False
+    capturable = True
 
     def __init__(self, model: ContextAware, n_features: int) -> None:
         super().__init__(n_features)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad.lists import check_choice
@@ -78,6 +78,7 @@ class MLPNet(Scorer):
     """The network of an :class:`MLP`."""
 
     per_item = True
+    capturable = True
 
     def __init__(self, model: MLP, n_features: int) -> None:
         super().__init__(n_features)
@@ -97,14 +98,25 @@ class MLPNet(Scorer):
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             return self.score_items(features.flatten(0, -2)).reshape(features.shape[:-1])
-        # Only real items are run: padding must not enter the statistics of batch normalisation.
+        if features.is_cuda:  # which would have to be waited for to find the real items
+            return self.score_all(features, mask)
         scores = self.score_items(features[mask])
         return scores.new_zeros(mask.shape).masked_scatter(mask, scores)
 
-    def score_items(self, items: Float[Tensor, "N f"]) -> Float[Tensor, " N"]:
-        """The scores of flat items, all real."""
-        scores: Tensor = self.layers(items)
-        return scores
+    def score_all(
+        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
+    ) -> Float[Tensor, "*b n"]:
+        """The scores of real items and padding alike, with 0 for padding in the end."""
+        items = features.masked_fill(~mask[..., None], 0.0).flatten(0, -2)
+        return self.score_items(items, mask.flatten()).reshape(mask.shape).where(mask, 0.0)
+
+    def score_items(
+        self, items: Float[Tensor, "N f"], real: Bool[Tensor, " N"] | None = None
+    ) -> Float[Tensor, " N"]:
+        """The scores of flat items; padding among them does not enter any statistics."""
+        for layer in self.layers:
+            items = layer(items, real) if isinstance(layer, BatchNorm) else layer(items)
+        return items
 
 
 def _hidden_layer(model: MLP, width: int, size: int, rate: float) -> list[nn.Module]:

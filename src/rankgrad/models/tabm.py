@@ -86,6 +86,8 @@ class TabM(Model):
 class TabMNet(Scorer):
     """The network of a :class:`TabM` model."""
 
+    capturable = True
+
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)
         self.members, self.in_list = model.members, model.in_list
@@ -115,6 +117,8 @@ class TabMNet(Scorer):
             features = torch.cat([features, *added], -1)
         # A GPU would have to be waited for to find the real items, so there all are scored.
         picked = mask is not None and not features.is_cuda
+        if mask is not None and not picked:
+            features = features.masked_fill(~mask[..., None], 0.0)
         items = features[mask] if picked else features.flatten(0, -2)
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         each = self.training and self.members > 1

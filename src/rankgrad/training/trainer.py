@@ -21,6 +21,7 @@ from rankgrad.metrics import metrics
 from rankgrad.training.arriving import Arriving
 from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.graphs import Graphs, capturable, own_stream
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.job import Fit, Job
 from rankgrad.training.optimisers import learning_rates, optimizers
@@ -60,6 +61,7 @@ class Trainer:
         self.average = (
             None if settings.average is None else Average(self.ranker.network, settings.average)
         )
+        self.graphs = self._graphs()
         self.train, self.vali = self._batches(job.train), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
@@ -78,6 +80,12 @@ class Trainer:
 
     def run(self) -> Fit:
         """Train to the end."""
+        if self.graphs is None:
+            return self._run()
+        with own_stream(self.fabric.device):
+            return self._run()
+
+    def _run(self) -> Fit:
         settings, position = self.settings, self.position
         self.ranker.network.train()
         stopped = self._reason()
@@ -162,21 +170,16 @@ class Trainer:
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
         whole, alone = self.position.step == group[-1], len(group) == 1
-        mean = self.loss.reduction == "mean"
-        with self.fabric.no_backward_sync(self.module, enabled=not whole):
-            total, sums = self._loss(batch)
-            if self.ranks > 1:
-                asking = torch.full_like(sums[:1], float(interrupted))
-                sums = self.fabric.all_reduce(torch.cat([sums, asking]), reduce_op="sum")
-            # Gradients are averaged over the processes, but the loss is the mean over the lists of
-            # all of them, those on which it is undefined left out. How many those of a group are
-            # is known at its end.
-            count = sums[1].clamp(min=1e-12) if mean and alone else torch.ones_like(total)
-            self.fabric.backward(total, gradient=self.ranks / count)
-        if mean and not alone:
+        later = self.loss.reduction == "mean" and not alone  # divided by the number of lists
+        if self.graphs is not None:
+            sums = self.graphs(batch)
+        else:
+            with self.fabric.no_backward_sync(self.module, enabled=not whole):
+                sums = self._passes(batch, alone, interrupted)
+        if later:
             self.counted = self.counted + sums[1]
         if whole:
-            if mean and not alone:
+            if later:
                 self._divide_gradients(self.counted.clamp(min=1e-12))
                 self.counted = torch.zeros_like(self.counted)
             if self.settings.clip is not None:
@@ -187,6 +190,20 @@ class Trainer:
             self.stepper.zero_grad()
             if self.average is not None:
                 self.average.update()
+        return sums
+
+    def _passes(self, batch: Batch, alone: bool = True, interrupted: bool = False) -> Tensor:
+        """Forward and backward: gradients at the parameters, and the sums that a step gives."""
+        total, sums = self._loss(batch)
+        if self.ranks > 1:
+            asking = torch.full_like(sums[:1], float(interrupted))
+            sums = self.fabric.all_reduce(torch.cat([sums, asking]), reduce_op="sum")
+        # Gradients are averaged over the processes, but the loss is the mean over the lists of all
+        # of them, those on which it is undefined left out. How many those of a group are is known
+        # at its end.
+        mean = self.loss.reduction == "mean"
+        count = sums[1].clamp(min=1e-12) if mean and alone else torch.ones_like(total)
+        self.fabric.backward(total, gradient=self.ranks / count)
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
@@ -354,6 +371,17 @@ class Trainer:
                 raise ValueError("the run was started with other devices: resume with the same")
             generator.set_state(saved)
 
+    def _graphs(self) -> Graphs | None:
+        """Graphs of the passes, where those of every step are alike and add up to nothing more."""
+        ranker = self.ranker
+        single = self.ranks == 1 and self.settings.accumulate == 1
+        # Flat items of several members with padding between them are no lists one after the other.
+        if not single or (ranker.per_item and ranker.members > 1):
+            return None
+        if not capturable(ranker.network, self.loss, self.fabric.device):
+            return None
+        return Graphs(self._passes, list(ranker.network.parameters()))
+
     def _batches(self, dataset: Dataset) -> Batches:
         settings = self.settings
         return Batches(
@@ -364,6 +392,7 @@ class Trainer:
             list_size=settings.list_size,
             seed=settings.seed,
             flat=self.ranker.per_item,
+            rounded=self.graphs is not None,
             device=self.fabric.device,
             transform=self.ranker.transform,
             memory=settings.memory,
@@ -380,7 +409,8 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
         total = len(batch.labels)
         starts = torch.arange(members, device=offsets.device)[:, None] * total + offsets[:-1]
         offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
-    labels, mask, weights = batch.labels, batch.mask, batch.weights
+    labels, weights = batch.labels, batch.weights
+    mask = batch.mask if offsets is None else None  # lists end before the padding of flat batches
     if members > 1:
         labels = _repeated(labels, members)
         mask = None if mask is None else _repeated(mask, members)
