@@ -99,7 +99,7 @@ def tile(longest: int) -> tuple[int, int, int]:
 
     Of short lists a warp takes the rows alone, as adding up over warps would cost more.
     """
-    return (32, 1, 32) if longest <= 512 else (128, 4, 512)
+    return (64, 1, 32) if longest <= 512 else (128, 4, 512)
 
 
 def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:

@@ -27,10 +27,11 @@ from rankgrad.kernels.gpu.prepare import (
     presence,
     scale_of,
     sign_bit,
-    tile,
 )
 
 _SPAN = 1024
+# A warp takes some rows alone, with so many columns at a time, and loads those after the next.
+_COLUMNS, _STAGES = 64, 3
 _LOG2E = math.log2(math.e)
 
 Losses = tuple[Tensor, Tensor, Tensor]
@@ -68,7 +69,6 @@ def through_ranks(
             scores, labels, mask, weights, offsets, longest, relaxation, sharpness, beta, metric,
             k, gain, threshold, persistence,
         )  # fmt: skip
-    columns, warps, width = tile(longest)
     blocks = max(1, cdiv(longest, ROWS))
     pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
@@ -79,12 +79,13 @@ def through_ranks(
         scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
         k, float(threshold), float(beta), float(persistence),
         _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
-        weights is not None, ROWS, columns, num_warps=warps,
+        weights is not None, ROWS, _COLUMNS, _STAGES, num_warps=1,
     )  # fmt: skip
     _pull[(lists, blocks)](
         scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, ROWS, columns, width, num_warps=warps,
+        metric == "arp", True, mask is not None, ROWS, _COLUMNS, _width(blocks), _STAGES,
+        num_warps=1,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -97,12 +98,11 @@ def sigmoid_ranks(
     lists = offsets.shape[0] - 1
     if lists == 0:
         return ranks
-    columns, warps, _ = tile(longest)
     grid = (lists, max(1, cdiv(longest, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, columns,
-        num_warps=warps,
+        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, _COLUMNS,
+        _STAGES, num_warps=1,
     )  # fmt: skip
     return ranks
 
@@ -120,14 +120,18 @@ def sigmoid_ranks_vjp(
     lists = offsets.shape[0] - 1
     if lists == 0:
         return slopes
-    columns, warps, width = tile(longest)
     blocks = max(1, cdiv(longest, ROWS))
     _pull[(lists, blocks)](
         scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
         scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
-        ROWS, columns, width, num_warps=warps,
+        ROWS, _COLUMNS, 32, _STAGES, num_warps=1,
     )  # fmt: skip
     return slopes
+
+
+def _width(blocks: int) -> int:
+    """How many parts of a list are added up at a time."""
+    return 32 if blocks <= 32 else 512
 
 
 def _through_sorted(
@@ -282,6 +286,7 @@ def _rank(
     k, threshold, beta, persistence,
     CURVE: tl.constexpr, KIND: tl.constexpr, IDEAL: tl.constexpr, CUT: tl.constexpr,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """Ranks of a block of items; what they earn, its slope, and what they would ideally earn."""
     at_list = tl.program_id(0)
@@ -307,19 +312,19 @@ def _rank(
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
     if near:
-        for left in range(0, among, COLUMNS):
+        for left in tl.range(0, among, COLUMNS, num_stages=STAGES):
             above, ahead, items = _rank_tile(
                 scores, labels, mask, weights, start, slots, steepness, threshold,
                 row, score, middle, own, key, left, above, ahead, items,
                 KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, -1,
             )  # fmt: skip
-        for left in range(among, after, COLUMNS):
+        for left in tl.range(among, after, COLUMNS, num_stages=STAGES):
             above, ahead, items = _rank_tile(
                 scores, labels, mask, weights, start, slots, steepness, threshold,
                 row, score, middle, own, key, left, above, ahead, items,
                 KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, 0,
             )  # fmt: skip
-        for left in range(after, last, COLUMNS):
+        for left in tl.range(after, last, COLUMNS, num_stages=STAGES):
             above, ahead, items = _rank_tile(
                 scores, labels, mask, weights, start, slots, steepness, threshold,
                 row, score, middle, own, key, left, above, ahead, items,
@@ -363,7 +368,7 @@ def _pull(
     scores, mask, offsets, steepness, pulls, slopes, parts, earned, values, defined,
     k, sharpness, blocks,
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """The pull on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
     at_list = tl.program_id(0)
@@ -377,9 +382,11 @@ def _pull(
     pull = tl.load(pulls + start + row, mask=real, other=0.0)
     middle, near = _centre(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
+    if LOSS:
+        ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(block * ROWS < slots, slots, 0)
-    for left in range(0, last, COLUMNS):
+    for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
         column = left + tl.arange(0, COLUMNS)
         there = load_real(mask, start + column, column < slots, MASKED)
         other = _load_scores(scores, start + column, there)
@@ -397,7 +404,6 @@ def _pull(
             total += (pulled[None, :] - pull[:, None]) * (small * over * over)
     slope = tl.sum(total, 1) * own * sharpness
     if LOSS:
-        ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
         scale = scale_of(ideal, gains, items, k, NORM)
         counts = (counting > 0) & (items > 1)
         slope = tl.where(counts, slope * scale, 0.0)
