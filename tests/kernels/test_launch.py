@@ -53,6 +53,13 @@ def test_what_triton_compiles_differently_for_is_told_apart(plain):
             assert looked_at(one, plain=plain) != looked_at(other, plain=plain), (one, other)
 
 
+def test_a_list_of_more_blocks_than_cuda_has_is_an_error_in_words():
+    kernel = launch.Quick(SimpleNamespace(params=[]))
+    kernel[3, 65_535]
+    with pytest.raises(ValueError, match=r"list is too long.*65,536 blocks.*eager"):
+        kernel[3, 65_536]
+
+
 def test_constants_count_by_type_and_value():
     constants = [0, 1, 2, True, False, "ndcg", "dcg", None]
     seen = {looked_at(each, constexpr=True) for each in constants}

@@ -82,8 +82,11 @@ class Trainer:
         """Train to the end."""
         if self.graphs is None:
             return self._run()
-        with own_stream(self.fabric.device):
-            return self._run()
+        try:
+            with own_stream(self.fabric.device):
+                return self._run()
+        finally:
+            self.graphs = None  # their memory is of use to others, now, and not when next collected
 
     def _run(self) -> Fit:
         settings, position = self.settings, self.position

@@ -26,6 +26,7 @@ _LAUNCH = (
 )
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (int, bool, str, type(None))
+_MOST_BLOCKS = (1 << 16) - 1  # along a grid's second axis
 
 
 class Launch(NamedTuple):
@@ -102,6 +103,12 @@ class Quick:
         return getattr(self.jit, name)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        if len(grid) > 1 and grid[1] > _MOST_BLOCKS:
+            raise ValueError(
+                f"a list is too long for a fused form on a GPU: it takes {grid[1]:,} blocks of "
+                f'items, and CUDA has {_MOST_BLOCKS:,}. rankgrad.kernels.using("eager") does '
+                "without"
+            )
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
