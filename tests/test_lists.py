@@ -143,7 +143,7 @@ def looked_at(monkeypatch, verdict):
 
 def test_sound_lists_are_not_looked_at_again(monkeypatch):
     begun = looked_at(monkeypatch, True)([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
-    monkeypatch.setattr("rankgrad.lists._check_values", None)
+    monkeypatch.setattr("rankgrad.given._check_values", None)
     assert begun.settled() is begun and begun.finite
     assert begun.settled() is begun
 

@@ -10,9 +10,7 @@ Every loss and metric takes the same two layouts, and turns them into :class:`Li
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +20,18 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
+from rankgrad.given import (
+    Look,
+    as_scores,
+    as_tensor,
+    check_mask,
+    check_offsets,
+    shape_of,
+    split_weights,
+    unseen,
+)
 from rankgrad.kernels import ops, ready
+from rankgrad.options import check_whole
 
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
@@ -66,7 +75,7 @@ class Lists:
     flat: bool = False
     finite: bool = False
     large: bool = False
-    _looking: _Look | None = field(default=None, repr=False, compare=False)
+    _looking: Look | None = field(default=None, repr=False, compare=False)
     # functools.cached_property takes a lock, which torch.compile cannot follow.
     _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -108,16 +117,16 @@ class Lists:
         scores, labels = as_scores(scores), as_tensor("labels", labels)
         if labels.shape != scores.shape:
             raise ValueError(
-                f"labels have shape {_shape(labels)}, scores {_shape(scores)}: they must agree"
+                f"labels have shape {shape_of(labels)}, scores {shape_of(scores)}: they must agree"
             )
         longest = 0
         if offsets is not None:
-            offsets, longest = _check_offsets(offsets, scores, mask)
+            offsets, longest = check_offsets(offsets, scores, mask)
         elif mask is not None:
             mask = check_mask(mask, scores)
         if labels.dtype != scores.dtype or labels.device != scores.device:
             labels = labels.to(scores)
-        item_weights, list_weights = _split_weights(weights, scores, offsets)
+        item_weights, list_weights = split_weights(weights, scores, offsets)
         if offsets is not None:
             slots = _slots(scores, labels, None, item_weights, offsets, longest)
             shape: tuple[int, ...] = (len(offsets) - 1,)
@@ -128,7 +137,7 @@ class Lists:
         flat = offsets is not None
         if not check or unseen(scores):
             return cls(slots, per_list, shape, flat)
-        looked = _Look(scores, labels, mask, item_weights, list_weights)
+        looked = Look(scores, labels, mask, item_weights, list_weights)
         if ready("look", slots.scores):
             looked.verdict = ops.look(
                 slots.scores, slots.labels, slots.mask, slots.weights, per_list
@@ -247,93 +256,6 @@ class Lists:
                 return slots.new_zeros(self.mask.shape)
             at = (starts + places).clamp(min=0, max=slots.numel() - 1)
             return slots[at].where(self.mask, 0.0)
-
-
-def as_tensor(argument: str, value: Any) -> Tensor:
-    """A dense tensor of real numbers from a tensor, an array or nested lists."""
-    try:
-        tensor: Tensor = value if type(value) is Tensor else torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(value).__name__
-        raise ValueError(
-            f"{argument} must be a tensor, an array or lists of equal lengths (for ragged lists "
-            f"give flat values and offsets); found {kind}: {error}"
-        ) from None
-    if tensor.is_complex() or tensor.layout != torch.strided:
-        raise ValueError(
-            f"{argument} must be dense real numbers, found {tensor.dtype}, {tensor.layout}"
-        )
-    return tensor
-
-
-def as_scores(scores: Any) -> Tensor:
-    """Scores as a floating-point tensor of at least one dimension; half precision becomes float32.
-
-    Whole numbers become float64, which tells all below 2^53 apart.
-
-    >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
-    (torch.float64, torch.float32)
-    """
-    tensor = as_tensor("scores", scores)
-    if tensor.dim() == 0:
-        raise ValueError("scores must have at least one dimension, the items; found one number")
-    if tensor.dtype == torch.bool:
-        raise ValueError(f"scores must be real numbers, found {tensor.dtype}")
-    if not tensor.is_floating_point():
-        return tensor.to(torch.float64)
-    return tensor.to(torch.float32) if tensor.dtype.itemsize < 4 else tensor
-
-
-def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
-    """The mask of padded scores, all True when there is none."""
-    if mask is None:
-        return torch.ones_like(scores, dtype=torch.bool)
-    tensor = as_tensor("mask", mask).to(scores.device)
-    if tensor.dtype != torch.bool:
-        raise ValueError(f"mask must be boolean (True = real item), found {tensor.dtype}")
-    if tensor.shape != scores.shape:
-        raise ValueError(
-            f"mask has shape {_shape(tensor)}, scores {_shape(scores)}: they must agree"
-        )
-    return tensor
-
-
-def check_cutoff(k: int | None) -> int | None:
-    """A rank cutoff: None for the whole list, or a whole number of at least 1."""
-    return None if k is None else check_whole("k", k)
-
-
-def check_whole(option: str, value: Any, least: int = 1) -> int:
-    """A whole number, NumPy's included."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
-        raise ValueError(f"{option} must be a whole number of at least {least}, found {value!r}")
-    return operator.index(value)
-
-
-def check_flag(option: str, value: object) -> None:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{option} must be true or false, found {value!r}")
-
-
-def check_between(option: str, value: Any, low: float, high: float) -> None:
-    """A number strictly between two others."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-        raise ValueError(f"{option} must lie between {low:g} and {high:g}, found {value!r}")
-
-
-def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
-    """An option that takes one of a few values."""
-    if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{option} must be one of {listed}; found {value!r}")
-
-
-def check_positive(option: str, value: Any) -> None:
-    """A number above zero, such as a temperature; NumPy's included."""
-    number = not isinstance(value, bool | str) and hasattr(value, "__float__")
-    if not number or not 0 < float(value) < math.inf:
-        raise ValueError(f"{option} must be a number above 0, found {value!r}")
 
 
 def reduce(
@@ -483,134 +405,6 @@ class Randomness:
         return self._generators[str(device)]
 
 
-def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
-    """The offsets on the device of the scores, and the length of the longest list."""
-    if mask is not None:
-        raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
-    given = as_tensor("offsets", offsets)
-    if given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool:
-        raise ValueError(
-            f"offsets must be whole numbers in one dimension, found {given.dtype} {_shape(given)}"
-        )
-    if scores.dim() != 1:
-        raise ValueError(f"with offsets, scores must have one dimension, found {_shape(scores)}")
-    host = given.to("cpu", torch.int64)
-    if len(host) < 1 or host[0] != 0 or host[-1] != len(scores):
-        ends = "nothing" if len(host) < 1 else f"{int(host[0])} to {int(host[-1])}"
-        raise ValueError(
-            f"offsets must run from 0 to the number of items, {len(scores)}; found {ends}"
-        )
-    if (host.diff() < 0).any():
-        at = int((host.diff() < 0).nonzero()[0]) + 1
-        raise ValueError(
-            f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
-        )
-    longest = int(host.diff().max()) if len(host) > 1 else 0
-    return given.to(scores.device, torch.int64, non_blocking=True), longest
-
-
-def unseen(tensor: Tensor) -> bool:
-    """Whether values cannot be looked at now: compiled code, a captured CUDA graph, no values."""
-    if torch.compiler.is_compiling() or tensor.is_meta:
-        return True
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
-    if labels.numel() == 0:
-        return False
-    inside = labels if mask is None else torch.where(mask, labels, 0.0)
-    return bool(inside.max() > ops.LARGEST_LABEL)
-
-
-class _Look:
-    """A look at the values of lists, as the caller gave them.
-
-    ``verdict`` waits for a twin to say whether there is nothing wrong at all.
-    """
-
-    verdict: Callable[[], bool]
-
-    def __init__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        item_weights: Tensor | None,
-        list_weights: Tensor | None,
-    ) -> None:
-        self.scores, self.labels, self.mask = scores, labels, mask
-        self.item_weights, self.list_weights = item_weights, list_weights
-
-    def closely(self) -> tuple[bool, bool]:
-        """Whether scores are finite, and labels large; an error that says where they are wrong."""
-        finite = _check_values(self.scores, self.labels, self.mask)
-        _check_weights(self.item_weights, self.mask)
-        _check_weights(self.list_weights, None)
-        return finite, _any_large(self.labels, self.mask)
-
-
-def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
-    """An error that says where a score or a label is wrong; whether all scores are finite."""
-    if scores.numel() == 0:
-        return True
-    # All at a glance: roots are NaN for negative labels, and sums finite for finite numbers only.
-    glance = labels.detach().sqrt() + scores.detach() / 2
-    if mask is not None:
-        glance = torch.where(mask, glance, 0.0)
-    if math.isfinite(float(torch.linalg.vector_norm(glance, math.inf))):
-        return True
-    bad_scores, bad_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
-    if mask is not None:
-        bad_scores, bad_labels = bad_scores & mask, bad_labels & mask
-    if not (bad_scores | bad_labels).any():
-        return False
-    name, tensor, bad = ("scores", scores, bad_scores)
-    wanted = "scores must be numbers"
-    if not bad_scores.any():
-        name, tensor, bad = ("labels", labels, bad_labels)
-        wanted = "labels must be finite and not negative (mark padding with mask, not with a label)"
-    at = tuple(bad.nonzero()[0].tolist())
-    where = ", ".join(map(str, at))
-    raise ValueError(f"{name}[{where}] = {tensor[at].item():g}: {wanted}")
-
-
-def _split_weights(
-    weights: Any, scores: Tensor, offsets: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """Item weights and list weights, told apart by shape.
-
-    Flat lists that are as many as their items have per-item weights; a column says per list.
-    """
-    if weights is None:
-        return None, None
-    weights = as_tensor("weights", weights).to(scores)
-    per_list = scores.shape[:-1] if offsets is None else torch.Size([len(offsets) - 1])
-    if weights.shape == scores.shape:
-        return weights, None
-    column = offsets is not None and weights.shape == (*per_list, 1)
-    if column or weights.shape == per_list or (not per_list and weights.shape == (1,)):
-        return None, weights
-    raise ValueError(
-        f"weights have shape {_shape(weights)}: give one per item, {_shape(scores)}, "
-        f"or one per list, {tuple(per_list)}"
-    )
-
-
-def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
-    if weights is None:
-        return
-    bad = ~((weights >= 0) & weights.isfinite())
-    if mask is not None:
-        bad = bad & mask
-    if bad.any():
-        at = tuple(bad.nonzero()[0].tolist())
-        where = ", ".join(map(str, at))
-        raise ValueError(
-            f"weights[{where}] = {weights[at].item():g}: weights must be finite and not negative"
-        )
-
-
 def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[Tensor, " b"]:
     """Whether a list has two unequal labels."""
     highest = labels.masked_fill(~mask, float("-inf")).amax(-1)
@@ -708,7 +502,3 @@ def _slots(
         offsets.contiguous(),
         longest,
     )
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.lists import check_choice
+from rankgrad.options import check_choice
 
 Alternative = Literal["two-sided", "less", "greater"]
 Correction = Literal["holm", "bonferroni", "none"]

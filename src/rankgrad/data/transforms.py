@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Real
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankgrad.lists import check_choice, check_positive
+from rankgrad.options import check_choice, check_positive
 from rankgrad.specs import Registry, Spec, spec_of
 
 transforms: Registry[Transform] = Registry("transform")

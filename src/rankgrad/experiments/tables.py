@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rankgrad.lists import check_choice
+from rankgrad.options import check_choice
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -23,8 +23,8 @@ from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, Scored, Task, Tell
 from rankgrad.experiments.tuning import Range, finish, search
-from rankgrad.lists import check_choice
 from rankgrad.metrics import evaluate, metrics
+from rankgrad.options import check_choice
 from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, facts_of
 

@@ -9,15 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.lists import (
-    REDUCTIONS,
-    Lists,
-    Randomness,
-    Reduction,
-    check_choice,
-    check_cutoff,
-    reduce,
-)
+from rankgrad.lists import REDUCTIONS, Lists, Randomness, Reduction, reduce
+from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
 

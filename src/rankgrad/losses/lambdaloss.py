@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankgrad.lists import Lists, Reduction, check_choice, check_positive, hard_ranks
+from rankgrad.lists import Lists, Reduction, hard_ranks
 from rankgrad.losses.base import losses
 from rankgrad.losses.pairwise import PairWeights, PairwiseLoss, logistic, preferred
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
+from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
 

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankgrad.lists import Lists, Reduction, check_positive
+from rankgrad.lists import Lists, Reduction
 from rankgrad.losses.base import Loss, item_mean, losses
+from rankgrad.options import check_positive
 
 
 class PointwiseLoss(Loss):

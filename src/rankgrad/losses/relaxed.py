@@ -17,11 +17,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad import kernels
-from rankgrad.lists import Lists, Reduction, check_choice
+from rankgrad.lists import Lists, Reduction
 from rankgrad.losses.base import Fused, Loss, losses
 from rankgrad.losses.fused import through
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
+from rankgrad.options import check_choice
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.specs import Spec

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.lists import Lists, check_choice, check_cutoff, check_positive, descending, tie_groups
+from rankgrad.lists import Lists, descending, tie_groups
 from rankgrad.metrics.fused import values_of
+from rankgrad.options import check_choice, check_cutoff, check_positive
 from rankgrad.specs import Registry, spec_of
 
 metrics: Registry[Metric] = Registry("metric")

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankgrad.lists import check_positive
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
+from rankgrad.options import check_positive
 
 
 @metrics.register("err")

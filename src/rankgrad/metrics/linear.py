@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import Lists, check_choice, divide, unseen
+from rankgrad.given import unseen
+from rankgrad.lists import Lists, divide
 from rankgrad.metrics.base import (
     BinaryMetric,
     Expectation,
@@ -18,6 +19,7 @@ from rankgrad.metrics.base import (
     Ranked,
     SortRelaxation,
 )
+from rankgrad.options import check_choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import check_between
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
+from rankgrad.options import check_between
 
 
 @metrics.register("rbp")

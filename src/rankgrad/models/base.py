@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankgrad.lists import check_choice
+from rankgrad.options import check_choice
 from rankgrad.specs import Registry, spec_of
 
 models: Registry[Model] = Registry("model")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankgrad.lists import check_choice
 from rankgrad.models.base import (
     ACTIVATIONS,
     OUTPUTS,
@@ -24,6 +23,7 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.batch_norm import BatchNorm
+from rankgrad.options import check_choice
 
 
 @models.register("mlp")

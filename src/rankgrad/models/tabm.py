@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rankgrad.lists import check_choice
 from rankgrad.models.base import (
     ACTIVATIONS,
     Activation,
@@ -23,6 +22,7 @@ from rankgrad.models.base import (
     models,
 )
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
+from rankgrad.options import check_choice
 
 Sharing = Literal["adapters", "nothing"]
 

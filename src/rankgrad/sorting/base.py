@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import as_scores, check_cutoff, check_mask
+from rankgrad.given import as_scores, check_mask
+from rankgrad.options import check_cutoff
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
 

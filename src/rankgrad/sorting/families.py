@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rankgrad.lists import check_flag
+from rankgrad.options import check_flag
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.exact import StraightThrough
 from rankgrad.sorting.fastsort import FastSort

@@ -13,15 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rankgrad.given import as_scores
 from rankgrad.kernels.isotonic import block_sums, pool
-from rankgrad.lists import (
-    as_scores,
-    check_choice,
-    check_positive,
-    check_whole,
-    descending,
-    invert,
-)
+from rankgrad.lists import descending, invert
+from rankgrad.options import check_choice, check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import Randomness, check_flag, check_whole
+from rankgrad.lists import Randomness
+from rankgrad.options import check_flag, check_whole
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import Schedule, number, set_temperature

@@ -9,14 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import (
-    check_positive,
-    check_whole,
-    descending,
-    divide,
-    invert,
-    tie_groups,
-)
+from rankgrad.lists import descending, divide, invert, tie_groups
+from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rankgrad.lists import check_positive
+from rankgrad.options import check_positive
 from rankgrad.specs import Registry, Spec, spec_of
 
 schedules: Registry[Schedule] = Registry("schedule")

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import check_flag, check_positive, check_whole
+from rankgrad.options import check_flag, check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, as_base, differentiable_once, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.lists import check_between, check_flag
+from rankgrad.options import check_between, check_flag
 from rankgrad.sorting.base import Relaxation, differentiable_once, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.lists import check_positive, check_whole, descending, invert
+from rankgrad.lists import descending, invert
+from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
