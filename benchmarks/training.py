@@ -38,7 +38,6 @@ from rankgrad.data import Dataset, store, synthetic
 from rankgrad.data.batches import Batches
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings, fit
-from rankgrad.training.trainer import Trainer
 from rankgrad.training.validation import validate
 
 SHARED = {
@@ -85,7 +84,8 @@ def train(name: str, data: dict[str, Dataset], given: argparse.Namespace) -> dic
     """One run: its epochs timed, and what it needed."""
     on_gpu = given.device == "cuda"
     options = SHARED | RUNS[name] | {"batch_size": given.batch_size, "precision": given.precision}
-    settings = Settings(**options, device=given.device, epochs=given.epochs + on_gpu)
+    options |= {"device": given.device, "graphs": not given.without_graphs}
+    settings = Settings(**options, epochs=given.epochs + on_gpu)
     ends: list[float] = []
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -163,8 +163,6 @@ def main() -> None:
     for name in given.runs:
         if name not in RUNS:
             parser.error(f"there is no run {name!r}: {', '.join(RUNS)}")
-    if given.without_graphs:
-        Trainer._graphs = lambda self: None
     import lightning_fabric  # noqa: F401 (if it is missing, say so before data are made)
 
     data = load(given.data, SMALL if given.small else SPLITS)
@@ -174,7 +172,6 @@ def main() -> None:
         "machine": torch.cuda.get_device_name() if given.device == "cuda" else platform.processor(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "graphs": given.device == "cuda" and not given.without_graphs,
         "lists": {split: len(part) for split, part in data.items()},
         "items": {split: part.n_items for split, part in data.items()},
         "runs": {},

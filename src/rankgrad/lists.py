@@ -43,9 +43,10 @@ _MOST_KEPT, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of ho
 class Slots(NamedTuple):
     """Lists as flat memory, as fused operations take them: list b is ``offsets[b]:offsets[b + 1]``.
 
-    Padded tensors are slots as they lie, with a mask. What padding holds is not to be looked at.
-    ``longest`` is the number of slots of the longest list. As a tuple, they are the arguments that
-    every fused operation begins with.
+    Padded tensors are slots as they lie, with a mask. What padding holds is not to be looked at,
+    nor what comes after the last list; results are not written there. ``longest`` bounds the number
+    of slots of a list; if lists times that is all slots, every list has so many. As a tuple, they
+    are the arguments that every fused operation begins with.
     """
 
     scores: Float[Tensor, " s"]
@@ -181,7 +182,8 @@ class Lists:
     ) -> Lists:
         """:meth:`of` for what is known to be right: nothing is looked at, so nothing waited for.
 
-        All tensors are on one device. With offsets, ``longest`` is the longest list's length.
+        All tensors are on one device. With offsets, ``longest`` bounds the lists' lengths, and the
+        last one may be followed by room, as :class:`Slots` says.
         """
         scores = as_scores(scores)
         labels, weights = labels.to(scores), None if weights is None else weights.to(scores)

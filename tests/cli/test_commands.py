@@ -42,7 +42,7 @@ def test_help_states_the_defaults_of_the_settings():
     stated = {parameter.name: parameter.show_default for parameter in parameters}
     for name, field in Settings.model_fields.items():
         found = stated[name]
-        given = {"none": None, "no": False}.get(found, found)
+        given = {"none": None, "no": False, "yes": True}.get(found, found)
         if isinstance(field.default, tuple):
             assert tuple(found.split(", ")) == field.default
         else:

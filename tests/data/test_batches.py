@@ -60,29 +60,46 @@ def test_an_epoch_has_every_item_once_with_its_label(batching, flat, memory):
 
 
 @pytest.mark.parametrize("memory", [None, 0], ids=["resident", "mapped"])
-@pytest.mark.parametrize("list_size", [None, 6])
+@pytest.mark.parametrize("list_size", [None, 30])
 @pytest.mark.parametrize("flat", [False, True], ids=["padded", "flat"])
-def test_rounded_batches_are_of_few_sizes_and_hold_the_same_items(flat, list_size, memory):
-    data = make([1 + at % 13 for at in range(200)], weights=True)
-    options = {"size": 7, "flat": flat, "list_size": list_size, "memory": memory}
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_rounded_batches_are_of_few_sizes_and_hold_the_same_items(
+    batching, flat, list_size, memory
+):
+    data = make([1 + 7 * at % 67 for at in range(200)], weights=True)
+    options = {"size": 7, "documents": 300, "list_size": list_size, "memory": memory}
+    options |= {"flat": flat, "batching": batching}
     sizes, before = set(), set()
     rounded = Batches(data, rounded=True, **options)
     for exact, batch in zip(Batches(data, **options).epoch(1), rounded.epoch(1), strict=True):
         real = slice(None) if exact.mask is None else exact.mask
-        assert batch.mask.sum() == exact.labels[real].numel()
+        items = exact.labels[real].numel()
+        assert batch.mask.sum() == items
         for name in ("features", "labels", "weights"):
             ours, theirs = getattr(batch, name), getattr(exact, name)
             assert torch.equal(ours[batch.mask], theirs[real])
         assert not batch.features[~batch.mask].any()
+        assert batch.labels.numel() <= 1.125 * exact.labels.numel() + 8 * flat
         if flat:
             assert torch.equal(batch.offsets, exact.offsets)
-            assert batch.mask[: batch.offsets[-1]].all()
-        assert batch.longest >= exact.longest
+            assert batch.mask[:items].all()
+            # As many slots as lists of that length would fill only if they are such lists.
+            even = len(batch.labels) == len(batch) * batch.longest
+            assert not even or len(batch.labels) == items
+        assert exact.longest <= batch.longest <= max(1.5 * exact.longest, 1)
         sizes.add((len(batch), batch.labels.shape, batch.longest))
         before.add((len(exact), exact.labels.shape, exact.longest))
-    assert len(sizes) < len(before) or list_size == 6
-    plain, same = (next(batches.evaluation()) for batches in (Batches(data), rounded))
-    assert flat or torch.equal(plain.labels, same.labels)
+    assert len(sizes) < len(before) or list_size  # cut lists are of few sizes already
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["padded", "flat"])
+def test_evaluation_is_never_rounded(flat):
+    data = make(LENGTHS)
+    options = {"flat": flat, "size": 4}
+    both = (Batches(data, rounded=rounded, **options) for rounded in (False, True))
+    for plain, same in zip(*(batches.evaluation(12) for batches in both), strict=True):
+        assert torch.equal(plain.labels, same.labels)
+        assert (same.mask is None) == flat
 
 
 def test_layouts_and_sources_agree():

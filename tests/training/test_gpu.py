@@ -2,10 +2,12 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from learnable import lists
 
+from rankgrad.data import Dataset
 from rankgrad.data.batches import Batches
 from rankgrad.losses import losses
 from rankgrad.training import Settings, fit
@@ -125,9 +127,63 @@ def test_graphs_do_what_their_passes_do_and_a_resumed_run_what_a_whole_one_does(
 @pytest.mark.parametrize(
     "name", [name for name in losses.names() if not name.startswith(("gumbel_", "relaxed"))]
 )
-def test_every_loss_trains(name):
-    done = fit(Settings(**SMALL | {"loss": name, "model": "mlp(hidden=[8])"}), lists(40, 0))
-    assert done.history[-1]["epoch"] == 3
+def test_every_loss_trains_alike_without_graphs(name):
+    options = SMALL | {"loss": name, "model": "mlp(hidden=[8])", "epochs": 2}
+    if name == "listmle":
+        options["loss"] = "listmle(ties=stable)"
+    one, other = (fit(Settings(**options, graphs=on), lists(40, 0)) for on in (True, False))
+    for ours, theirs in zip(one.history, other.history, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "loss", ["fastsort_ndcg", "lapsum_ndcg", "softsort_ndcg", "pirank_ndcg@10", "lambdaloss"]
+)
+def test_long_lists_train_alike_without_graphs(loss):
+    random = np.random.default_rng(0)
+    offsets = np.cumsum([0, *[1100, 900, 9000, 8500, 1500, 1023] * 2])
+    features = random.standard_normal((offsets[-1], 4), dtype=np.float32)
+    labels = np.clip(features.sum(-1).round(), 0, 4)
+    data = Dataset(features, labels, offsets, np.arange(len(offsets) - 1).astype(str))
+    options = SMALL | {"loss": loss, "model": "mlp(hidden=[8])", "batch_size": 2}
+    one, other = (fit(Settings(**options, graphs=on), data) for on in (True, False))
+    for ours, theirs in zip(one.history, other.history, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+
+
+def test_training_goes_on_where_there_is_no_room_for_a_graph(monkeypatch):
+    passes, tried = Trainer._passes, []
+
+    def short_of_memory(self, *arguments):
+        if torch.cuda.is_current_stream_capturing():
+            tried.append(1)
+            raise torch.cuda.OutOfMemoryError("as if")
+        return passes(self, *arguments)
+
+    settings, data = Settings(**SMALL | GRAPHS["mlp"]), lists(40, 0)
+    whole = fit(settings, data)
+    monkeypatch.setattr(Trainer, "_passes", short_of_memory)
+    other = fit(settings, data)
+    assert tried == [1]
+    for name, tensor in whole.model.tensors().items():
+        assert torch.equal(tensor, other.model.tensors()[name])
+
+
+def test_parameters_that_move_are_followed(monkeypatch):
+    step = Trainer._step
+
+    def moving(self, *arguments):
+        sums = step(self, *arguments)
+        for parameter in self.ranker.network.parameters():
+            parameter.data = parameter.data.clone()
+        return sums
+
+    settings, data = Settings(**SMALL | GRAPHS["mlp"]), lists(40, 0)
+    whole = fit(settings, data)
+    monkeypatch.setattr(Trainer, "_step", moving)
+    other = fit(settings, data)
+    for name, tensor in whole.model.tensors().items():
+        assert torch.equal(tensor, other.model.tensors()[name])
 
 
 @pytest.mark.parametrize(
@@ -136,6 +192,7 @@ def test_every_loss_trains(name):
         {"loss": "neural_ndcg(temperature=exponential(start=2.0, end=0.5))"},
         {"loss": "listmle(seed=1)"},
         {"loss": "approx_ndcg", "accumulate": 2},
+        {"loss": "approx_ndcg", "graphs": False},
         {"loss": "approx_ndcg", "model": "tabm(hidden=[4], members=2)"},
     ],
 )

@@ -101,6 +101,9 @@ Seed = Annotated[int | None, _option("Of everything random.", "0", _STEPS)]
 Precision = Annotated[str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)]
 Device = Annotated[str | None, _option("auto, cpu or cuda.", "auto", _MACHINE)]
 Devices = Annotated[int | None, _option("How many processes train together.", "1", _MACHINE)]
+Graphs = Annotated[
+    bool | None, _option("Replay steps that are alike as CUDA graphs.", "yes", _MACHINE)
+]
 Memory = Annotated[
     str | None,
     _option(

@@ -59,6 +59,7 @@ def train(
     precision: options.Precision = None,
     device: options.Device = None,
     devices: options.Devices = None,
+    graphs: options.Graphs = None,
     memory: options.Memory = None,
     tensorboard: options.Tensorboard = None,
     json: Json = False,

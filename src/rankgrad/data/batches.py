@@ -47,8 +47,7 @@ class Batch:
 
     ``network(batch.features, batch.mask)`` gives the scores, in the layout of the labels. A flat
     batch has a mask if its size was rounded up: what comes after the last list is padding, too.
-    ``longest`` is the number of items of the longest list, or above it: known on the host, it saves
-    asking the device.
+    ``longest`` bounds the number of items of a list: known on the host, it saves asking the device.
     """
 
     features: Float[Tensor, "*items f"]
@@ -72,7 +71,9 @@ class _Part:
     longest: int  # items of the longest list
     uncut: int  # the same, before lists were cut
     total: int  # items of all lists
-    rounded: bool  # whether to give room for more of them
+    rounded: bool  # up, to this room
+    room: int  # slots: of all lists in flat batches, of each in padded ones
+    bound: int  # of the items of a list
     starts: Int[Tensor, " b"]  # the lists' first rows
     lengths: Int[Tensor, " b"]  # before they were cut
     offsets: Int[Tensor, " b+1"]
@@ -93,8 +94,8 @@ class Batches:
             evaluation.
         seed: of the order and the draws, together with the epoch.
         flat: give flat items with offsets, for networks that score each item by itself.
-        rounded: give batches of training room for more items than they have, so that all are of a
-            few sizes, which come again: what a CUDA graph asks for.
+        rounded: give batches of training room for up to an eighth more items than they have, so
+            that all are of a few sizes, which come again: what a CUDA graph asks for.
         device: where batches are needed.
         transform: applied to the features; fitted.
         memory: how many bytes the features may take on the device; None for half of what is free.
@@ -134,6 +135,7 @@ class Batches:
         self.resident = needed <= (_free(self.device) // 2 if memory is None else memory)
         # Where the features stay on the host, so does the arithmetic that finds them.
         self._where = self.device if self.resident else torch.device("cpu")
+        self._longest = int(dataset.lengths.max(initial=0))
         self._labels = self._bring(dataset.labels)
         self._weights = None if dataset.weights is None else self._bring(dataset.weights)
         self._transform = transform
@@ -208,17 +210,32 @@ class Batches:
         if self.flat and self.resident and not cut:
             rows = self._flat_rows(starts, counts, int(ends[-1]))
         for place, each, (first, last) in zip(places, plan, pairwise(firsts), strict=False):
+            longest, total = int(kept[first:last].max(initial=0)), int(ends[last] - ends[first])
+            room, bound = self._room(len(each), longest, total, rounded)
             yield _Part(
                 lists=each,
-                longest=int(kept[first:last].max(initial=0)),
+                longest=longest,
                 uncut=int(lengths[first:last].max(initial=0)),
-                total=int(ends[last] - ends[first]),
+                total=total,
                 rounded=rounded,
+                room=room,
+                bound=bound,
                 starts=starts[first:last],
                 lengths=counts[first:last],
                 offsets=offsets[place : place + len(each) + 1],
                 rows=None if rows is None else rows[ends[first] : ends[last]],
             )
+
+    def _room(self, lists: int, longest: int, total: int, rounded: bool) -> tuple[int, int]:
+        """The slots of a batch, of each list if padded; and a bound on the items of a list."""
+        room = total if self.flat else longest
+        if not rounded:
+            return room, longest
+        room, bound = _round_up(room, 8), min(_round_up(longest, 2), self._longest)
+        # As many slots as lists of so many items would fill are taken for just those.
+        if self.flat and total < room == lists * bound:
+            room += 8
+        return room, bound
 
     def _batch(self, part: _Part, draws: Tensor | None) -> Batch:
         cut = draws is not None and part.uncut > part.longest
@@ -232,7 +249,7 @@ class Batches:
             offsets=part.offsets if self.flat else None,
             weights=None if weights is None else weights[rows],
             lists=torch.from_numpy(part.lists),
-            longest=_round_up(part.longest, 2) if part.rounded else part.longest,
+            longest=part.bound,
         )
 
     def _flat_rows(self, starts: Tensor, lengths: Tensor, total: int) -> Int[Tensor, " N"]:
@@ -248,9 +265,8 @@ class Batches:
         rows = self._flat_items(part, chosen)
         if not part.rounded:
             return rows, None
-        room = _round_up(part.total, 8)
-        mask = torch.arange(room, device=self._where) < part.total
-        return F.pad(rows, (0, room - part.total)), mask
+        mask = torch.arange(part.room, device=self._where) < part.total
+        return F.pad(rows, (0, part.room - part.total)), mask
 
     def _flat_items(self, part: _Part, chosen: Tensor | None) -> Int[Tensor, " N"]:
         if part.rows is not None:
@@ -266,9 +282,7 @@ class Batches:
         self, part: _Part, chosen: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """The rows of the items and a mask."""
-        width = _round_up(part.longest, 8) if part.rounded else part.longest
-        if chosen is not None:
-            width = min(width, chosen.shape[1])
+        width = part.room if chosen is None else min(part.room, chosen.shape[1])
         return self._rows(part, part.offsets.diff(), width, chosen)
 
     def _choose(self, part: _Part, draws: Tensor) -> Int[Tensor, "b k"]:
@@ -370,13 +384,13 @@ def _like_lengths(
 
 
 def _round_up(size: int, steps: int) -> int:
-    """The next of a few sizes: so many to each doubling, and multiples of 8.
+    """The next of a few sizes, so many to each doubling.
 
     >>> [_round_up(size, 8) for size in (0, 3, 240, 1000, 7744)]
-    [8, 8, 240, 1024, 8192]
+    [0, 3, 240, 1024, 8192]
     """
-    step = max(8, (1 << max(0, size.bit_length() - 1)) // steps)
-    return max(1, -(-size // step)) * step
+    step = max(1, (1 << max(0, size.bit_length() - 1)) // steps)
+    return -(-size // step) * step
 
 
 def _ahead(parts: Iterable[_Part], read: Callable[[_Part], Batch]) -> Iterator[Batch]:

@@ -2,9 +2,10 @@
 
 All take lists as *slots*, flat memory in which list ``b`` is ``offsets[b]:offsets[b + 1]``. Padded
 ``[b, n]`` tensors are slots as they lie, with ``offsets = 0, n, 2n, ...`` and a ``mask`` that is
-False on padding. ``longest`` is the number of slots of the longest list, known on the host, so that
-nothing waits for the device. Labels and weights are of the scores' type; what padding holds is
-never looked at.
+False on padding. ``longest`` bounds the number of slots of a list and is known on the host, so that
+nothing waits for the device; if lists times that is all slots, every list has so many. Labels and
+weights are of the scores' type. What padding holds is never looked at, nor are slots that come
+after the last list, where results are not written either.
 
 An operation of a loss gives, in one pass, for each list its value and whether the loss is defined
 there, and for each slot the derivative of its list's value (0 on padding, and throughout lists on

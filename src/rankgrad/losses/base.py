@@ -122,6 +122,9 @@ class Loss(nn.Module):
     def steady(self) -> bool:
         """Whether it is the same throughout: nothing is scheduled, or drawn from a seed of its own.
 
+        Training then replays its fused form as a CUDA graph; a loss that changes in another way
+        says so here.
+
         >>> losses.get("approx_ndcg").steady
         True
         >>> losses.get("approx_ndcg(alpha=linear(start=1, end=9))").steady

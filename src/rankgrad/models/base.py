@@ -52,8 +52,13 @@ class Scorer(nn.Module):
     members: int = 1
 
     #: Whether a pass in training launches the same kernels for every batch of one size, never waits
-    #: for a GPU and leaves out what the mask of flat items says, so that a CUDA graph can do it.
+    #: for a GPU and leaves out what the mask of flat items says, so that a CUDA graph can do it. A
+    #: subclass has to say so for itself.
     capturable: bool = False
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls.capturable = vars(cls).get("capturable", False)
 
     def __init__(self, n_features: int) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -104,8 +105,8 @@ class _Normalise(torch.autograd.Function):
 
     With n of those, centred values c, and ``r = 1 / sqrt(variance + ε)``, a gradient g becomes
     ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015), which is written out since PyTorch
-    would go over the items twice as often. Padding becomes the bias; its gradient is expected to be
-    0 and is. Of fewer than two items, the statistics are those given.
+    would go over the items twice as often. Padding becomes the bias; its gradient is to be 0, and
+    then is passed on as 0. Of fewer than two items, the statistics are those given.
 
     Gives the normalised items; and the mean, the variance and the number of real items.
     """
@@ -139,6 +140,7 @@ class _Normalise(torch.autograd.Function):
         return torch.addcmul(bias, centred, weight * inverse), mean, variance, count
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
         centred, real, weight, inverse, share = ctx.saved_tensors

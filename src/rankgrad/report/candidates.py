@@ -13,7 +13,7 @@ import numpy as np
 from rankgrad.report.runs import Failure, Run
 
 #: Settings that say where a run was made and what was logged, not what it is.
-ASIDE = ("seed", "metrics", "device", "devices", "memory", "tensorboard")
+ASIDE = ("seed", "metrics", "device", "devices", "graphs", "memory", "tensorboard")
 
 Place = tuple[str, int | None]  # the data of a run, by checksum, and its seed
 

@@ -7,7 +7,7 @@ numbers of items that it was captured with, so there is one for each size of bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -21,6 +21,7 @@ from rankgrad.losses import Loss
 from rankgrad.models import Scorer
 
 _MOST = 48  # sizes of batches that are captured
+_SHARE = 8  # one part in so many of a device's memory is for the batches and gradients of graphs
 
 Passes = Callable[[Batch], Tensor]
 
@@ -29,7 +30,8 @@ class Graphs:
     """Forward and backward passes over batches, of which those of a size seen before are replayed.
 
     The first batch of a size goes through ``passes`` itself, which makes sure that all kernels are
-    compiled; the second is captured. All of it is to run on a stream of its own.
+    compiled; the second is captured. All of it is to run on a stream of its own. Where memory does
+    not suffice for another graph, batches go through ``passes``.
 
     Args:
         passes: leaves gradients at the parameters, which had none, and gives some sums.
@@ -38,28 +40,46 @@ class Graphs:
 
     def __init__(self, passes: Passes, parameters: Sequence[nn.Parameter]) -> None:
         self._passes, self._parameters = passes, [p for p in parameters if p.requires_grad]
-        self._captured: dict[Any, _Captured | None] = {}
+        self._captured: dict[Any, _Captured] = {}
+        self._seen: set[Any] = set()
         self._pool: Any = None
+        self._room: int | None = None  # bytes for further graphs
 
     def __call__(self, batch: Batch) -> Tensor:
-        """What ``passes`` gives and leaves; the sums are those of the next batch later on."""
+        """What ``passes`` gives and leaves. The next call overwrites it."""
         size = _size(batch)
-        if size not in self._captured:
-            if len(self._captured) < _MOST:
-                self._captured[size] = None
+        found = self._captured.get(size)
+        if found is None and size in self._seen:
+            found = self._capture(size, batch)
+        self._seen.add(size)
+        if found is None or found.addresses != _addresses(self._parameters):
             return self._passes(batch)
-        found = self._captured[size]
-        if found is None:
-            found = self._captured[size] = self._capture(batch)
         return found.again(batch, self._parameters)
 
     def __len__(self) -> int:
         """How many sizes were captured."""
-        return sum(found is not None for found in self._captured.values())
+        return len(self._captured)
 
-    def _capture(self, batch: Batch) -> _Captured:
+    def _capture(self, size: Any, batch: Batch) -> _Captured | None:
+        """A graph, or None where there is no room for it."""
+        needed = _bytes(_tensors(batch).values()) + _bytes(self._parameters)
         if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+            device = torch.cuda.get_device_properties(batch.features.device)
+            self._pool, self._room = torch.cuda.graph_pool_handle(), device.total_memory // _SHARE
+        if self._room is None or self._room < needed or len(self._captured) >= _MOST:
+            return None
+        torch.cuda.empty_cache()  # what passes have left there a graph cannot use
+        try:
+            captured = self._captured[size] = self._make(batch)
+        except torch.cuda.OutOfMemoryError:
+            self._room = None
+            for parameter in self._parameters:
+                parameter.grad = None
+            return None
+        self._room -= needed
+        return captured
+
+    def _make(self, batch: Batch) -> _Captured:
         copies: dict[str, Any] = {name: value.clone() for name, value in _tensors(batch).items()}
         own = replace(batch, **copies)
         graph = torch.cuda.CUDAGraph()
@@ -70,17 +90,18 @@ class Graphs:
         finally:
             graph.capture_end()
         gradients = [parameter.grad for parameter in self._parameters]
-        return _Captured(graph, own, sums, gradients)
+        return _Captured(graph, own, sums, gradients, _addresses(self._parameters))
 
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph, and the memory that it reads a batch from and leaves its outcome in."""
+    """A graph, and the memory that it reads from and leaves its outcome in."""
 
     graph: torch.cuda.CUDAGraph
     batch: Batch
     sums: Tensor
     gradients: list[Tensor | None]
+    addresses: list[int]  # of the parameters
 
     def again(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
         given = _tensors(batch)
@@ -95,17 +116,20 @@ class _Captured:
 def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
     """Whether passes of such a network and loss do the same at each step, and without waiting.
 
-    That is known of the networks of this package and of steady losses with a fused form.
+    Networks say so of themselves; of losses it is known of steady ones with a fused form.
     """
     if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
         return False
-    few = torch.zeros(1, 2, device=device)
-    return loss.steady and loss.fused(Lists.trusted(few, few)) is not None
+    parameter = next(network.parameters(), None)
+    if parameter is None or not loss.steady or torch.is_anomaly_enabled():
+        return False
+    few = torch.zeros(1, 2, device=device, dtype=parameter.dtype)
+    return loss.fused(Lists.trusted(few, few)) is not None
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work on a stream that nothing else works on, as capturing demands."""
+    """Work on another stream than the default one, as capturing demands."""
     before = torch.cuda.current_stream(device)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(before)
@@ -120,6 +144,14 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
     """Those of a batch that are on the device."""
     found = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "lists"}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _addresses(tensors: Iterable[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 def _size(batch: Batch) -> tuple[Any, ...]:

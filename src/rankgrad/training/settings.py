@@ -55,6 +55,8 @@ class Settings(BaseModel):
         seed: of everything random.
         device: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
         devices: how many processes train together.
+        graphs: on a GPU, replay the passes over batches of one size as a CUDA graph, where steps
+            are alike: one device, no accumulation, nothing scheduled in the loss.
         memory: bytes that the features of a data set may take on the device; None for half of what
             is free. Larger ones are read from the memory map all along.
         tensorboard: also log for TensorBoard, in the run folder.
@@ -93,6 +95,7 @@ class Settings(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count = 1
+    graphs: bool = True
     memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_none)] = None
     tensorboard: bool = False
 

@@ -378,8 +378,10 @@ class Trainer:
         """Graphs of the passes, where those of every step are alike and add up to nothing more."""
         ranker = self.ranker
         single = self.ranks == 1 and self.settings.accumulate == 1
+        if not (self.settings.graphs and single):
+            return None
         # Flat items of several members with padding between them are no lists one after the other.
-        if not single or (ranker.per_item and ranker.members > 1):
+        if ranker.per_item and ranker.members > 1:
             return None
         if not capturable(ranker.network, self.loss, self.fabric.device):
             return None

@@ -46,7 +46,8 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: in
     even = slots == lists * longest
     grid = (lists, cdiv(longest, _TILE))
     cleaned = torch.empty_like(scores)
-    keys = torch.empty(0 if even else slots, dtype=torch.int64, device=scores.device)
+    # What comes after the last list stays there.
+    keys = torch.full((0 if even else slots,), torch.iinfo(torch.int64).max, device=scores.device)
     _keys[grid](
         scores, scores if mask is None else mask, offsets, cleaned, keys,
         masked=mask is not None, even=even, tile=_TILE,

@@ -1,0 +1,87 @@
+"""Room after the last list, and a bound on lengths in place of the longest, change nothing."""
+
+import importlib
+
+import pytest
+import torch
+from slots import DEVICE, Slots
+
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of numbers not used
+
+METRICS = [("ndcg", 0, "exponential", 1.0, 0.8), ("precision", 3, "exponential", 1.0, 0.8)]
+CASES = [
+    *(
+        ("ranks", "through_ranks", (relaxation, 1.3, 1.0, *metric))
+        for relaxation in ("sigmoid", "lapsum", "fastsort", "fastsort_entropic")
+        for metric in METRICS
+    ),
+    *(
+        ("rows", "through_rows", (relaxation, 0.7, *metric))
+        for relaxation in ("neuralsort", "softsort")
+        for metric in METRICS
+    ),
+    *(("smoothi", "through_smoothi", (1.0, 0.1, "gain", *metric)) for metric in METRICS),
+    *(
+        ("sinkhorn", "through_sinkhorn", (1.0, 3, 1e-6, transposed, *METRICS[0]))
+        for transposed in (False, True)
+    ),
+    *(
+        ("pairs", "pairs", (kind, k, 1.0, "exponential", "corrected", 5.0, False))
+        for kind, k in (("ranknet", 0), ("hinge", 0), ("lambdarank", 3), ("ndcg_loss2++", 0))
+    ),
+    *(("cross_entropy", "cross_entropy", (target,)) for target in ("label", "softmax")),
+    ("listmle", "listmle", (None,)),
+]
+#: What tells short lists from long ones, which are sorted or cut into parts.
+LIMITS = {
+    "order": ("_SHORT", "COUNTED"),
+    "rows": ("COUNTED",),
+    "lapsum": ("COUNTED",),
+    "prepare": ("COUNTED",),
+    "listmle": ("COUNTED",),
+    "smoothi": ("_LONGEST",),
+    "cross_entropy": ("_WHOLE",),
+}
+
+
+def poisoned(monkeypatch):
+    """Memory that was not written holds what would be noticed."""
+    makers = (torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")
+    for owner, name in makers:
+        make = getattr(owner, name)
+
+        def filled(*arguments, make=make, **options):
+            tensor = make(*arguments, **options)
+            return tensor.fill_(torch.nan if tensor.is_floating_point() else 0)
+
+        monkeypatch.setattr(owner, name, filled)
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+@pytest.mark.parametrize("lengths", [[13, 0, 5, 9], [6]], ids=str)
+@pytest.mark.parametrize(
+    ("module", "name", "options"), CASES, ids=[f"{case[1]}-{case[2][0]}" for case in CASES]
+)
+def test_room_and_bounds_change_nothing(module, name, options, lengths, long, monkeypatch):
+    if long:
+        for room, limits in LIMITS.items():
+            for limit in limits:
+                found = importlib.import_module(f"rankgrad.kernels.gpu.{room}")
+                monkeypatch.setattr(found, limit, 4)
+    twin = getattr(importlib.import_module(f"rankgrad.kernels.gpu.{module}"), name)
+    slots = Slots.drawn(lengths, weighted=True)
+    scores, labels, _, weights, offsets, longest = slots.given
+    more = [
+        torch.cat([given, torch.full((9,), value, device=DEVICE)])
+        for given, value in ((scores, 0.1), (labels, 1.0), (weights, 1.0))
+    ]
+    poisoned(monkeypatch)
+    exact = twin(scores, labels, None, weights, offsets, longest, *options)
+    roomy = twin(more[0], more[1], None, more[2], offsets, longest + 5, *options)
+    defined = exact[2]
+    assert defined.any()
+    torch.testing.assert_close(roomy[2], defined)
+    torch.testing.assert_close(roomy[0][defined], exact[0][defined], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(roomy[1][: len(scores)], exact[1], rtol=1e-5, atol=1e-6)
