@@ -57,8 +57,9 @@ def test_any_range_of_scores(spread):
     check(slots, *through(slots, "ndcg", alpha=0.7))
 
 
-@pytest.mark.parametrize("n", [110, 270, 530])
-def test_lists_of_many_tiles(n):
+@pytest.mark.parametrize(("n", "long"), [(110, 8192), (270, 64), (530, 8192)])
+def test_lists_of_many_tiles(n, long, monkeypatch):
+    monkeypatch.setattr(ranks, "_LONG", long)
     slots = Slots.drawn([n])
     check(slots, *through(slots, "ndcg@3"))
 

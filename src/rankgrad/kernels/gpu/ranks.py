@@ -30,8 +30,7 @@ from rankgrad.kernels.gpu.prepare import (
 )
 
 _SPAN = 1024
-# A warp takes some rows alone, with so many columns at a time, and loads those after the next.
-_COLUMNS, _STAGES = 64, 3
+_LONG = 8192  # slots from which on tiles are of more columns
 _LOG2E = math.log2(math.e)
 
 Losses = tuple[Tensor, Tensor, Tensor]
@@ -69,6 +68,7 @@ def through_ranks(
             scores, labels, mask, weights, offsets, longest, relaxation, sharpness, beta, metric,
             k, gain, threshold, persistence,
         )  # fmt: skip
+    columns, warps, stages = _tile(longest)
     blocks = max(1, cdiv(longest, ROWS))
     pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
@@ -79,13 +79,13 @@ def through_ranks(
         scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
         k, float(threshold), float(beta), float(persistence),
         _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
-        weights is not None, ROWS, _COLUMNS, _STAGES, num_warps=1,
+        weights is not None, ROWS, columns, stages, num_warps=warps,
     )  # fmt: skip
     _pull[(lists, blocks)](
         scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, ROWS, _COLUMNS, _width(blocks), _STAGES,
-        num_warps=1,
+        metric == "arp", True, mask is not None, ROWS, columns, _width(blocks), stages,
+        num_warps=warps,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -98,11 +98,12 @@ def sigmoid_ranks(
     lists = offsets.shape[0] - 1
     if lists == 0:
         return ranks
+    columns, warps, stages = _tile(longest)
     grid = (lists, max(1, cdiv(longest, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, _COLUMNS,
-        _STAGES, num_warps=1,
+        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, columns,
+        stages, num_warps=warps,
     )  # fmt: skip
     return ranks
 
@@ -120,13 +121,22 @@ def sigmoid_ranks_vjp(
     lists = offsets.shape[0] - 1
     if lists == 0:
         return slopes
+    columns, warps, stages = _tile(longest)
     blocks = max(1, cdiv(longest, ROWS))
     _pull[(lists, blocks)](
         scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
         scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
-        ROWS, _COLUMNS, 32, _STAGES, num_warps=1,
+        ROWS, columns, 32, stages, num_warps=warps,
     )  # fmt: skip
     return slopes
+
+
+def _tile(longest: int) -> tuple[int, int, int]:
+    """Columns of a tile, its warps, and how many tiles' columns are under way at a time.
+
+    A warp takes some rows alone, unless there are so many columns that sharing them pays.
+    """
+    return (64, 1, 3) if longest <= _LONG else (128, 4, 1)
 
 
 def _width(blocks: int) -> int:
