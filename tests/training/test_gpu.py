@@ -146,7 +146,8 @@ def test_long_lists_train_alike_without_graphs(loss):
     labels = np.clip(features.sum(-1).round(), 0, 4)
     data = Dataset(features, labels, offsets, np.arange(len(offsets) - 1).astype(str))
     options = SMALL | {"loss": loss, "model": "mlp(hidden=[8])", "batch_size": 2}
-    options |= {"optimizer": "sgd", "learning_rate": 1e-3}
+    # In small steps: lambdaloss jumps where items change places, which rounding suffices for.
+    options |= {"optimizer": "sgd", "learning_rate": 1e-4}
     one, other = (fit(Settings(**options, graphs=on), data) for on in (True, False))
     for ours, theirs in zip(one.history, other.history, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
