@@ -195,6 +195,8 @@ class Benchmark:
                     steps[who] = step
                 except Exception as error:  # said in the table; the others go on
                     skipped[who] = f"{type(error).__name__}: {error}"[:300]
+                if self.device == "cuda":
+                    torch.cuda.empty_cache()  # which JAX could not use
         return steps, skipped
 
     def compare(self, name: str, b: int, n: int) -> None:

@@ -245,6 +245,11 @@ def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path)
         run(plan(data=data), out, workers=0)
 
 
+def test_graphs_make_no_other_comparison():
+    ours, theirs = (Candidate.of("softmax").facts(Settings(graphs=on)) for on in (True, False))
+    assert ours == theirs
+
+
 def test_a_folder_of_something_else_is_left_alone(plan, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="holds no comparison"):

@@ -10,7 +10,7 @@ from learnable import lists
 from rankgrad.data import Dataset
 from rankgrad.data.batches import Batches
 from rankgrad.losses import losses
-from rankgrad.training import Settings, fit
+from rankgrad.training import Settings, fit, graphs
 from rankgrad.training.graphs import Graphs
 from rankgrad.training.trainer import Trainer
 
@@ -170,6 +170,25 @@ def test_training_goes_on_where_there_is_no_room_for_a_graph(monkeypatch):
     assert tried == [1]
     for name, tensor in whole.model.tensors().items():
         assert torch.equal(tensor, other.model.tensors()[name])
+
+
+def test_graphs_make_room_for_what_must_be_done_without_them(monkeypatch):
+    passes, tried, made = Trainer._passes, [], []
+
+    def short_of_memory(self, *arguments):
+        capturing = torch.cuda.is_current_stream_capturing()
+        if self.graphs is not None and len(self.graphs) and not capturing:
+            tried.append(1)
+            raise torch.cuda.OutOfMemoryError("as if")
+        made.append(capturing)
+        return passes(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_passes", short_of_memory)
+    monkeypatch.setattr(graphs, "_MOST", 1)  # so that other sizes are done without
+    done = fit(Settings(**SMALL | GRAPHS["mlp"] | {"list_size": 5, "batch_size": 3}), lists(40, 0))
+    assert done.stopped == "epochs"
+    assert made.count(True) == 1
+    assert tried == [1]
 
 
 def test_parameters_that_move_are_followed(monkeypatch):

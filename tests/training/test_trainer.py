@@ -279,6 +279,12 @@ def test_resuming_a_finished_run_gives_its_result(train, vali, tmp_path):
     )
 
 
+def test_a_run_may_go_on_without_graphs(train, vali, tmp_path):
+    done = fit(small(), train, vali, folder=tmp_path / "run")
+    again = fit(small(graphs=False), train, vali, folder=tmp_path / "run", resume=True)
+    assert again.history == done.history
+
+
 def test_resuming_with_something_else_is_refused(train, vali, tmp_path):
     fit(small(), train, vali, folder=tmp_path / "run")
     with pytest.raises(ValueError, match=r"other settings; learning_rate: 0\.5, not 0\.01"):

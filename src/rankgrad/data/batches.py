@@ -94,8 +94,8 @@ class Batches:
             evaluation.
         seed: of the order and the draws, together with the epoch.
         flat: give flat items with offsets, for networks that score each item by itself.
-        rounded: give batches of training room for up to an eighth more items than they have, so
-            that all are of a few sizes, which come again: what a CUDA graph asks for.
+        rounded: give batches of training room for an eighth, or eight, more items than they have at
+            most, so that all are of a few sizes, which come again: what a CUDA graph asks for.
         device: where batches are needed.
         transform: applied to the features; fitted.
         memory: how many bytes the features may take on the device; None for half of what is free.
@@ -135,7 +135,7 @@ class Batches:
         self.resident = needed <= (_free(self.device) // 2 if memory is None else memory)
         # Where the features stay on the host, so does the arithmetic that finds them.
         self._where = self.device if self.resident else torch.device("cpu")
-        self._longest = int(dataset.lengths.max(initial=0))
+        self._longest = min(int(dataset.lengths.max(initial=0)), list_size or dataset.n_items)
         self._labels = self._bring(dataset.labels)
         self._weights = None if dataset.weights is None else self._bring(dataset.weights)
         self._transform = transform
@@ -235,6 +235,8 @@ class Batches:
         # As many slots as lists of so many items would fill are taken for just those.
         if self.flat and total < room == lists * bound:
             room += 8
+        if not self.flat and self.batching == "documents":
+            room = min(room, max(longest, self.documents // max(1, lists)))
         return room, bound
 
     def _batch(self, part: _Part, draws: Tensor | None) -> Batch:

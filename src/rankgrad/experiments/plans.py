@@ -100,8 +100,9 @@ class Candidate:
     def facts(self, shared: Settings) -> dict[str, Any]:
         """The settings of all its runs."""
         values = self.training(shared).model_dump(mode="json")
-        # The seed is the run's, and the logged metrics follow those of the comparison.
-        return {k: v for k, v in values.items() if k not in ("seed", "metrics")}
+        # The seed is the run's, the logged metrics follow those of the comparison, and graphs
+        # compute the same.
+        return {k: v for k, v in values.items() if k not in ("seed", "metrics", "graphs")}
 
     def labels(self, shared: Settings) -> dict[str, Any]:
         """Its loss and model."""

@@ -21,7 +21,7 @@ from rankgrad.losses import Loss
 from rankgrad.models import Scorer
 
 _MOST = 48  # sizes of batches that are captured
-_SHARE = 8  # one part in so many of a device's memory is for the batches and gradients of graphs
+_SHARE = 4  # one part in so many of a device's memory is for graphs
 
 Passes = Callable[[Batch], Tensor]
 
@@ -31,19 +31,22 @@ class Graphs:
 
     The first batch of a size goes through ``passes`` itself, which makes sure that all kernels are
     compiled; the second is captured. All of it is to run on a stream of its own. Where memory does
-    not suffice for another graph, batches go through ``passes``.
+    not suffice for another graph, batches go through ``passes``; where it does not for those, all
+    graphs are given up.
 
     Args:
         passes: leaves gradients at the parameters, which had none, and gives some sums.
-        parameters: those of the network.
+        network: whose parameters those are.
     """
 
-    def __init__(self, passes: Passes, parameters: Sequence[nn.Parameter]) -> None:
-        self._passes, self._parameters = passes, [p for p in parameters if p.requires_grad]
+    def __init__(self, passes: Passes, network: nn.Module) -> None:
+        self._passes = passes
+        self._parameters = [each for each in network.parameters() if each.requires_grad]
+        self._fixed = [*network.parameters(), *network.buffers()]  # where graphs expect them
         self._captured: dict[Any, _Captured] = {}
         self._seen: set[Any] = set()
         self._pool: Any = None
-        self._room: int | None = None  # bytes for further graphs
+        self._room = 0  # bytes for further graphs
 
     def __call__(self, batch: Batch) -> Tensor:
         """What ``passes`` gives and leaves. The next call overwrites it."""
@@ -52,31 +55,44 @@ class Graphs:
         if found is None and size in self._seen:
             found = self._capture(size, batch)
         self._seen.add(size)
-        if found is None or found.addresses != _addresses(self._parameters):
+        if found is not None and found.addresses == _addresses(self._fixed):
+            return found.again(batch, self._parameters)
+        try:
             return self._passes(batch)
-        return found.again(batch, self._parameters)
+        except torch.cuda.OutOfMemoryError:
+            if not self._captured:
+                raise
+        self._give_up()
+        return self._passes(batch)
 
     def __len__(self) -> int:
         """How many sizes were captured."""
         return len(self._captured)
 
+    def _give_up(self) -> None:
+        """Make room: no graphs from now on."""
+        torch.cuda.synchronize()  # the last one may still run
+        self._captured.clear()
+        self._room = 0
+        for parameter in self._parameters:
+            parameter.grad = None
+        torch.cuda.empty_cache()
+
     def _capture(self, size: Any, batch: Batch) -> _Captured | None:
         """A graph, or None where there is no room for it."""
-        needed = _bytes(_tensors(batch).values()) + _bytes(self._parameters)
         if self._pool is None:
             device = torch.cuda.get_device_properties(batch.features.device)
             self._pool, self._room = torch.cuda.graph_pool_handle(), device.total_memory // _SHARE
-        if self._room is None or self._room < needed or len(self._captured) >= _MOST:
+        if self._room <= 0 or len(self._captured) >= _MOST:
             return None
         torch.cuda.empty_cache()  # what passes have left there a graph cannot use
+        before = torch.cuda.memory_reserved()
         try:
             captured = self._captured[size] = self._make(batch)
         except torch.cuda.OutOfMemoryError:
-            self._room = None
-            for parameter in self._parameters:
-                parameter.grad = None
+            self._give_up()
             return None
-        self._room -= needed
+        self._room -= torch.cuda.memory_reserved() - before
         return captured
 
     def _make(self, batch: Batch) -> _Captured:
@@ -90,7 +106,7 @@ class Graphs:
         finally:
             graph.capture_end()
         gradients = [parameter.grad for parameter in self._parameters]
-        return _Captured(graph, own, sums, gradients, _addresses(self._parameters))
+        return _Captured(graph, own, sums, gradients, _addresses(self._fixed))
 
 
 @dataclass(frozen=True)
@@ -101,7 +117,7 @@ class _Captured:
     batch: Batch
     sums: Tensor
     gradients: list[Tensor | None]
-    addresses: list[int]  # of the parameters
+    addresses: list[int]  # of the network's parameters and buffers
 
     def again(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
         given = _tensors(batch)
@@ -144,10 +160,6 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
     """Those of a batch that are on the device."""
     found = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "lists"}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _addresses(tensors: Iterable[Tensor]) -> list[int]:

@@ -56,7 +56,7 @@ class Settings(BaseModel):
         device: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
         devices: how many processes train together.
         graphs: on a GPU, replay the passes over batches of one size as a CUDA graph, where steps
-            are alike: one device, no accumulation, nothing scheduled in the loss.
+            are alike: one device, no accumulation, a fused loss with nothing scheduled.
         memory: bytes that the features of a data set may take on the device; None for half of what
             is free. Larger ones are read from the memory map all along.
         tensorboard: also log for TensorBoard, in the run folder.
@@ -165,8 +165,8 @@ class Settings(BaseModel):
         return cls(**values)
 
     def differences(self, other: Settings) -> list[str]:
-        """What differs between two settings, in words."""
-        mine, theirs = self.model_dump(), other.model_dump()
+        """What differs between two settings, in words; graphs, which compute the same, do not."""
+        mine, theirs = (each.model_dump(exclude={"graphs"}) for each in (self, other))
         return [f"{k}: {mine[k]!r}, not {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
 
 

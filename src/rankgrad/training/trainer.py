@@ -385,7 +385,7 @@ class Trainer:
             return None
         if not capturable(ranker.network, self.loss, self.fabric.device):
             return None
-        return Graphs(self._passes, list(ranker.network.parameters()))
+        return Graphs(self._passes, ranker.network)
 
     def _batches(self, dataset: Dataset) -> Batches:
         settings = self.settings
