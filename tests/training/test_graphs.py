@@ -1,14 +1,17 @@
 """Graphs of passes: what is captured, replayed and left alone, with a stand-in for CUDA's."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
+from learnable import lists
 from torch import nn
 
 from rankgrad.data.batches import Batch
-from rankgrad.training import graphs
+from rankgrad.training import Settings, fit, graphs, trainer
 from rankgrad.training.graphs import Graphs
+from rankgrad.training.trainer import Trainer
 
 
 class Graph:
@@ -178,3 +181,48 @@ def test_parameters_that_moved_are_not_left_behind(network, passes):
     check(made, network, batch(3))
     assert Graph.replays == before
     assert passes.done[-1] == "plain"
+
+
+def replayable(self, given, *options):
+    """A trainer's passes, and how to do them again."""
+    passes, parameters = Trainer.passes_themselves, list(self.ranker.network.parameters())
+    sums = passes(self, given, *options)
+    if Graph.capturing is not None:
+        gradients = [parameter.grad for parameter in parameters]
+
+        def again():
+            for parameter in parameters:
+                parameter.grad = None
+            sums.copy_(passes(self, given, *options))
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                gradient.copy_(parameter.grad)
+
+        Graph.capturing.noted.append(again)
+    return sums
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "mlp(hidden=[8])", "loss": "lambdaloss", "batching": "documents"},
+        {"model": "mlp(hidden=[8])", "loss": "approx_ndcg", "clip": 0.1, "memory": 0},
+        {"model": "context_aware(fc=[8], ff=8, blocks=1, dropout=0.0)", "list_size": 6},
+        {"model": "tabm(hidden=[4], members=2, in_list=[rank])", "average": 0.9},
+    ],
+    ids=["documents", "clipped", "padded", "members"],
+)
+def test_training_with_graphs_is_training_without(options, monkeypatch):
+    settings = Settings(
+        **{"loss": "softmax", "device": "cpu", "epochs": 3, "batch_size": 8} | options
+    )
+    wanted = fit(settings, lists(40, 0), lists(20, 1))
+    monkeypatch.setattr(Trainer, "passes_themselves", Trainer._passes, raising=False)
+    monkeypatch.setattr(Trainer, "_passes", replayable)
+    monkeypatch.setattr(trainer, "capturable", lambda *_: True)
+    monkeypatch.setattr(trainer, "own_stream", nullcontext)
+    found = fit(settings, lists(40, 0), lists(20, 1))
+    assert Graph.replays > 0
+    for ours, theirs in zip(found.history, wanted.history, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    for name, tensor in wanted.model.tensors().items():
+        torch.testing.assert_close(found.model.tensors()[name], tensor, rtol=1e-4, atol=1e-5)
