@@ -44,3 +44,9 @@ def check_positive(option: str, value: Any) -> None:
     number = not isinstance(value, bool | str) and hasattr(value, "__float__")
     if not number or not 0 < float(value) < math.inf:
         raise ValueError(f"{option} must be a number above 0, found {value!r}")
+
+
+def check_rate(option: str, value: Any) -> None:
+    """A number in [0, 1), such as a dropout rate."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{option} must be a number of at least 0 and below 1, found {value!r}")

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankgrad.options import check_choice
+from rankgrad.options import check_choice, check_whole
 from rankgrad.specs import Registry, spec_of
 
 models: Registry[Model] = Registry("model")
@@ -62,8 +62,7 @@ class Scorer(nn.Module):
 
     def __init__(self, n_features: int) -> None:
         super().__init__()
-        check_whole("n_features", n_features)
-        self.n_features = n_features
+        self.n_features = check_whole("n_features", n_features)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """The scores of real items, and 0 for padding; without a mask all items are real."""
@@ -126,18 +125,4 @@ def check_sizes(option: str, sizes: Any) -> tuple[int, ...]:
     """The sizes of layers: whole numbers above 0, possibly none."""
     if isinstance(sizes, str) or not isinstance(sizes, Sequence):
         raise ValueError(f"{option} must be a list of sizes such as [64, 32], found {sizes!r}")
-    for size in sizes:
-        check_whole(f"each size in {option}", size)
-    return tuple(sizes)
-
-
-def check_whole(option: str, value: Any, least: int = 1) -> None:
-    """A whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{option} must be a whole number of at least {least}, found {value!r}")
-
-
-def check_rate(option: str, value: Any) -> None:
-    """A number in [0, 1), such as a dropout rate."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError(f"{option} must be a number of at least 0 and below 1, found {value!r}")
+    return tuple(check_whole(f"each size in {option}", size) for size in sizes)

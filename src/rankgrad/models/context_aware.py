@@ -18,12 +18,11 @@ from rankgrad.models.base import (
     Output,
     Scorer,
     check_optional,
-    check_rate,
     check_sizes,
-    check_whole,
     models,
     output_layer,
 )
+from rankgrad.options import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]
 
@@ -80,7 +79,7 @@ class ContextAware(Model):
         object.__setattr__(self, "positional", positional)
         object.__setattr__(self, "output", check_optional("output", self.output, OUTPUTS))
         for option in ("blocks", "heads", "ff", "positions"):
-            check_whole(option, getattr(self, option))
+            object.__setattr__(self, option, check_whole(option, getattr(self, option)))
         check_rate("dropout", self.dropout)
         if not self.fc:
             raise ValueError("fc must have at least one layer: its last size is the model's width")

@@ -17,13 +17,12 @@ from rankgrad.models.base import (
     Output,
     Scorer,
     check_optional,
-    check_rate,
     check_sizes,
     models,
     output_layer,
 )
 from rankgrad.models.batch_norm import BatchNorm
-from rankgrad.options import check_choice
+from rankgrad.options import check_choice, check_rate
 
 
 @models.register("mlp")

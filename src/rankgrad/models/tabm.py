@@ -16,13 +16,11 @@ from rankgrad.models.base import (
     Activation,
     Model,
     Scorer,
-    check_rate,
     check_sizes,
-    check_whole,
     models,
 )
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
-from rankgrad.options import check_choice
+from rankgrad.options import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
 
@@ -72,7 +70,7 @@ class TabM(Model):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
-        check_whole("members", self.members)
+        object.__setattr__(self, "members", check_whole("members", self.members))
         check_choice("share", self.share, ("adapters", "nothing"))
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_rate("dropout", self.dropout)

@@ -13,8 +13,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from rankgrad.models.base import check_rate, check_whole
-from rankgrad.options import check_positive
+from rankgrad.options import check_positive, check_rate, check_whole
 from rankgrad.specs import Registry, spec_of
 
 optimizers: Registry[Optimizer] = Registry("optimizer")
