@@ -62,6 +62,12 @@ class Batch:
         """The number of lists."""
         return len(self.lists)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is needed on the device, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {k: v for k, v in found.items() if isinstance(v, Tensor) and k != "lists"}
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -335,10 +341,7 @@ class Batches:
         """A batch in memory that a GPU copies from by itself, while the host goes on."""
         if self.device.type != "cuda":
             return batch
-        found = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "lists"}
-        pinned: dict[str, Any] = {
-            name: value.pin_memory() for name, value in found.items() if isinstance(value, Tensor)
-        }
+        pinned: dict[str, Any] = {k: tensor.pin_memory() for k, tensor in batch.tensors.items()}
         return replace(batch, **pinned)
 
     def _bring(self, array: Array) -> Tensor:

@@ -101,7 +101,7 @@ class Candidate:
         """The settings of all its runs."""
         values = self.training(shared).model_dump(mode="json")
         # The seed is the run's, the logged metrics follow those of the comparison, and graphs
-        # compute the same.
+        # compute the same up to rounding.
         return {k: v for k, v in values.items() if k not in ("seed", "metrics", "graphs")}
 
     def labels(self, shared: Settings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -96,7 +96,7 @@ class Graphs:
         return captured
 
     def _make(self, batch: Batch) -> _Captured:
-        copies: dict[str, Any] = {name: value.clone() for name, value in _tensors(batch).items()}
+        copies: dict[str, Any] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
         own = replace(batch, **copies)
         graph = torch.cuda.CUDAGraph()
         # Another thread may be reading ahead into memory that it asks CUDA for.
@@ -120,9 +120,9 @@ class _Captured:
     addresses: list[int]  # of the network's parameters and buffers
 
     def again(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
-        given = _tensors(batch)
-        for name, value in _tensors(self.batch).items():
-            value.copy_(given[name])
+        given = batch.tensors
+        for name, tensor in self.batch.tensors.items():
+            tensor.copy_(given[name])
         self.graph.replay()
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
@@ -156,17 +156,10 @@ def own_stream(device: torch.device) -> Iterator[None]:
         before.wait_stream(stream)
 
 
-def _tensors(batch: Batch) -> dict[str, Tensor]:
-    """Those of a batch that are on the device."""
-    found = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "lists"}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
-
-
 def _addresses(tensors: Iterable[Tensor]) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
 
 
 def _size(batch: Batch) -> tuple[Any, ...]:
     """All that launches depend on."""
-    shapes = [(name, tuple(value.shape)) for name, value in _tensors(batch).items()]
-    return batch.longest, *shapes
+    return batch.longest, *((name, tensor.shape) for name, tensor in batch.tensors.items())

@@ -165,7 +165,7 @@ class Settings(BaseModel):
         return cls(**values)
 
     def differences(self, other: Settings) -> list[str]:
-        """What differs between two settings, in words; graphs, which compute the same, do not."""
+        """What differs between two settings, in words; graphs, which round otherwise, do not."""
         mine, theirs = (each.model_dump(exclude={"graphs"}) for each in (self, other))
         return [f"{k}: {mine[k]!r}, not {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
 

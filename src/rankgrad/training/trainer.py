@@ -375,7 +375,7 @@ class Trainer:
             generator.set_state(saved)
 
     def _graphs(self) -> Graphs | None:
-        """Graphs of the passes, where those of every step are alike and add up to nothing more."""
+        """Graphs of the passes, where those of all steps are alike and each makes a whole step."""
         ranker = self.ranker
         single = self.ranks == 1 and self.settings.accumulate == 1
         if not (self.settings.graphs and single):
