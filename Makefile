@@ -26,8 +26,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# All that compares: losses, metrics, parsers, and seconds to a given quality.
 bench: $(PEERS)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --out runs/bench/losses.json --plot runs/bench/losses.svg
+	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/parse.py
+	$(BIN)/python benchmarks/time_to_quality.py --out runs/bench/quality.json
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -40,7 +44,7 @@ $(READY): pyproject.toml constraints.txt
 # Some ask for versions of PyTorch that are gone, so come without what they depend on; torchsort needs
 # a compiler. What does not install is left out of the benchmark.
 $(PEERS): $(READY) benchmarks/peers.txt
-	$(BIN)/pip install --quiet --constraint constraints.txt jax sentence-transformers setuptools
+	$(BIN)/pip install --quiet --constraint constraints.txt jax sentence-transformers setuptools ranx
 	$(BIN)/pip install --quiet --no-deps --requirement benchmarks/peers.txt
 	-$(BIN)/pip install --quiet --no-deps --no-build-isolation torchsort==0.1.10
 	touch $@

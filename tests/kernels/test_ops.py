@@ -64,8 +64,9 @@ def test_reduce_is_entered_rightly(mean, weights):
     torch.library.opcheck(torch.ops.rankgrad.reduce.default, (values, defined, weights, mean))
 
 
-def test_spread_is_entered_rightly():
-    given = (torch.tensor([1.0, 2.0]), SCORES.float(), OFFSETS, 3)
+@pytest.mark.parametrize("factor", [None, torch.tensor(3.0)])
+def test_spread_is_entered_rightly(factor):
+    given = (torch.tensor([1.0, 2.0]), SCORES.float(), OFFSETS, 3, factor)
     torch.library.opcheck(torch.ops.rankgrad.spread.default, given)
 
 

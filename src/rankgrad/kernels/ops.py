@@ -137,8 +137,6 @@ def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
 _twins: dict[tuple[str, str], _Twin] = {
     ("look", "cpu"): _Twin("look", "check", "cpu"),
     ("look", "cuda"): _Twin("look", "check", "gpu"),
-    ("share", "cpu"): _Twin("share", "reduce", "cpu"),
-    ("share", "cuda"): _Twin("share", "reduce", "gpu"),
     ("exact_metrics", "cpu"): _Twin("exact_metrics", "metrics", "cpu"),
     ("exact_metrics", "cuda"): _Twin("exact_metrics", "metrics", "gpu"),
 }
@@ -214,26 +212,27 @@ class _Reduced(torch.autograd.Function):
     ) -> Tensor:
         with _on(scores):
             give = _reduced_on_gpu() if scores.is_cuda else _reduce_lists
-            result, slopes = give(scores, name, mean, list_weights, *others)
-        ctx.save_for_backward(slopes)
+            result, shares, slopes = give(scores, name, mean, list_weights, *others)
+        ctx.save_for_backward(shares, slopes, others[3])
+        ctx.longest = others[4]
         found: Tensor = result
         return found
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         _only_once()
-        (slopes,) = ctx.saved_tensors
-        return slopes * grad, None, None, None, None
+        shares, slopes, offsets = ctx.saved_tensors
+        product = _twin("spread", slopes)(shares, slopes, offsets, ctx.longest, grad)
+        return product, None, None, None, None
 
 
 def _reduce_lists(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor]:
-    """The mean or the sum, and its slopes."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean or the sum, the share of each list in it, and the slopes of each list's value."""
     values, slopes, defined = _twin(name, scores)(scores, *others)
-    offsets, longest = others[3:5]
-    result = _twin("share", scores)(values, slopes, defined, list_weights, mean, offsets, longest)
-    return result, slopes
+    result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
+    return result, shares, slopes
 
 
 @functools.cache
@@ -342,11 +341,11 @@ for _name, (_module, _schema, _product) in RANKS.items():
         f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_keep_scores, lib=_library
     )
 
-# A number for each list times those of its slots.
+# A number for each list times those of its slots, and times one for all if there is such.
 _enter(
     "spread",
     "spread",
-    "(Tensor grad, Tensor slopes, Tensor offsets, int longest) -> Tensor",
+    "(Tensor grad, Tensor slopes, Tensor offsets, int longest, Tensor? factor=None) -> Tensor",
 )
 torch.library.register_fake(
     "rankgrad::spread", lambda grad, slopes, *_: torch.empty_like(slopes), lib=_library

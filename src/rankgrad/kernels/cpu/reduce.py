@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.cpu.spread import spread_into
-
 
 def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
@@ -22,19 +20,3 @@ def reduce(
         shares /= total if total > 0 else 1.0
     result = np.where(shares != 0, each, 0.0).astype(np.float64) @ shares
     return values.new_tensor(result), torch.from_numpy(shares.astype(each.dtype))
-
-
-def share(
-    values: Tensor,
-    slopes: Tensor,
-    defined: Tensor,
-    list_weights: Tensor | None,
-    mean: bool,
-    offsets: Tensor,
-    longest: int,
-) -> Tensor:
-    """The same sum or mean; the slopes are multiplied by the shares of their lists, in place."""
-    result, shares = reduce(values, defined, list_weights, mean)
-    each = slopes.detach().numpy()
-    spread_into(each, shares.numpy(), each, offsets)
-    return result

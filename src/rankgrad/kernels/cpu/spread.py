@@ -10,18 +10,16 @@ from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import Array
 
 
-def spread(grad: Tensor, slopes: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    """``grad[b] * slopes[i]`` for every slot i of list b."""
+def spread(
+    grad: Tensor, slopes: Tensor, offsets: Tensor, longest: int, factor: Tensor | None = None
+) -> Tensor:
+    """``grad[b] * slopes[i]`` for every slot i of list b, all of them times the factor."""
+    lists = grad.detach() if factor is None else grad.detach() * factor.detach()
     given = slopes.detach().contiguous().numpy()
     result = np.empty_like(given)
-    spread_into(result, grad.detach().contiguous().numpy(), given, offsets)
-    return torch.from_numpy(result)
-
-
-def spread_into(result: Array, lists: Array, slopes: Array, offsets: Tensor) -> None:
-    """The same into memory that is there, be it the slopes' own."""
     bounds = offsets.to(torch.int64).contiguous().numpy()
-    _spread(lists, slopes.reshape(-1), bounds, result.reshape(-1))
+    _spread(lists.contiguous().numpy(), given.reshape(-1), bounds, result.reshape(-1))
+    return torch.from_numpy(result)
 
 
 @compiled
