@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -6,6 +8,9 @@ from jaxtyping import install_import_hook
 # Machines are noisy, and kernels are compiled when they are first called.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+# A shell has background jobs ignore it, and theirs inherit that; some tests press Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shape annotations are checked at run time in every test. (Compiled kernels have none.)
 CHECKED = ["rankgrad.lists", "rankgrad.sorting", "rankgrad.metrics", "rankgrad.losses"]
