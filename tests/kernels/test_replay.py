@@ -4,6 +4,8 @@ import ctypes
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -287,3 +289,15 @@ def test_sizes_that_come_again_much_later_are_not_noted(memory, replayed, monkey
         for size in range(7, 12):
             assert replays(memory, replayed, spreads(1, size=size)) == [False]
     assert not replayed.calls
+
+
+def test_noting_does_not_import_the_compiler():
+    """Which takes seconds, in the middle of a user's first calls."""
+    code = (
+        "import sys, torch\n"
+        "from rankgrad.kernels.gpu.replay import Notes\n"
+        "with Notes() as notes:\n"
+        "    torch.empty(3)\n"
+        "assert len(notes.made) == 1 and 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

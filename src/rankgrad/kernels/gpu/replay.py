@@ -122,6 +122,11 @@ class Notes(TorchDispatchMode):
         self.launches: list[Launch | None] = []
         self.complete = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: PyTorch would import its compiler for that, which takes seconds."""
+        return False
+
     def __enter__(self) -> Notes:
         noting.launches = self.launches
         super().__enter__()
