@@ -1,4 +1,6 @@
-"""Room after the last list, and a bound on lengths in place of the longest, change nothing."""
+"""What changes nothing: room after the last list, a bound on lengths in place of the longest, and
+to other lists what is no number in one.
+"""
 
 import importlib
 
@@ -47,7 +49,26 @@ LIMITS = {
 MODULES = {*LIMITS, *(module for module, _, _ in CASES)}
 
 
-def poisoned(monkeypatch):
+FLAWS = {
+    "nan scores": (0, float("nan")),
+    "infinite scores": (0, float("-inf")),
+    "nan labels": (1, float("nan")),
+    "negative labels": (1, -1.0),
+}
+
+
+def twin_of(module, name, long, monkeypatch):
+    """The twin, for short lists, or as it does with long ones."""
+    # All first: some take a limit over from others as they are imported.
+    gpu = {each: importlib.import_module(f"rankgrad.kernels.gpu.{each}") for each in MODULES}
+    if long:
+        for each, limits in LIMITS.items():
+            for limit in limits:
+                monkeypatch.setattr(gpu[each], limit, 4)
+    return getattr(gpu[module], name)
+
+
+def poisoned(monkeypatch, number=0):
     """Memory that was not written holds what would be noticed."""
     makers = (torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")
     for owner, name in makers:
@@ -55,7 +76,7 @@ def poisoned(monkeypatch):
 
         def filled(*arguments, make=make, **options):
             tensor = make(*arguments, **options)
-            return tensor.fill_(torch.nan if tensor.is_floating_point() else 0)
+            return tensor.fill_(torch.nan if tensor.is_floating_point() else number)
 
         monkeypatch.setattr(owner, name, filled)
 
@@ -66,13 +87,7 @@ def poisoned(monkeypatch):
     ("module", "name", "options"), CASES, ids=[f"{case[1]}-{case[2][0]}" for case in CASES]
 )
 def test_room_and_bounds_change_nothing(module, name, options, lengths, long, monkeypatch):
-    # All first: some take a limit over from others as they are imported.
-    gpu = {each: importlib.import_module(f"rankgrad.kernels.gpu.{each}") for each in MODULES}
-    if long:
-        for each, limits in LIMITS.items():
-            for limit in limits:
-                monkeypatch.setattr(gpu[each], limit, 4)
-    twin = getattr(gpu[module], name)
+    twin = twin_of(module, name, long, monkeypatch)
     slots = Slots.drawn(lengths, weighted=True)
     scores, labels, _, weights, offsets, longest = slots.given
     more = [
@@ -87,3 +102,23 @@ def test_room_and_bounds_change_nothing(module, name, options, lengths, long, mo
     torch.testing.assert_close(roomy[2], defined)
     torch.testing.assert_close(roomy[0][defined], exact[0][defined], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(roomy[1][: len(scores)], exact[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("module", "name", "options"), CASES, ids=[f"{case[1]}-{case[2][0]}" for case in CASES]
+)
+def test_flaws_stay_in_their_list(module, name, options, long, flaw, monkeypatch):
+    """Compiled code does not look at values: places must be right whatever they are."""
+    twin = twin_of(module, name, long, monkeypatch)
+    given = list(Slots.drawn([9, 7, 13]).given)
+    poisoned(monkeypatch, -10)  # as a place in the last list, a slot of another
+    wanted = twin(*given, *options)
+    which, value = FLAWS[flaw]
+    given[which] = given[which].clone()
+    given[which][[18, 21, 22]] = value
+    values, slopes, defined = twin(*given, *options)
+    assert defined[:2].equal(wanted[2][:2])
+    torch.testing.assert_close(values[:2], wanted[0][:2])
+    torch.testing.assert_close(slopes[:16], wanted[1][:16])

@@ -27,6 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankgrad.kernels.cpu.guard import guarded_loss, guarded_product, guarded_ranks
+
 _SLOTS = "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int longest"
 _METRIC = "str metric, int k, str gain, float threshold, float persistence"
 _VALUES = "(Tensor values, Tensor slopes, Tensor defined)"
@@ -142,12 +144,14 @@ _twins: dict[tuple[str, str], _Twin] = {
 }
 
 
-def _enter(name: str, module: str, schema: str) -> None:
+def _enter(name: str, module: str, schema: str, guard: Any = None) -> None:
+    """Enter an operation; a guard of its twin on CPUs is for callers that do not look at values."""
     _library.define(name + schema)
     for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
         kind = _ReplayedTwin if room == "gpu" else _Twin
         twin = _twins[name, device] = kind(name, module, room)
-        _library.impl(name, twin.on_device, device.upper())
+        guarded = guard(twin) if guard and room == "cpu" else twin.on_device
+        _library.impl(name, guarded, device.upper())
 
 
 def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -308,7 +312,7 @@ def _only_once() -> None:
 
 
 for _name, (_module, _schema) in LOSSES.items():
-    _enter(_name, _module, _schema)
+    _enter(_name, _module, _schema, guarded_loss)
     torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
     torch.library.register_autograd(
         f"rankgrad::{_name}", _spread_back, setup_context=_keep_slopes, lib=_library
@@ -331,8 +335,8 @@ def _keep_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 for _name, (_module, _schema, _product) in RANKS.items():
-    _enter(_name, _module, _schema)
-    _enter(f"{_name}_vjp", _module, _product)
+    _enter(_name, _module, _schema, guarded_ranks)
+    _enter(f"{_name}_vjp", _module, _product, guarded_product)
     for _each in (_name, f"{_name}_vjp"):
         torch.library.register_fake(
             f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library

@@ -63,7 +63,7 @@ def listmle(
 @triton.jit
 def _key(label, place, draw, DRAWN: tl.constexpr):
     """Larger for what comes first: by label and, of equal ones, by SplitMix64 of seed and place."""
-    key = (label + 0.0).to(tl.int32, bitcast=True).to(tl.int64) << 32
+    key = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True).to(tl.int64) << 32
     if DRAWN:
         seed = tl.load(draw).to(tl.uint64, bitcast=True)
         mixed = seed + (place + 1).to(tl.uint64) * 0x9E3779B97F4A7C15

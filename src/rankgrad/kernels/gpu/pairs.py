@@ -124,7 +124,8 @@ def _standing_key(score, label):
     """
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-    return (ordered << 31) | (0x7FFFFFFF - (label + 0.0).to(tl.int32, bitcast=True)).to(tl.int64)
+    grade = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True)
+    return (ordered << 31) | (0x7FFFFFFF - grade).to(tl.int64)
 
 
 @triton.jit

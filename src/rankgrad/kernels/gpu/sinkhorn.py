@@ -138,6 +138,12 @@ def _programs(scores: Tensor, lists: int, slots: int, tiles: int) -> int:
     return max(1, min(_RESIDENT * at_once(scores) // lists, tiles, _SCRATCH // slots))
 
 
+@triton.jit
+def _ordered(score):
+    """The score, last of all where it is no number: every item has a place of its own."""
+    return tl.where(score == score, score, float("-inf"))
+
+
 @quick
 @triton.jit(do_not_specialize=["total", "counters"])
 def _rank(
@@ -165,6 +171,7 @@ def _rank(
         real = load_real(mask, start + row, row < slots, MASKED)
         tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=row < slots)
         score = tl.load(scores + start + row, mask=real, other=0.0)
+        own = _ordered(score)
         ahead = tl.zeros([ROWS], tl.int32)
         higher = tl.zeros([ROWS], tl.int32)
         lower = tl.zeros([ROWS], tl.int32)
@@ -173,8 +180,9 @@ def _rank(
             column = left + tl.arange(0, COLUMNS)
             there = load_real(mask, start + column, column < slots, MASKED)
             other = tl.load(scores + start + column, mask=there, other=0.0)
-            over = (other[None, :] > score[:, None]) & there[None, :]
-            same = (other[None, :] == score[:, None]) & there[None, :]
+            theirs = _ordered(other)
+            over = (theirs[None, :] > own[:, None]) & there[None, :]
+            same = (theirs[None, :] == own[:, None]) & there[None, :]
             higher += tl.sum(over.to(tl.int32), 1)
             ahead += tl.sum((over | (same & (column[None, :] < row[:, None]))).to(tl.int32), 1)
             lower += tl.sum((there[None, :] & ~over & ~same).to(tl.int32), 1)
