@@ -150,8 +150,8 @@ def _enter(name: str, module: str, schema: str, guard: Any = None) -> None:
     for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
         kind = _ReplayedTwin if room == "gpu" else _Twin
         twin = _twins[name, device] = kind(name, module, room)
-        guarded = guard(twin) if guard and room == "cpu" else twin.on_device
-        _library.impl(name, guarded, device.upper())
+        run = guard(twin.on_device) if guard and room == "cpu" else twin.on_device
+        _library.impl(name, run, device.upper())
 
 
 def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
