@@ -1,6 +1,6 @@
 """Seconds to a given validation NDCG@10: rankgrad's losses beside LightGBM, on synthetic data.
 
-    python benchmarks/time_to_quality.py                      # small data, on the CPU
+    python benchmarks/time_to_quality.py                      # small data, on a GPU if there is one
     python benchmarks/time_to_quality.py --size web30k --device cuda --out quality.json
 
 Of ours the time is that of training and of validation after each epoch; of LightGBM that of
@@ -88,7 +88,12 @@ def main() -> None:
     )
     parser.add_argument("--losses", nargs="*", default=["lambdaloss", "approx_ndcg", "neural_ndcg"])
     parser.add_argument("--size", choices=tuple(synthetic.SIZES), default="small")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="for ours; by default a GPU if there is one",
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--trees", type=int, default=1000)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rankgrad import losses, metrics, sorting
+from rankgrad.lists import Lists
 
 CALLS = {"loss": losses.get("neural_ndcg@2"), "metric": metrics.get("ndcg@2")}
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
@@ -46,8 +47,11 @@ def test_lists(call, arguments, options, message):
 
 
 def test_infinite_scores_are_for_metrics_only():
-    with pytest.raises(ValueError, match="item 1 of list 0 is infinite"):
-        losses.get("ranknet")(torch.tensor([0.0, float("inf")]), torch.tensor([1, 0]))
+    given = torch.tensor([0.0, float("inf")]), torch.tensor([1, 0])
+    with pytest.raises(ValueError, match="item 1 of list 0 is inf"):
+        losses.get("ranknet")(*given)
+    with pytest.raises(ValueError, match="item 1 of list 0 is inf"):
+        losses.get("ranknet").values(Lists.of(*given))
     for relax in (sorting.NeuralSort(), sorting.soft_rank, sorting.soft_sort):
         with pytest.raises(ValueError, match=r"scores\[1\] = nan: scores must be finite"):
             relax(torch.tensor([0.0, float("nan")]))

@@ -189,9 +189,9 @@ class Lists:
         labels, weights = labels.to(scores), None if weights is None else weights.to(scores)
         if offsets is None:
             slots = _padded_slots(scores, labels, mask, weights)
-            return cls(slots, None, tuple(scores.shape[:-1]) or (1,))
+            return cls(slots, None, tuple(scores.shape[:-1]) or (1,), finite=True)
         slots = _slots(scores, labels, None, weights, offsets, longest)
-        return cls(slots, None, (len(offsets) - 1,), flat=True)
+        return cls(slots, None, (len(offsets) - 1,), flat=True, finite=True)
 
     @property
     def mask(self) -> Bool[Tensor, "b n"]:
@@ -255,7 +255,7 @@ class Lists:
                 return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
             starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
             if slots.numel() == 0:
-                return slots.new_zeros(self.mask.shape)
+                return slots.new_zeros(self.mask.shape) + slots.sum()
             at = (starts + places).clamp(min=0, max=slots.numel() - 1)
             return slots[at].where(self.mask, 0.0)
 

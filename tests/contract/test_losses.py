@@ -184,6 +184,11 @@ def test_any_shape(spec):
         assert scores.grad.isfinite().all()
         each = make_loss(spec, reduction="none")(scores, labels)
         assert each.shape == (shape[:-1] or (1,))
+    for offsets in ([0], [0, 0, 0]):
+        scores = torch.zeros(0, requires_grad=True)
+        value = make_loss(spec)(scores, torch.zeros(0), offsets=offsets)
+        value.backward()
+        assert value == 0 and scores.grad.shape == (0,)
 
 
 @every_loss

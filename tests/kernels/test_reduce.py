@@ -42,6 +42,9 @@ def test_what_undefined_lists_hold_is_not_looked_at(room, mean):
     defined = torch.tensor([False, True, False], device=DEVICE)
     result, shares = twin(room)(values, defined, None, mean)
     assert result.item() == 2 and shares.tolist() == [0, 1, 0]
+    weights = torch.tensor([float("inf"), 1.0, float("nan")], device=DEVICE)
+    result, shares = twin(room)(values, defined, weights, mean)
+    assert result.item() == 2 and shares.tolist() == [0, 1, 0]
     result, shares = twin(room)(values, torch.zeros_like(defined), None, mean)
     assert result.item() == 0 and shares.tolist() == [0, 0, 0]
 
@@ -101,6 +104,16 @@ def test_back_again_gives_the_same():
     (once,) = torch.autograd.grad(value, scores, retain_graph=True)
     (again,) = torch.autograd.grad(value, scores, torch.tensor(2.0, device=DEVICE))
     assert once.abs().sum() > 0 and again.equal(2 * once)
+
+
+def test_several_gradients_at_once():
+    scores = torch.randn(2, 3, device=DEVICE, requires_grad=True)
+    labels = torch.tensor([[0.0, 1, 2], [1, 0, 0]], device=DEVICE)
+    value = losses.get("approx_ndcg")(scores, labels)
+    (one,) = torch.autograd.grad(value, scores, retain_graph=True)
+    grads = torch.tensor([1.0, 2.0], device=DEVICE)
+    (both,) = torch.autograd.grad(value, scores, grads, is_grads_batched=True)
+    torch.testing.assert_close(both, torch.stack([one, 2 * one]))
 
 
 def test_learned_list_weights_have_their_gradient():

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
 from rankgrad.kernels.cpu.guard import guarded_loss, guarded_product, guarded_ranks
 
@@ -226,7 +227,11 @@ class _Reduced(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         _only_once()
         shares, slopes, offsets = ctx.saved_tensors
-        product = _twin("spread", slopes)(shares, slopes, offsets, ctx.longest, grad)
+        spread = _twin("spread", slopes)
+        if is_functorch_wrapped_tensor(grad) or is_legacy_batchedtensor(grad):
+            product = spread(shares, slopes, offsets, ctx.longest) * grad  # of several at once
+        else:
+            product = spread(shares, slopes, offsets, ctx.longest, grad)
         return product, None, None, None, None
 
 

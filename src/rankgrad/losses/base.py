@@ -78,8 +78,7 @@ class Loss(nn.Module):
         return self._of(lists, self._found(lists))
 
     def _of(self, lists: Lists, found: Fused | None) -> Float[Tensor, "*out"]:
-        if not lists.finite and not torch.compiler.is_compiling():
-            _check_finite(lists)
+        _check_finite(lists)
         weights = lists.list_weights
         # What an operation gives has no gradient by the weights.
         learned = weights is not None and weights.requires_grad
@@ -91,6 +90,7 @@ class Loss(nn.Module):
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         """The loss of each list and whether it is defined, fused where there is such a twin."""
+        _check_finite(lists)
         return self._values(lists, self._found(lists))
 
     def _found(self, lists: Lists) -> Fused | None:
@@ -169,12 +169,15 @@ def _varies(option: object) -> bool:
 
 
 def _check_finite(lists: Lists) -> None:
+    if lists.finite or torch.compiler.is_compiling():
+        return
     if lists.slots.scores.is_cuda and torch.cuda.is_current_stream_capturing():
         return
     bad = ~lists.scores.isfinite()
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is infinite")
+        number = lists.scores[at].item()
+        raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is {number:g}")
 
 
 def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:

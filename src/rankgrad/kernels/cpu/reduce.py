@@ -14,9 +14,9 @@ def reduce(
     each = values.detach().numpy()
     shares = defined.numpy().astype(np.float64)
     if list_weights is not None:
-        shares *= list_weights.detach().numpy()
+        shares = np.where(defined.numpy(), list_weights.detach().numpy(), 0.0).astype(np.float64)
     if mean:
         total = shares.sum()
-        shares /= total if total > 0 else 1.0
+        shares *= 1 / total if total > 0 else 0.0
     result = np.where(shares != 0, each, 0.0).astype(np.float64) @ shares
     return values.new_tensor(result), torch.from_numpy(shares.astype(each.dtype))
