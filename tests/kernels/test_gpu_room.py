@@ -104,21 +104,24 @@ def test_room_and_bounds_change_nothing(module, name, options, lengths, long, mo
     torch.testing.assert_close(roomy[1][: len(scores)], exact[1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
+PLACING = [case for case in CASES if "precision" not in case[2]]  # whatever the metric
+
+
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 @pytest.mark.parametrize(
-    ("module", "name", "options"), CASES, ids=[f"{case[1]}-{case[2][0]}" for case in CASES]
+    ("module", "name", "options"), PLACING, ids=[f"{case[1]}-{case[2][0]}" for case in PLACING]
 )
-def test_flaws_stay_in_their_list(module, name, options, long, flaw, monkeypatch):
+def test_flaws_stay_in_their_list(module, name, options, long, monkeypatch):
     """Compiled code does not look at values: places must be right whatever they are."""
     twin = twin_of(module, name, long, monkeypatch)
-    given = list(Slots.drawn([9, 7, 13]).given)
-    poisoned(monkeypatch, -10)  # as a place in the last list, a slot of another
-    wanted = twin(*given, *options)
-    which, value = FLAWS[flaw]
-    given[which] = given[which].clone()
-    given[which][[18, 21, 22]] = value
-    values, slopes, defined = twin(*given, *options)
-    assert defined[:2].equal(wanted[2][:2])
-    torch.testing.assert_close(values[:2], wanted[0][:2])
-    torch.testing.assert_close(slopes[:16], wanted[1][:16])
+    slots = Slots.drawn([9, 13]).given
+    poisoned(monkeypatch, -5)  # as a place in the last list, a slot of another
+    wanted = twin(*slots, *options)
+    for flaw, (which, value) in FLAWS.items():
+        given = list(slots)
+        given[which] = given[which].clone()
+        given[which][[11, 14, 15]] = value
+        values, slopes, defined = twin(*given, *options)
+        assert defined[0] == wanted[2][0], flaw
+        torch.testing.assert_close(values[0], wanted[0][0])
+        torch.testing.assert_close(slopes[:9], wanted[1][:9])
