@@ -26,16 +26,18 @@ def guarded_loss(twin: Callable[..., Any]) -> Callable[..., Any]:
         offsets: Tensor,
         *others: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        from rankgrad.kernels.cpu.check import look  # with Numba, which the twin needs, too
+
+        if look(scores, labels, mask, weights, None)():
+            found: tuple[Tensor, Tensor, Tensor] = twin(
+                scores, labels, mask, weights, offsets, *others
+            )
+            return found
         right = scores.isfinite() & _allowed(labels)
         if weights is not None:
             right &= _allowed(weights)
         if mask is not None:
             right |= ~mask
-        if right.all():
-            found: tuple[Tensor, Tensor, Tensor] = twin(
-                scores, labels, mask, weights, offsets, *others
-            )
-            return found
         kept = [None if x is None else x.where(right, 0) for x in (scores, labels, weights)]
         values, slopes, defined = twin(kept[0], kept[1], mask, kept[2], offsets, *others)
         flawed = _flawed(right, offsets)
