@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,6 +17,14 @@ from rankgrad.lists import Lists
 from rankgrad.losses import Loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ROOMS = ["cpu", "gpu"] if DEVICE == "cpu" else ["gpu"]  # of twins that run here
+
+
+def twin(room: str, name: str) -> Any:
+    """The twin in a room, of an operation that its module is named after."""
+    if room == "gpu":
+        pytest.importorskip("triton")
+    return getattr(importlib.import_module(f"rankgrad.kernels.{room}.{name}"), name)
 
 
 def _interpret_faster() -> None:

@@ -1,21 +1,11 @@
 """The fused mean and sum over lists, against the composed one."""
 
-import importlib
-
 import pytest
 import torch
-from slots import DEVICE
+from slots import DEVICE, ROOMS, twin
 
 from rankgrad import kernels, losses
 from rankgrad.lists import Lists, reduce
-
-ROOMS = ["cpu", "gpu"] if DEVICE == "cpu" else ["gpu"]
-
-
-def twin(room):
-    if room == "gpu":
-        pytest.importorskip("triton")
-    return importlib.import_module(f"rankgrad.kernels.{room}.reduce").reduce
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -30,7 +20,7 @@ def test_against_the_composed_one(room, reduction, weighted, lists):
     batch = Lists.of(torch.zeros(lists, 2).to(DEVICE), torch.zeros(lists, 2), weights=weights)
     wanted = reduce(values, defined, batch, reduction)
     wanted.backward()
-    result, shares = twin(room)(values.detach(), defined, weights, reduction == "mean")
+    result, shares = twin(room, "reduce")(values.detach(), defined, weights, reduction == "mean")
     torch.testing.assert_close(result, wanted.detach(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(shares, values.grad)
 
@@ -40,19 +30,19 @@ def test_against_the_composed_one(room, reduction, weighted, lists):
 def test_what_undefined_lists_hold_is_not_looked_at(room, mean):
     values = torch.tensor([float("nan"), 2.0, float("inf")], device=DEVICE)
     defined = torch.tensor([False, True, False], device=DEVICE)
-    result, shares = twin(room)(values, defined, None, mean)
+    result, shares = twin(room, "reduce")(values, defined, None, mean)
     assert result.item() == 2 and shares.tolist() == [0, 1, 0]
     weights = torch.tensor([float("inf"), 1.0, float("nan")], device=DEVICE)
-    result, shares = twin(room)(values, defined, weights, mean)
+    result, shares = twin(room, "reduce")(values, defined, weights, mean)
     assert result.item() == 2 and shares.tolist() == [0, 1, 0]
-    result, shares = twin(room)(values, torch.zeros_like(defined), None, mean)
+    result, shares = twin(room, "reduce")(values, torch.zeros_like(defined), None, mean)
     assert result.item() == 0 and shares.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_lists(room):
     empty = torch.zeros(0, device=DEVICE)
-    result, shares = twin(room)(empty, empty.bool(), None, True)
+    result, shares = twin(room, "reduce")(empty, empty.bool(), None, True)
     assert result.item() == 0 and shares.shape == (0,)
 
 

@@ -1,18 +1,8 @@
 """A number for each list times those of its slots."""
 
-import importlib
-
 import pytest
 import torch
-from slots import DEVICE
-
-ROOMS = ["cpu", "gpu"] if DEVICE == "cpu" else ["gpu"]
-
-
-def twin(room):
-    if room == "gpu":
-        pytest.importorskip("triton")
-    return importlib.import_module(f"rankgrad.kernels.{room}.spread").spread
+from slots import DEVICE, ROOMS, twin
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -21,8 +11,8 @@ def test_spread(room):
     slopes = torch.arange(304.0, device=DEVICE)
     grad = torch.tensor([1.0, 2.0, 3.0, 4.0], device=DEVICE)
     wanted = slopes * torch.tensor([1.0] * 3 + [3.0] + [4.0] * 300, device=DEVICE)
-    assert twin(room)(grad, slopes, offsets, 300).equal(wanted)
-    assert twin(room)(grad[:1].expand(4), slopes, offsets, 300).equal(slopes)
+    assert twin(room, "spread")(grad, slopes, offsets, 300).equal(wanted)
+    assert twin(room, "spread")(grad[:1].expand(4), slopes, offsets, 300).equal(slopes)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -36,12 +26,14 @@ def test_all_times_a_factor(room, lists, most):
     grad = torch.randn(lists, generator=generator).to(DEVICE)
     factor = torch.tensor(-2.5, device=DEVICE)
     wanted = slopes * (factor * grad).repeat_interleave(lengths.to(DEVICE))
-    assert twin(room)(grad, slopes, offsets, most, factor).equal(wanted)
+    assert twin(room, "spread")(grad, slopes, offsets, most, factor).equal(wanted)
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_lists(room):
     empty = torch.zeros(0, device=DEVICE)
     offsets = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    assert twin(room)(empty, empty, offsets, 0).shape == (0,)
-    assert twin(room)(empty, empty, offsets, 0, torch.tensor(2.0, device=DEVICE)).shape == (0,)
+    assert twin(room, "spread")(empty, empty, offsets, 0).shape == (0,)
+    assert twin(room, "spread")(
+        empty, empty, offsets, 0, torch.tensor(2.0, device=DEVICE)
+    ).shape == (0,)
