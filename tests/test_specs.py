@@ -107,3 +107,17 @@ def test_of_few_names_an_error_gives_all():
         registry.register(name)(dict)
     with pytest.raises(ValueError, match=r"unknown box 'green'\. There are: blue, red$"):
         registry.get("green")
+
+
+@pytest.mark.parametrize("name", ["ndcg", "ndgc", "ndcg@10"])
+def test_a_metric_in_place_of_a_loss_is_answered_by_its_losses(name):
+    with pytest.raises(ValueError, match="Did you mean 'approx_ndcg' or 'neural_ndcg'\\? Also near"):
+        losses.get(name)
+
+
+@pytest.mark.parametrize("name", ["softmax", "ranknet", "neural_ndcg", "gumbel_approx_ap@3"])
+def test_none_is_a_word_where_an_option_takes_words(name):
+    loss = losses.get(f"{name}(reduction=none)")
+    assert loss.reduction == "none"
+    assert losses.get(str(loss)) == loss
+    assert losses.get("relaxed(through=none)").through is None

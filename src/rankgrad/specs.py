@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -105,6 +105,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.accepts: type = object  # what an object of this kind is an instance of
+        self.preferred: tuple[str, ...] = ()  # of names with one ending, errors name these first
         self._makers: dict[str, Callable[..., T]] = {}
 
     def register(self, *names: str) -> Callable[[Callable[..., T]], Any]:
@@ -131,7 +132,7 @@ class Registry(Generic[T]):
     def maker(self, name: str) -> Callable[..., T]:
         """What makes the object of this name."""
         if name not in self._makers:
-            hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`")
+            hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)
             raise ValueError(f"unknown {self.kind} {name!r}. {hint}")
         return self._makers[name]
 
@@ -153,7 +154,7 @@ class Registry(Generic[T]):
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(maker):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
-        arguments = {**spec.options, **options}
+        arguments = {**_words(spec.options, known), **options}
         for option in arguments:
             if option not in known:
                 hint = _nearest(option, known) or "It takes none"
@@ -180,15 +181,47 @@ def _options(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _nearest(name: str, names: Iterable[str], command: str = "") -> str:
+def _words(
+    options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
+) -> Mapping[str, Any]:
+    """The options of a spec; ``none`` is a word where an option takes words and not None."""
+    return {
+        name: "none" if value is None and name in known and _takes_word(known[name]) else value
+        for name, value in options.items()
+    }
+
+
+def _takes_word(option: inspect.Parameter) -> bool:
+    return isinstance(option.default, str) and "None" not in str(option.annotation)
+
+
+def _nearest(
+    name: str, names: Iterable[str], command: str = "", preferred: Sequence[str] = ()
+) -> str:
     """The nearest name and all others; of many, those near it and the command that lists all."""
     names = list(names)
-    close = difflib.get_close_matches(name, names, n=_FEW)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    alike = _with_ending(name, names, preferred)
+    close = alike or difflib.get_close_matches(name, names, n=_FEW)
+    best = [each for each in alike if each in preferred] or close[:1]
+    hint = f"Did you mean {' or '.join(map(repr, best))}? " if close else ""
     if len(names) <= _MANY or not command:
         return f"{hint}There are: {', '.join(names)}" if names else ""
-    others = f"Also near: {', '.join(close[1:])}. " if close[1:] else ""
+    rest = close[len(best) :]
+    others = f"Also near: {', '.join(rest)}. " if rest else ""
     return f"{hint}{others}{command} lists all {len(names)}"
+
+
+def _with_ending(name: str, names: Sequence[str], preferred: Sequence[str]) -> list[str]:
+    """Names that end in this one after an underscore, as approx_ndcg ends in ``ndcg``.
+
+    Those that end in one near it, too, if no whole name is nearer.
+    """
+    endings = {each.rpartition("_")[2] for each in names}
+    near = difflib.get_close_matches(name, sorted(endings.union(names)), n=1)
+    if not near or near[0] in names:
+        return []
+    found = [each for each in names if each.rpartition("_")[2] == near[0]]
+    return sorted(found, key=lambda each: (each not in preferred, each.count("_"), each))[:_FEW]
 
 
 def _write(value: object) -> str:

@@ -50,3 +50,12 @@ def test_many_lists_are_one_batch():
     for name in metrics.names():
         alone = metrics.get(name)(scores[slice(*some)], labels[slice(*some)])
         torch.testing.assert_close(table.per_list[name][7], alone[0])
+
+
+@pytest.mark.parametrize("spelling", ["ndcg@2( gain = linear )", 'ndcg@2(gain="linear", empty=0)'])
+def test_a_metric_is_found_by_any_spelling_of_its_spec(spelling):
+    found = metrics.evaluate([0.3, 0.2], [0, 1], metrics=[spelling])
+    assert found[spelling] == found["ndcg@2(gain=linear)"] == found[metrics.get(spelling)]
+    for other in ("ndcg@2", "no metric"):
+        with pytest.raises(KeyError, match="was not evaluated; there are: ndcg@2"):
+            found[other]

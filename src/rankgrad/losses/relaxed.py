@@ -325,6 +325,7 @@ def _register(family: str, metric: str, stochastic: bool) -> None:
     losses.register(("gumbel_" if stochastic else "") + f"{family}_{metric}")(make)
 
 
+losses.preferred = tuple(f"{family}_{m}" for family in ("approx", "neural") for m in GRID_METRICS)
 for _family in FAMILIES:
     for _metric in GRID_METRICS:
         _register(_family, _metric, stochastic=False)

@@ -31,11 +31,19 @@ class Evaluation:
     lists: int
     without_relevant: Mapping[str, int]
 
-    def __getitem__(self, metric: str) -> float:
-        """The mean of a metric by its spec."""
-        if metric not in self.mean:
-            raise KeyError(f"{metric!r} was not evaluated; there are: {', '.join(self.mean)}")
-        return self.mean[metric]
+    def __getitem__(self, metric: str | Metric) -> float:
+        """The mean of a metric, by the metric or its spec in any spelling.
+
+        >>> evaluate([0.3, 0.2], [0, 1], metrics="ndcg@2( gain=linear )")["ndcg@2(gain=linear)"]
+        0.6309297680854797
+        """
+        try:
+            name = str(_get(metric))
+        except ValueError:  # no metric at all
+            name = str(metric)
+        if name not in self.mean:
+            raise KeyError(f"{name!r} was not evaluated; there are: {', '.join(self.mean)}")
+        return self.mean[name]
 
     def __str__(self) -> str:
         names = [str(metric) for metric in self.metrics]
