@@ -1,10 +1,10 @@
-"""Elementary functions in plain arithmetic, which compilers turn into vector instructions."""
+"""Elementary functions and sums in plain arithmetic, which compilers turn into vectors."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rankgrad.kernels.cpu.compiled import compiled, compiled_strictly
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 
 LOG2_E = 1.4426950408889634
 LN_2_HIGH = 0.6931471803691238
@@ -15,7 +15,7 @@ ONE = 1023 << 52  # the bits of 1.0
 TWO_52 = 1075 << 52  # the bits of 2^52, whose last one is worth 1
 
 
-@compiled_strictly
+@compiled
 def exp(x: float) -> float:
     """``e^x`` for x up to 700, to 2e-16 relative; what would be below 1e-304 is 1e-304.
 
@@ -74,10 +74,28 @@ def log_one_plus(x: float, half: float) -> float:
     return p * z
 
 
-@compiled_strictly
+@compiled
 def log(x: float) -> float:
     """``log(x)`` for x from 1e-307 on, to 4e-15: ``x = 2^m y`` with y in [1, 2)."""
     bits = np.float64(x).view(np.int64)
     y = np.int64((bits & np.int64(MANTISSA)) | np.int64(ONE)).view(np.float64)
     m = np.int64((bits >> np.int64(52)) | np.int64(TWO_52)).view(np.float64) - 4503599627371519.0
     return m * 0.6931471805599453 + log_one_plus(y - 1.0, 1.0 / (y + 1.0))
+
+
+@compiled_reduction
+def total(values: np.ndarray) -> float:
+    """``Σ_j v_j``."""
+    found = 0.0
+    for j in range(values.size):
+        found += values[j]
+    return found
+
+
+@compiled_reduction
+def dot(first: np.ndarray, second: np.ndarray) -> float:
+    """``Σ_j a_j b_j``."""
+    found = 0.0
+    for j in range(first.size):
+        found += first[j] * second[j]
+    return found

@@ -15,18 +15,28 @@ from numba import njit
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Sums may be reordered, so that they run in vector registers. NaN and infinity keep their meaning.
-_REORDERED = {"contract", "reassoc", "nsz", "arcp"}
+_REORDERED = {"contract", "reassoc", "nsz"}
 _SMALL = 100_000  # elementary steps for which a second thread is not worth its start
 
 
 def compiled(function: Function) -> Function:
-    """Compile a loop, its sums in any order."""
-    return kept(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
+    """Compile a function whose additions are done in the order they are written in.
 
-
-def compiled_strictly(function: Function) -> Function:
-    """Compile a loop whose additions must be done as they are written."""
+    A loop that writes to arrays is compiled twice, as vectors and one item at a time, and a check
+    of the distances between its arrays chooses when it runs. Where arrays lie is chance, so both
+    forms must give the same bits: no sum in such a loop may be reordered.
+    """
     return kept(function, nogil=True, error_model="numpy", fastmath={"contract"})
+
+
+def compiled_reduction(function: Function) -> Function:
+    """Compile a function that sums up, its additions in the order of vectors.
+
+    It writes to no array, so that there is no check of distances, or only to arrays that lie in one
+    block of memory with those it reads, so that the distances are always the same: either way the
+    order of additions depends on sizes alone.
+    """
+    return kept(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 def kept(function: Function, **options: Any) -> Function:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.cpu.arithmetic import exp
-from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.arithmetic import exp, total
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.prepare import Array, Slots, real_slots, take
 
 
@@ -68,23 +68,29 @@ def _entropy(s: Array, t: Array, out: Array) -> float:
     Summed up from the largest score, all terms are positive: nothing cancels out.
     """
     top = _largest(s)
-    total = _exponentials(s, top, out)
+    whole = _exponentials(s, top, out)
+    mass, cost = _mass_and_cost(s, t, top)
+    share = mass / whole
+    for i in range(s.size):
+        out[i] = share * out[i] - t[i]
+    return cost + mass * math.log(whole)
+
+
+@compiled_reduction
+def _mass_and_cost(s: Array, t: Array, top: float) -> tuple[float, float]:
     mass, cost = 0.0, 0.0
     for i in range(s.size):
         mass += t[i]
         cost += t[i] * (top - s[i])
-    share = mass / total
-    for i in range(s.size):
-        out[i] = share * out[i] - t[i]
-    return cost + mass * math.log(total)
+    return mass, cost
 
 
 @compiled
 def _softmax(x: Array) -> Array:
     shares = np.empty(x.size)
-    total = _exponentials(x, _largest(x), shares)
+    inverse = 1.0 / _exponentials(x, _largest(x), shares)
     for i in range(x.size):
-        shares[i] /= total
+        shares[i] *= inverse
     return shares
 
 
@@ -108,7 +114,4 @@ def _exponentials(x: Array, top: float, out: Array) -> float:
     """``exp(x - top)`` of each, and their sum."""
     for i in range(x.size):
         out[i] = exp(x[i] - top)
-    total = 0.0
-    for i in range(out.size):
-        total += out[i]
-    return total
+    return total(out)

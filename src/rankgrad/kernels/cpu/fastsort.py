@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rankgrad.kernels.cpu.compiled import compiled, compiled_strictly
+from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
 from rankgrad.kernels.cpu.prepare import Array
 
@@ -37,7 +37,7 @@ def fastsort_forward(z: Array, entropic: bool) -> tuple[Array, Array]:
     return ranks, ends
 
 
-@compiled_strictly
+@compiled
 def _rank_block(z: Array, middle: float, entropic: bool, ranks: Array) -> None:
     """Ranks of a block whose weights have this mean.
 

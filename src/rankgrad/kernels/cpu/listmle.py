@@ -7,7 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.cpu.arithmetic import exp, log
+from rankgrad.kernels.cpu.arithmetic import exp, log, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
     Array,
@@ -113,15 +113,14 @@ def _likelihood(s: Array, w: Array) -> float:
     for i in range(n - 1, -1, -1):
         tail += pulls[i]
         tails[i] = tail
-    total = 0.0
     for i in range(n):
-        total += w[i] * (log(tails[i]) - (s[i] - highest))
+        s[i] = w[i] * (log(tails[i]) - (s[i] - highest))
         tails[i] = w[i] / tails[i]
-    carried = 0.0
+    value, carried = total(s), 0.0
     for i in range(n):
         carried += tails[i]
         s[i] = pulls[i] * carried - w[i]
-    return total
+    return value
 
 
 @compiled
@@ -132,16 +131,16 @@ def _likelihood_by_logarithms(s: Array, w: Array) -> float:
     """
     n = s.size
     tails = np.empty(n)
-    tail, total = s[n - 1], 0.0
+    tail, value = s[n - 1], 0.0
     for i in range(n - 1, -1, -1):
         if i < n - 1:
             tail = max(tail, s[i]) + math.log1p(math.exp(-abs(tail - s[i])))
         tails[i] = tail
-        total += w[i] * (tail - s[i])
+        value += w[i] * (tail - s[i])
     carried = 0.0
     for i in range(n):
         if i:
             carried *= math.exp(tails[i] - tails[i - 1])
         carried += w[i]
         s[i] = carried * math.exp(s[i] - tails[i]) - w[i]
-    return total
+    return value

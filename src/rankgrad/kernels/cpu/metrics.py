@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankgrad.kernels.cpu.arithmetic import dot
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
     ARP,
@@ -186,8 +187,7 @@ def _ap(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
     """Ties as McSherry and Najork 2008; see :class:`rankgrad.metrics.AP`."""
     total, norm, before = 0.0, 0.0, 0.0
     if edges.size == relevance.size + 1:  # no ties
-        for i in range(relevance.size):
-            norm += relevance[i] * w[i]
+        norm = dot(relevance, w)
         for i in range(worth.size):
             before += relevance[i]
             total += relevance[i] * w[i] * before * worth[i]

@@ -8,13 +8,15 @@ import numpy as np
 from torch import Tensor
 
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
-from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.prepare import (
+    APART,
     NDCG,
     Array,
     Slots,
     gains_of,
     ideal,
+    new_block,
     real_slots,
     sort_descending,
     take,
@@ -115,31 +117,30 @@ def _lists(
         slots = slots[order]
         sort_descending(scores, slots)
         y = take(labels, slots)
-        w = take(weights, slots)
         defined[b] = _differ(y)
         if not defined[b]:
             continue
-        z = take(scores, slots)
-        out = np.zeros(n)
+        block = new_block(7, n)
+        z, w, out = block[0, :n], block[2, :n], block[3, :n]
+        z[:], block[1, :n], w[:] = take(scores, slots), y, take(weights, slots)
         end = n if rows == 0 else min(rows, n)
         if kind == HINGE:
-            values[b] = _hinge(z, y, w, sigma, end, out)
+            values[b] = _hinge(block, sigma, end)
         else:
             z *= sigma
             if kind == RANKNET:
-                values[b] = _one_weighted(z, y, w, half, later, end, out)
+                values[b] = _one_weighted(block, half, later, end)
             else:
                 gains = gains_of(y, NDCG, linear, 1.0)
                 norm = ideal(gains, discount, k)
                 gains /= norm if norm > 0 else 1.0
                 if kind == LOSS1:
                     for i in range(n):
-                        gains[i] *= w[i] * discount[i]
-                    values[b] = _one_weighted(z, y, gains, 0.0, later, end, out)
+                        w[i] *= gains[i] * discount[i]
+                    values[b] = _one_weighted(block, 0.0, later, end)
                 else:
-                    values[b] = _lambdas(
-                        z, y, w, gains, by_distance, by_worth, delta, later, worth, end, out
-                    )
+                    by_rank = delta, by_distance * later, worth
+                    values[b] = _lambdas(block, gains, by_rank, by_worth, end)
             out *= sigma
         _share_alike(scores, labels, weights, slots, out)
         for i in range(n):
@@ -156,11 +157,15 @@ def _differ(y: Array) -> bool:
 
 
 # Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-# Each gives its item's sum of values and its slope, and adds to the slopes of the others.
+# Each gives its item's sum of values and its slope, and adds to the slopes of the others. What they
+# write lies in one block with what they read, as compiled_reduction asks: its rows are scores,
+# labels, weights and slopes of the items, and room for exponentials and the weights of pairs.
 
 
 @compiled
-def _hinge(z: Array, y: Array, w: Array, margin: float, end: int, out: Array) -> float:
+def _hinge(block: Array, margin: float, end: int) -> float:
+    n = block.shape[1] - APART
+    z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
     total = 0.0
     for i in range(end):
         j = i + 1
@@ -170,7 +175,7 @@ def _hinge(z: Array, y: Array, w: Array, margin: float, end: int, out: Array) ->
     return total
 
 
-@compiled
+@compiled_reduction
 def _hinge_row(
     own: float,
     label: float,
@@ -195,13 +200,12 @@ def _hinge_row(
 
 
 @compiled
-def _one_weighted(
-    z: Array, y: Array, w: Array, half: float, later: Array, end: int, out: Array
-) -> float:
+def _one_weighted(block: Array, half: float, later: Array, end: int) -> float:
     """Pairs that weigh as their preferred item does, times a factor of the later one's rank."""
-    n = z.size
-    right, wrong = np.empty(n), np.empty(n)
-    e, total, start = np.zeros(n), 0.0, 0
+    n = block.shape[1] - APART
+    z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
+    e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
+    total, start = 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
         centre = z[start] - REACH
@@ -233,23 +237,14 @@ def _weigh_ones(
 
 @compiled
 def _lambdas(
-    z: Array,
-    y: Array,
-    w: Array,
-    gains: Array,
-    by_distance: float,
-    by_worth: float,
-    delta: Array,
-    later: Array,
-    worth: Array,
-    end: int,
-    out: Array,
+    block: Array, gains: Array, by_rank: tuple[Array, Array, Array], by_worth: float, end: int
 ) -> float:
     """Pairs that weigh by their gap in gains times what a swap of their ranks would do."""
-    n = z.size
-    scaled = by_distance * later
-    right, wrong = np.empty(n), np.empty(n)
-    e, total, start = np.zeros(n), 0.0, 0
+    n = block.shape[1] - APART
+    z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
+    e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
+    delta, scaled, worth = by_rank
+    total, start = 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
         centre = z[start] - REACH
@@ -298,7 +293,7 @@ def _pair_row(
     return total + beyond
 
 
-@compiled
+@compiled_reduction
 def _near_row(
     own: float, inverse: float, z: Array, e: Array, right: Array, wrong: Array, out: Array
 ) -> tuple[float, float]:
@@ -315,7 +310,7 @@ def _near_row(
     return total, pushed
 
 
-@compiled
+@compiled_reduction
 def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, float]:
     """The same where x is 0."""
     total, pushed = 0.0, 0.0

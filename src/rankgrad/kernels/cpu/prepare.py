@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.cpu.compiled import compiled, share
+from rankgrad.kernels.cpu.arithmetic import total
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
 
 Array = np.ndarray[Any, Any]
 
+APART = 64  # numbers between the rows of a block: more than a loop takes at a time
 _RUN = 64  # items that are sorted by counting
 _WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
 _KINDS = 12  # unequal gains that are counted instead of being sorted
@@ -125,6 +127,15 @@ def discounts(metric: str, persistence: float, longest: int) -> Array:
 
 
 @compiled
+def new_block(rows: int, n: int) -> Array:
+    """Rows of n numbers, all 0, in one block of memory: row r is ``block[r, :n]``.
+
+    Loops on arrays that lie closer together than a few vectors run one item at a time.
+    """
+    return np.zeros((rows, n + APART))
+
+
+@compiled
 def real_slots(mask: Array, first: int, last: int) -> Array:
     """The slots of a list that are no padding."""
     slots = np.empty(last - first, np.int64)
@@ -177,7 +188,7 @@ def _count(keys: Array, slots: Array, into: Array, moved: Array) -> None:
         into[place], moved[place] = key, slots[i]
 
 
-@compiled
+@compiled_reduction
 def _ahead(key: float, keys: Array, equal: bool) -> float:
     count = 0.0
     if equal:
@@ -248,7 +259,7 @@ def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Arra
     return gains
 
 
-@compiled
+@compiled_reduction
 def any_relevant(gains: Array, weights: Array) -> bool:
     """Whether an item counts."""
     count = 0.0
@@ -263,19 +274,19 @@ def ideal(gains: Array, discount: Array, k: int) -> float:
     end = gains.size if k == 0 else min(k, gains.size)
     kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
     found = _count_kinds(gains, kinds, counts)
-    total = 0.0
+    best = 0.0
     if found <= _KINDS:  # as with whole labels: no need to sort
         r = 0
         for kind in range(found):
-            for _ in range(min(counts[kind], end - r)):
-                total += kinds[kind] * discount[r]
-                r += 1
-        return total
+            stop = min(r + counts[kind], end)
+            best += kinds[kind] * total(discount[r:stop])
+            r = stop
+        return best
     order = np.arange(gains.size)
     sort_descending(gains, order)
     for r in range(end):
-        total += gains[order[r]] * discount[r]
-    return total
+        best += gains[order[r]] * discount[r]
+    return best
 
 
 @compiled
@@ -306,7 +317,7 @@ def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
     if metric == PRECISION:
         return float(gains.size if k == 0 else k)
     if metric in (RECALL, ARP):
-        return float(gains.sum())
+        return total(gains)
     return 1.0
 
 
@@ -317,6 +328,6 @@ def beyond_cutoff(metric: int, k: int, n: int) -> float:
 
 
 @compiled
-def finish(total: float, metric: int) -> float:
+def finish(value: float, metric: int) -> float:
     """The loss of a metric's value."""
-    return total if metric == ARP else 1.0 - total
+    return value if metric == ARP else 1.0 - value

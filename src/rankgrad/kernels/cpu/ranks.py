@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.cpu.compiled import compiled, share
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
 from rankgrad.kernels.cpu.fastsort import fastsort_back, fastsort_forward
 from rankgrad.kernels.cpu.lapsum import lapsum_back, lapsum_forward
 from rankgrad.kernels.cpu.prepare import (
@@ -25,6 +25,7 @@ from rankgrad.kernels.cpu.prepare import (
     flags,
     gains_of,
     level,
+    new_block,
     norm_of,
     numbers,
     real_slots,
@@ -166,7 +167,7 @@ def _metric_lists(
             ranks, near = lapsum_forward(z)
         else:
             ranks, ends = fastsort_forward(z, entropic)
-        total, pull = _metric_of_ranks(ranks, gains, metric, k, beta, persistence)
+        value, pull = _metric_of_ranks(ranks, gains, metric, k, beta, persistence)
         pull *= sharpness / norm
         if relaxation == SIGMOID:
             out = _pull(z, pull)
@@ -174,7 +175,7 @@ def _metric_lists(
             out = lapsum_back(z, pull, near)
         else:
             out = fastsort_back(pull, ranks, ends, entropic)
-        values[b] = finish(total / norm, metric)
+        values[b] = finish(value / norm, metric)
         sign = 1.0 if metric == ARP else -1.0
         for i in range(n):
             slopes[slots[i]] = sign * out[i]
@@ -187,7 +188,7 @@ def _metric_of_ranks(
     """The sum of gains times discounts of relaxed ranks, and its derivative by the ranks."""
     n = ranks.size
     pull = np.empty(n)
-    total = 0.0
+    value = 0.0
     beyond = beyond_cutoff(metric, k, n)
     for i in range(n):
         rank = ranks[i]
@@ -206,9 +207,9 @@ def _metric_of_ranks(
             change = -beta * small / ((1.0 + small) * (1.0 + small))
             slope = inside * slope + change * (worth - beyond)
             worth = inside * worth + (1.0 - inside) * beyond
-        total += gains[i] * worth
+        value += gains[i] * worth
         pull[i] = gains[i] * slope
-    return total, pull
+    return value, pull
 
 
 @compiled
@@ -234,8 +235,10 @@ def exponentials(z: Array, start: int, end: int, centre: float, out: Array) -> N
 def _sigmoid_sums(z: Array) -> Array:
     """Ranks of sorted items, each pair once: ``sigmoid(z_j - z_i) = e_j / (e_i + e_j)``."""
     n = z.size
-    ranks = np.arange(1.0, n + 1.0)
-    e = np.empty(n)
+    block = new_block(2, n)
+    e, ranks = block[0, :n], block[1, :n]
+    for i in range(n):
+        ranks[i] = i + 1.0
     start = 0
     while start < n:
         near, far = reach_of(z, start)
@@ -248,9 +251,10 @@ def _sigmoid_sums(z: Array) -> Array:
 
 # Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
 # Divisions are what they wait for, so two items share one: 1/a = b/(ab) and 1/b = a/(ab).
+# What they write lies in one block with what they read, as compiled_reduction asks.
 
 
-@compiled
+@compiled_reduction
 def _compare(own: float, e: Array, ranks: Array) -> float:
     half = e.size // 2
     e1, e2, ranks1, ranks2 = e[:half], e[half : 2 * half], ranks[:half], ranks[half : 2 * half]
@@ -273,20 +277,21 @@ def _compare(own: float, e: Array, ranks: Array) -> float:
 def _pull(z: Array, grad: Array) -> Array:
     """``Σ_j sigmoid'(z_j - z_i) (grad_j - grad_i)`` of sorted items."""
     n = z.size
-    out = np.zeros(n)
-    e = np.empty(n)
+    block = new_block(3, n)
+    e, own, out = block[0, :n], block[1, :n], block[2, :n]
+    own[:] = grad
     start = 0
     while start < n:
         near, far = reach_of(z, start)
         exponentials(z, start, far, z[start] - REACH, e)
         for i in range(start, near):
             some = slice(i + 1, far)
-            out[i] += _pull_row(e[i], grad[i], e[some], grad[some], out[some])
+            out[i] += _pull_row(e[i], own[i], e[some], own[some], out[some])
         start = near
     return out
 
 
-@compiled
+@compiled_reduction
 def _pull_row(own: float, own_grad: float, e: Array, grad: Array, out: Array) -> float:
     half = e.size // 2
     e1, e2, grad1, grad2 = e[:half], e[half : 2 * half], grad[:half], grad[half : 2 * half]

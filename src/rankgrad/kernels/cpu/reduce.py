@@ -18,5 +18,6 @@ def reduce(
     if mean:
         total = shares.sum()
         shares *= 1 / total if total > 0 else 0.0
-    result = np.where(shares != 0, each, 0.0).astype(np.float64) @ shares
+    # Not as a product of matrices: there are BLAS whose order of adding depends on alignment.
+    result = (np.where(shares != 0, each, 0.0) * shares).sum()
     return values.new_tensor(result), torch.from_numpy(shares.astype(each.dtype))

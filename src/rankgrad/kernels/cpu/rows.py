@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.cpu.arithmetic import exp
-from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.arithmetic import exp, total
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.lapsum import one_sided
 from rankgrad.kernels.cpu.prepare import (
     ARP,
@@ -23,6 +23,7 @@ from rankgrad.kernels.cpu.prepare import (
     finish,
     gains_of,
     level,
+    new_block,
     norm_of,
     real_slots,
     sort_descending,
@@ -97,15 +98,15 @@ def _lists(
         norm = norm_of(gains, metric, k, discount)
         if norm <= 0:
             norm = np.inf
-        z = take(scores, slots) / temperature
+        z = take(scores, slots) * (1.0 / temperature)
         beyond = beyond_cutoff(metric, k, n)
-        worth = (discount - beyond) / norm
         rows = n if k == 0 else min(k, n)
+        worth = (discount[:rows] - beyond) * (1.0 / norm)
         if neural:
-            total, out = _neuralsort(z, gains, worth, rows)
+            value, out = _neuralsort(z, gains, worth, rows)
         else:
-            total, out = _softsort(z, gains, worth, rows)
-        values[b] = finish(total + beyond * gains.sum() / norm, metric)
+            value, out = _softsort(z, gains, worth, rows)
+        values[b] = finish(value + beyond * total(gains) / norm, metric)
         scale = (1.0 if metric == ARP else -1.0) / temperature
         for i in range(n):
             slopes[slots[i]] = scale * out[i]
@@ -116,7 +117,7 @@ def absolute_differences(z: Array) -> Array:
     """``Σ_k |z_j - z_k|`` of sorted items."""
     n = z.size
     sums = np.empty(n)
-    above, whole = 0.0, z.sum()
+    above, whole = 0.0, total(z)
     for i in range(n):
         below = whole - above - z[i]
         sums[i] = (above - i * z[i]) + ((n - 1 - i) * z[i] - below)
@@ -128,7 +129,7 @@ def absolute_differences(z: Array) -> Array:
 def absolute_differences_back(z: Array, grad: Array, out: Array) -> None:
     """Add ``Σ_j (g_i + g_j) sign(z_i - z_j)`` to each item i; tied ones do not act mutually."""
     n = z.size
-    whole, above, start = grad.sum(), 0.0, 0
+    whole, above, start = total(grad), 0.0, 0
     while start < n:
         end, own = start, 0.0
         while end < n and z[end] == z[start]:
@@ -144,26 +145,29 @@ def absolute_differences_back(z: Array, grad: Array, out: Array) -> None:
 @compiled
 def _neuralsort(z: Array, gains: Array, worth: Array, rows: int) -> tuple[float, Array]:
     n = z.size
-    sums = absolute_differences(z)
-    by_score, by_sum, row = np.zeros(n), np.zeros(n), np.empty(n)
-    total, low, high = 0.0, 0, 0
+    block = new_block(6, n)
+    block[0, :n], block[1, :n], block[2, :n] = z, absolute_differences(z), gains
+    z, sums, gains, row = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
+    by_score, by_sum = block[4, :n], block[5, :n]
+    value, low, high = 0.0, 0, 0
     for r in range(rows):
         slope, shift = n - 1.0 - 2.0 * r, sums[r]
         low, high = band(z, sums, slope, r, low, high)
         some = slice(low, high)
         whole, mean = _row(slope, z[r], shift, z[some], sums[some], gains[some], row[some])
         mean /= whole
-        total += worth[r] * mean
+        value += worth[r] * mean
         own = worth[r] / whole
         _pull(own, mean, slope, row[some], gains[some], by_score[some], by_sum[some])
     absolute_differences_back(z, by_sum, by_score)
-    return total, by_score
+    return value, by_score
 
 
 # Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
+# What they write lies in one block with what they read, as compiled_reduction asks.
 
 
-@compiled
+@compiled_reduction
 def _row(
     slope: float, top: float, shift: float, z: Array, sums: Array, gains: Array, row: Array
 ) -> tuple[float, float]:
@@ -214,12 +218,12 @@ def _softsort(z: Array, gains: Array, worth: Array, rows: int) -> tuple[float, A
     above, below = one_sided(z, np.ones(n))
     gain_above, gain_below = one_sided(z, gains)
     a, mean, weighted = np.zeros(n), np.empty(n), np.zeros(n)
-    total = 0.0
+    value = 0.0
     for i in range(n):
         whole = above[i] + below[i] + 1.0
         mean[i] = (gain_above[i] + gain_below[i] + gains[i]) / whole
         if i < rows:
-            total += worth[i] * mean[i]
+            value += worth[i] * mean[i]
             a[i] = worth[i] / whole
             weighted[i] = a[i] * mean[i]
     a_above, a_below = one_sided(z, a)
@@ -247,4 +251,4 @@ def _softsort(z: Array, gains: Array, worth: Array, rows: int) -> tuple[float, A
                 own = tilted * (gains[i] - mean[start])
                 out[i] -= (within - own) / (size - 1) - own
         start = end
-    return total, out
+    return value, out

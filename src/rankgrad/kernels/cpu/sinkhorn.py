@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.cpu.arithmetic import exp
+from rankgrad.kernels.cpu.arithmetic import dot, exp, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
     ARP,
@@ -108,14 +108,14 @@ def _lists(
         worth = np.zeros(n)
         for r in range(n if k == 0 else min(k, n)):
             worth[r] = (discount[r] - beyond) / norm
-        z = take(scores, slots) / temperature
+        z = take(scores, slots) * (1.0 / temperature)
         matrix = _neuralsort(z)
         if transposed:
-            total, by_score, by_sum = _columns_last(matrix, gains, worth, iterations, tolerance)
+            value, by_score, by_sum = _columns_last(matrix, gains, worth, iterations, tolerance)
         else:
-            total, by_score, by_sum = _rows_last(matrix, gains, worth, iterations, tolerance)
+            value, by_score, by_sum = _rows_last(matrix, gains, worth, iterations, tolerance)
         absolute_differences_back(z, by_sum, by_score)
-        values[b] = finish(total + beyond * gains.sum() / norm, metric)
+        values[b] = finish(value + beyond * total(gains) / norm, metric)
         scale = (1.0 if metric == ARP else -1.0) / temperature
         for i in range(n):
             slopes[slots[i]] = scale * by_score[i]
@@ -141,12 +141,11 @@ def _neuralsort(z: Array) -> Band:
 
 @compiled
 def _fill(row: Array, slope: float, top: float, shift: float, z: Array, sums: Array) -> None:
-    whole = 0.0
     for j in range(row.size):
         row[j] = exp(slope * (z[j] - top) - (sums[j] - shift))
-        whole += row[j]
+    inverse = 1.0 / total(row)
     for j in range(row.size):
-        row[j] /= whole
+        row[j] *= inverse
 
 
 @compiled
@@ -169,7 +168,7 @@ def _rows_last(
     # The direct term, and the last step's rows.
     u, v = us[steps], vs[steps]
     means, pulls = np.empty(n), np.zeros(n)
-    total = _means(matrix, v * gains, u, worth, means)
+    value = _means(matrix, v * gains, u, worth, means)
     direct, direct_leaning = np.zeros(n), np.zeros(n)
     _add_rows(matrix, worth * u, direct)
     _add_rows(matrix, _slopes(n) * worth * u, direct_leaning)
@@ -187,7 +186,7 @@ def _rows_last(
         _times(matrix, columns, grad_u)
         inner += us[step - 1] * grad_u
         grad_v = np.zeros(n)
-    return _finish(matrix, total, inner, plain, leaning)
+    return _finish(matrix, value, inner, plain, leaning)
 
 
 @compiled
@@ -210,7 +209,7 @@ def _columns_last(
         steps = step
     u, v = us[steps], vs[steps]
     means = np.empty(n)
-    total = _means(matrix, v * gains, u, worth, means)
+    value = _means(matrix, v * gains, u, worth, means)
     direct, direct_leaning = np.zeros(n), np.zeros(n)
     _add_rows(matrix, worth * u, direct)
     _add_rows(matrix, _slopes(n) * worth * u, direct_leaning)
@@ -228,19 +227,19 @@ def _columns_last(
         plain += columns / vs[step] + vs[step - 1] * sums[0]
         leaning += columns * sums[2] + vs[step - 1] * sums[1]
         grad_u, grad_v = np.zeros(n), sums[0]
-    return _finish(matrix, total, inner, plain, leaning)
+    return _finish(matrix, value, inner, plain, leaning)
 
 
 @compiled
 def _finish(
-    matrix: Band, total: float, inner: Array, plain: Array, leaning: Array
+    matrix: Band, value: float, inner: Array, plain: Array, leaning: Array
 ) -> tuple[float, Array, Array]:
     """Through the softmax of the rows: ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows."""
     n = inner.size
     lost, lost_leaning = np.zeros(n), np.zeros(n)
     _add_rows(matrix, inner, lost)
     _add_rows(matrix, _slopes(n) * inner, lost_leaning)
-    return total, leaning - lost_leaning, lost - plain
+    return value, leaning - lost_leaning, lost - plain
 
 
 @compiled
@@ -262,10 +261,10 @@ def _off(sums: Array, scales: Array) -> float:
 def _means(matrix: Band, values: Array, u: Array, worth: Array, means: Array) -> float:
     """``P values``, and the sum of it times u and worth."""
     _times(matrix, values, means)
-    total = 0.0
+    value = 0.0
     for r in range(u.size):
-        total += worth[r] * u[r] * means[r]
-    return total
+        value += worth[r] * u[r] * means[r]
+    return value
 
 
 @compiled
@@ -274,7 +273,7 @@ def _times(matrix: Band, vector: Array, out: Array) -> None:
     entries, starts, lows = matrix
     for r in range(lows.size):
         row = entries[starts[r] : starts[r + 1]]
-        out[r] = _dot(row, vector[lows[r] : lows[r] + row.size])
+        out[r] = dot(row, vector[lows[r] : lows[r] + row.size])
 
 
 @compiled
@@ -284,7 +283,7 @@ def _scale_rows(matrix: Band, v: Array, u: Array, columns: Array) -> None:
     for r in range(lows.size):
         row = entries[starts[r] : starts[r + 1]]
         some = slice(lows[r], lows[r] + row.size)
-        u[r] = 1.0 / _dot(row, v[some])
+        u[r] = 1.0 / dot(row, v[some])
         _add(row, u[r], columns[some])
 
 
@@ -312,14 +311,6 @@ def _add_three(matrix: Band, pulls: Array, u: Array, sums: Array) -> None:
 
 
 # Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-
-
-@compiled
-def _dot(row: Array, vector: Array) -> float:
-    total = 0.0
-    for j in range(row.size):
-        total += row[j] * vector[j]
-    return total
 
 
 @compiled

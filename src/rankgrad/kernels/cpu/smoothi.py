@@ -7,9 +7,10 @@ import math
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.cpu.arithmetic import exp, exp_near_zero
-from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.arithmetic import dot, exp, exp_near_zero, total
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.prepare import (
+    APART,
     ARP,
     METRICS,
     Array,
@@ -20,6 +21,7 @@ from rankgrad.kernels.cpu.prepare import (
     finish,
     gains_of,
     level,
+    new_block,
     norm_of,
     real_slots,
     take,
@@ -111,10 +113,10 @@ def _lists(
             ties += scaled[i] == lowest
             scaled[i] = alpha * (scaled[i] - lowest)
         beyond = beyond_cutoff(metric, k, n)
-        worth = (discount - beyond) / norm
         rows = n if k == 0 else min(k, n)
+        worth = (discount[:rows] - beyond) * (1.0 / norm)
         out = np.zeros(n)
-        total = _indicators(
+        value = _indicators(
             scaled,
             y if by_label else gains,
             w,
@@ -124,9 +126,9 @@ def _lists(
             (by_label, linear, by_label and weights.size > 0),
             out,
         )
-        values[b] = finish(total + beyond * gains.sum() / norm, metric)
+        values[b] = finish(value + beyond * total(gains) / norm, metric)
         sign = alpha if metric == ARP else -alpha
-        lifted = out.sum() / ties  # the lowest score is subtracted from all
+        lifted = total(out) / ties  # the lowest score is subtracted from all
         for i in range(n):
             slopes[slots[i]] = sign * (out[i] - (lifted if scores[slots[i]] == lowest else 0.0))
 
@@ -150,27 +152,40 @@ def _indicators(
     items are those of the polynomials through the nodes, right to 1e-11 in the tests.
     """
     n, count = scaled.size, 3 if how[2] else 2
-    sums = np.ones((3, n))
-    sums[1], sums[2] = values, weights
+    block = _block(n)
+    points, product = block[0, :n], block[1, :n]
+    points[:], block[3, :n], block[4, :n], block[5, :n] = scaled, 1.0, values, weights
     bound = scaled.max()
     ranks, small = _ranks_until(bound, delta, rows)
     if n < 3 * NODES or rows - ranks < NODES:
         ranks = rows
-    product, pulls = np.ones(n), np.zeros((3, n))
-    total = _follow(scaled, sums, worth[:ranks], bound, delta, how, product, pulls)
+    value = _follow(block, worth[:ranks], bound, delta, how)
     if ranks < rows:
-        nodes, chebyshev = _nodes(scaled * product)
-        at_nodes, grown, pulled = np.zeros((3, NODES)), np.ones(NODES), np.zeros((3, NODES))
+        at_nodes = _block(NODES)
+        at_nodes[0, :NODES], chebyshev = _nodes(points * product)
         for i in range(count):
             for k in range(NODES):
-                _add(_dot(chebyshev[k], sums[i]), COSINES[k], at_nodes[i])
-        total += _follow(nodes, at_nodes, worth[ranks:rows], small, delta, how, grown, pulled)
+                _add(dot(chebyshev[k], block[3 + i, :n]), COSINES[k], at_nodes[3 + i, :NODES])
+        value += _follow(at_nodes, worth[ranks:rows], small, delta, how)
         for i in range(count):
             for k in range(NODES):
-                _add_times(_dot(COSINES[k], pulled[i]), chebyshev[k], product, pulls[i])
+                pulled = dot(COSINES[k], at_nodes[6 + i, :NODES])
+                _add_times(pulled, chebyshev[k], product, block[6 + i, :n])
     for j in range(n):
-        out[j] = values[j] * pulls[1, j] + weights[j] * pulls[2, j] - pulls[0, j]
-    return total
+        out[j] = values[j] * block[7, j] + weights[j] * block[8, j] - block[6, j]
+    return value
+
+
+@compiled
+def _block(n: int) -> Array:
+    """What :func:`_follow` takes of n points.
+
+    Rows: the points, the products (1 before the first rank), room for one of the indicators' rows,
+    three kinds of sums and three kinds of pulls (0).
+    """
+    block = new_block(9, n)
+    block[1, :n] = 1.0
+    return block
 
 
 @compiled
@@ -195,17 +210,8 @@ def _nodes(logits: Array) -> tuple[Array, Array]:
     return middle + half * PLACES, chebyshev
 
 
-@compiled
-def _follow(
-    points: Array,
-    sums: Array,
-    worth: Array,
-    bound: float,
-    delta: float,
-    how: How,
-    product: Array,
-    pulls: Array,
-) -> float:
+@compiled_reduction
+def _follow(block: Array, worth: Array, bound: float, delta: float, how: How) -> float:
     """Rank after rank, from logits ``points · product``; the value that they add.
 
     The products are constants on the way back, so the derivative by the scaled scores is known as
@@ -215,9 +221,11 @@ def _follow(
     as ``sums`` says: an item 1, its value and its weight.
     """
     by_label, linear, weighted = how
-    ones, values, weights = sums[0], sums[1], sums[2]
-    lost, by_value, by_weight = pulls[0], pulls[1], pulls[2]
-    row, total = np.empty(points.size), 0.0
+    n = block.shape[1] - APART
+    points, product, row = block[0, :n], block[1, :n], block[2, :n]
+    ones, values, weights = block[3, :n], block[4, :n], block[5, :n]
+    lost, by_value, by_weight = block[6, :n], block[7, :n], block[8, :n]
+    value = 0.0
     for r in range(worth.size):
         whole, mean, mean_weight = 0.0, 0.0, 0.0
         if bound <= NEAR_ZERO:
@@ -246,7 +254,7 @@ def _follow(
             own, own_weight = own * mean_weight, own * gain
             for j in range(points.size):
                 by_weight[j] += own_weight * inverse * row[j] * product[j]
-        total += own * gain
+        value += own * gain
         own *= slope
         both = own * mean + own_weight * mean_weight
         for j in range(points.size):
@@ -256,7 +264,7 @@ def _follow(
             lost[j] += both * pull
             product[j] *= (1.0 - delta) - indicator
         bound *= 1.0 - delta
-    return total
+    return value
 
 
 @compiled
@@ -276,11 +284,3 @@ def _add(factor: float, some: Array, out: Array) -> None:
 def _add_times(factor: float, some: Array, other: Array, out: Array) -> None:
     for j in range(some.size):
         out[j] += factor * some[j] * other[j]
-
-
-@compiled
-def _dot(first: Array, second: Array) -> float:
-    total = 0.0
-    for j in range(first.size):
-        total += first[j] * second[j]
-    return total
