@@ -6,6 +6,7 @@ tensor(0.2519)
 """
 
 from rankgrad.losses.base import Loss, losses
+from rankgrad.losses.distributed import distributed_mean
 from rankgrad.losses.lambdaloss import LambdaLoss, LambdaRank
 from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NeuralSortCE, Softmax
 from rankgrad.losses.pairwise import Hinge, RankNet
@@ -43,6 +44,7 @@ __all__ = [
     "RelaxedMetric",
     "SmoothI",
     "Softmax",
+    "distributed_mean",
     "get",
     "losses",
     "names",

@@ -1,0 +1,70 @@
+"""A loss over the lists of several processes, for training loops of your own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, distributed
+
+from rankgrad.lists import Lists, reduce
+from rankgrad.losses.base import Loss
+
+
+def distributed_mean(
+    loss: Loss,
+    scores: Any,
+    labels: Any,
+    mask: Any = None,
+    *,
+    offsets: Any = None,
+    weights: Any = None,
+    group: Any = None,
+) -> Float[Tensor, ""]:
+    """The mean of a loss over the lists of all processes, to be differentiated under DDP.
+
+    ``DistributedDataParallel`` averages the gradients of its processes. Where each takes the mean
+    over its own lists, a list weighs more the fewer lists its process has on which the loss is
+    defined. Here process p gives ``P Σ_{lists of p} w_l loss_l / Σ_{all lists} w_l``, with P
+    processes and without the lists that are left out: the average over the processes, of values
+    and gradients alike, is that of one process with all the lists. Without processes it is the
+    loss with ``reduction="mean"``.
+
+    All processes of the group call this together, once a step: a process without lists of its own
+    gives the empty tensors that its network makes of no lists. Fabric, Lightning and Accelerate
+    average gradients as DDP does; ``rankgrad train --devices N`` needs nothing of this.
+
+    Args:
+        loss: from :mod:`rankgrad.losses`; its own reduction is not used.
+        scores: ``[..., n]`` padded, or ``[N]`` flat, of this process.
+        labels: of the same shape.
+        mask: padded lists: True on real items.
+        offsets: flat lists: ``[B + 1]``.
+        weights: one per list (a weighted mean), or one per item.
+        group: of processes; by default all.
+
+    Returns:
+        A scalar; its mean over the processes is the loss.
+
+    Raises:
+        ValueError: the lists are not such as the loss takes.
+
+    >>> from rankgrad import losses
+    >>> loss = losses.get("softmax")
+    >>> lists = torch.tensor([[0.3, 0.2, 0.1]]), torch.tensor([[1, 0, 2]])
+    >>> losses.distributed_mean(loss, *lists) == loss(*lists)
+    tensor(True)
+    """
+    lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+    with torch.autocast(lists.slots.scores.device.type, enabled=False):
+        values, defined = loss.values(lists)
+        total = reduce(values, defined, lists, "sum")
+    shares = defined.double()
+    if lists.list_weights is not None:
+        shares = shares * lists.list_weights.detach()
+    count, processes = shares.sum(), 1
+    if distributed.is_available() and distributed.is_initialized():
+        processes = distributed.get_world_size(group)
+        distributed.all_reduce(count, group=group)
+    return total * (processes / torch.where(count > 0, count, 1.0)).to(total.dtype)
