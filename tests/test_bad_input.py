@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankgrad import losses, metrics, sorting
+from rankgrad import kernels, losses, metrics, sorting
 from rankgrad.lists import Lists
 
 CALLS = {"loss": losses.get("neural_ndcg@2"), "metric": metrics.get("ndcg@2")}
@@ -39,11 +39,63 @@ S, Y = torch.randn(2, 3), torch.zeros(2, 3)
         ((S, Y, "mask"), {}, "mask must be a tensor"),
         ((S + 0j, Y), {}, "scores must be dense real numbers"),
         ((S, Y + 200), {}, "a label of 200 is too large for the gain"),
+        (
+            (S[..., None], Y[..., None]),
+            {},
+            r"shape \(2, 3, 1\): .* scores.squeeze\(-1\)",
+        ),
+        ((S[..., None], Y[..., None], Y[..., None] == 0), {}, r"every list would have one item"),
     ],
 )
 def test_lists(call, arguments, options, message):
     with pytest.raises(ValueError, match=message):
         call(*arguments, **options)
+
+
+GAINS = [
+    *(f"{kind}{family}_err" for kind in ("", "gumbel_") for family in sorting.FAMILIES),
+    *(f"{family}_ndcg" for family in sorting.FAMILIES),
+    *("lambdarank", "lambdaloss"),
+]
+LARGE = torch.tensor([[1.0, 130.0, 0.0, 3.0]])
+
+
+@pytest.mark.parametrize("spec", GAINS)
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+def test_labels_too_large_for_a_gain_are_the_same_error_everywhere(spec, mode):
+    scores, loss = torch.tensor([[0.3, 0.2, 0.1, 0.5]]), losses.get(spec)
+    with kernels.using(mode):
+        with pytest.raises(ValueError, match="a label of 130 is too large for the gain 2"):
+            loss(scores, LARGE)
+        assert loss(scores, LARGE, LARGE < 100).isfinite()  # what padding holds is not looked at
+        for label in (25.0, 60.0, 119.0):
+            leaf = scores.clone().requires_grad_()
+            value = loss(leaf, LARGE.clamp(max=label))
+            value.backward()
+            assert value.isfinite() and leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("spec", ["approx_err", "lapsum_err", "fastsort_err", "neural_err"])
+def test_err_of_large_labels_is_as_precise_in_float32(spec):
+    labels = torch.tensor([[1.0, 25.0, 0.0, 3.0, 24.0]])
+    scores = torch.tensor([[0.3, 0.2, 0.1, 0.5, 0.4]])
+    for top in (18.0, 25.0, 40.0):
+        given = labels.clamp(max=top)
+        found, wanted = losses.get(spec)(scores, given), losses.get(spec)(scores.double(), given)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["err", "ndcg", "dcg"])
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+def test_labels_too_large_for_an_exact_metric_are_the_same_error(spec, mode):
+    with kernels.using(mode), pytest.raises(ValueError, match="a label of 130 is too large"):
+        metrics.get(spec)(torch.zeros(1, 4), LARGE)
+
+
+def test_lists_of_one_item_are_no_mistake():
+    for shape in ((4, 1), (1,), (3, 1, 1)):
+        assert losses.get("ranknet")(torch.zeros(shape), torch.ones(shape)) == 0
+    assert metrics.get("ndcg")(torch.zeros(4, 1), torch.ones(4, 1)).tolist() == [1.0] * 4
 
 
 def test_infinite_scores_are_for_metrics_only():

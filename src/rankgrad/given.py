@@ -48,6 +48,19 @@ def as_scores(scores: Any) -> Tensor:
     return tensor.to(torch.float32) if tensor.dtype.itemsize < 4 else tensor
 
 
+def check_column(scores: Tensor) -> None:
+    """Refuse ``[B, n, 1]``, as a model with one output gives it: lists of one item each.
+
+    All losses of such lists are 0, whatever the scores are. ``[B, 1]`` are single items on purpose.
+    """
+    if scores.dim() > 2 and scores.shape[-1] == 1 and scores.shape[-2] > 1:
+        raise ValueError(
+            f"scores have shape {shape_of(scores)}: the last dimension is the items of a list, so "
+            "every list would have one item. Give scores.squeeze(-1), and labels, mask and weights "
+            "alike; lists that do have one item each are of shape [lists, 1]"
+        )
+
+
 def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
     """The mask of padded scores, all True when there is none."""
     if mask is None:
@@ -93,6 +106,26 @@ def unseen(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or tensor.is_meta:
         return True
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def largest_exponent(dtype: torch.dtype) -> float:
+    """Up to which labels ``2^y``, sums of it and its inverse are safe: 120 in float32."""
+    return math.log2(torch.finfo(dtype).max) - 8
+
+
+def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Labels of which ``2^y`` is to be taken: an error if one is too large for it.
+
+    Compiled code says so as well, on CPUs. On a GPU it cannot without waiting: such a label becomes
+    infinite there, so that the loss or metric of its list is NaN.
+    """
+    most = largest_exponent(labels.dtype)
+    if labels.is_meta or labels.numel() == 0:
+        return labels
+    if unseen(labels):
+        return labels.masked_fill(ops.too_large(labels.detach(), mask, most), math.inf)
+    ops.refuse_large(labels, mask, most)
+    return labels
 
 
 def _any_large(labels: Tensor, mask: Tensor | None) -> bool:

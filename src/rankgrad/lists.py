@@ -24,6 +24,7 @@ from rankgrad.given import (
     Look,
     as_scores,
     as_tensor,
+    check_column,
     check_mask,
     check_offsets,
     shape_of,
@@ -120,6 +121,8 @@ class Lists:
             raise ValueError(
                 f"labels have shape {shape_of(labels)}, scores {shape_of(scores)}: they must agree"
             )
+        if offsets is None:
+            check_column(scores)
         longest = 0
         if offsets is not None:
             offsets, longest = check_offsets(offsets, scores, mask)

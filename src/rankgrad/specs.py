@@ -181,9 +181,7 @@ def _options(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _words(
-    options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
-) -> Mapping[str, Any]:
+def _words(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> Mapping[str, Any]:
     """The options of a spec; ``none`` is a word where an option takes words and not None."""
     return {
         name: "none" if value is None and name in known and _takes_word(known[name]) else value

@@ -1,4 +1,4 @@
-"""Each loss as it is and compiled whole: value and gradient."""
+"""Each loss as it is and compiled whole: value and gradient, and labels that are too large."""
 
 import sys
 
@@ -19,6 +19,16 @@ def outcome(call, mask):
     return value.detach(), scores.grad
 
 
+def refusal(call):
+    """What is said of a label that is too large for the gain 2^y - 1; None if nothing is."""
+    labels = LABELS.clone()
+    labels[1, 2] = 2000.0
+    try:
+        call(SCORES, labels)
+    except ValueError as error:
+        return str(error)
+
+
 for spec in sys.argv[1:]:
     try:
         torch._dynamo.reset()
@@ -27,6 +37,7 @@ for spec in sys.argv[1:]:
         for mask in (None, MASK):
             for ours, theirs in zip(outcome(whole, mask), outcome(loss, mask), strict=True):
                 torch.testing.assert_close(ours, theirs)
+        assert refusal(whole) == refusal(loss), refusal(whole)
     except Exception as error:
         print(spec, type(error).__name__, str(error)[:1500])
     else:

@@ -93,6 +93,7 @@ def test_the_direct_way_is_the_same(name):
 
 
 COMPILED = [
+    "approx_err",
     "approx_ndcg@2",
     "approx_rr",
     "fastsort_ndcg",

@@ -260,6 +260,26 @@ def look(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
     return verdict
 
 
+def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
+    """Which labels are too large to take ``2^y`` of them, as an operation of compiled code.
+
+    On a CPU, one that is too large is an error.
+    """
+    found: Tensor = torch.ops.rankgrad.too_large(labels, mask, most)
+    return found
+
+
+def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
+    """An error if a label is too large to take ``2^y`` of it."""
+    real = labels.detach() if mask is None else labels.detach().where(mask, 0)
+    highest = float(real.max())
+    if highest > most:
+        raise ValueError(
+            f"a label of {highest:g} is too large for the gain 2^y - 1, which ends at {most:g} in "
+            f"{labels.dtype}: use a metric with gain=linear, or labels on a small scale"
+        )
+
+
 def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     """The values of metrics ``[metrics, lists]``, and whether a list has an item that counts.
 
@@ -349,6 +369,21 @@ for _name, (_module, _schema, _product) in RANKS.items():
     torch.library.register_autograd(
         f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_keep_scores, lib=_library
     )
+
+
+def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
+    if labels.numel() and not labels.is_cuda:
+        refuse_large(labels, mask, most)
+    return labels > most if mask is None else (labels > most) & mask
+
+
+_library.define("too_large(Tensor labels, Tensor? mask, float most) -> Tensor")
+_library.impl("too_large", _too_large, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "rankgrad::too_large",
+    lambda labels, *_: torch.empty_like(labels, dtype=torch.bool),
+    lib=_library,
+)
 
 # A number for each list times those of its slots, and times one for all if there is such.
 _enter(

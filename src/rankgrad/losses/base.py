@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.lists import REDUCTIONS, Lists, Randomness, Reduction, reduce
+from rankgrad.given import unseen
+from rankgrad.lists import REDUCTIONS, Lists, Randomness, Reduction, Slots, reduce
 from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
@@ -84,7 +85,8 @@ class Loss(nn.Module):
         learned = weights is not None and weights.requires_grad
         if found is not None and self.reduction != "none" and not learned:
             mean = self.reduction == "mean"
-            return kernels.ops.reduced(found.name, mean, weights, *lists.slots, *found.options)
+            slots = self._slots(lists)
+            return kernels.ops.reduced(found.name, mean, weights, *slots, *found.options)
         with torch.autocast(lists.slots.scores.device.type, enabled=False):
             return reduce(*self._values(lists, found), lists, self.reduction)
 
@@ -101,10 +103,23 @@ class Loss(nn.Module):
         self, lists: Lists, found: Fused | None
     ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         if found is not None:
-            return kernels.ops.loss(found.name, *lists.slots, *found.options)
+            return kernels.ops.loss(found.name, *self._slots(lists), *found.options)
         values, defined = self.per_list(lists)
         # Also a value that does not depend on the scores stays attached to their graph.
         return values + 0.0 * lists.scores.sum(-1), defined
+
+    def _slots(self, lists: Lists) -> Slots:
+        """The lists for a fused operation; where values were not seen, its labels are checked."""
+        slots = lists.slots
+        if not unseen(slots.scores):
+            return slots
+        return slots._replace(labels=self.check_labels(slots.labels, slots.mask))
+
+    def check_labels(
+        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
+    ) -> Float[Tensor, " s"]:
+        """The labels, or an error if one is too large for the loss."""
+        return labels
 
     def fused(self, lists: Lists) -> Fused | None:
         """The fused operation that computes :meth:`per_list`, or None where there is none."""

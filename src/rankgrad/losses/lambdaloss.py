@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, Reduction, hard_ranks
@@ -69,6 +69,11 @@ class LambdaPairs(PairwiseLoss):
 
     def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         return logistic(gaps, self.now(self.sigma))
+
+    def check_labels(
+        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
+    ) -> Float[Tensor, " s"]:
+        return NDCG(gain=self.gain).check_labels(labels, mask) if self.metric == "ndcg" else labels
 
     def pair_weights(self, lists: Lists) -> PairWeights:
         with torch.no_grad():

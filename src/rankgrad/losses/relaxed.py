@@ -78,6 +78,11 @@ class RelaxedMetric(Loss):
         defined = self.metric.relevant(lists) & (lists.lengths > 1)
         return value if self.metric.lower_is_better else 1 - value, defined
 
+    def check_labels(
+        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
+    ) -> Float[Tensor, " s"]:
+        return self.metric.check_labels(labels, mask)
+
     def fused(self, lists: Lists) -> Fused | None:
         if torch.compiler.is_compiling():
             found = self._operation()

@@ -201,7 +201,14 @@ class Metric:
         weights = (
             lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
         )
-        return ((self.gains(lists.labels) > 0) & lists.mask & (weights > 0)).any(-1)
+        # A gain that is no number counts, so that its list is not left out unnoticed.
+        return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
+
+    def check_labels(
+        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
+    ) -> Float[Tensor, "*items"]:
+        """The labels, or an error if one is too large for the metric's gain."""
+        return labels
 
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """What an item is worth by its label."""

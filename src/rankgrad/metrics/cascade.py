@@ -28,6 +28,10 @@ class CascadeMetric(Metric):
         """The chance that an item satisfies, by its label."""
         return self.gains(labels)
 
+    def misses(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """The chance that it does not."""
+        return 1 - self.stops(labels)
+
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
         k = self.cutoff(ranked.mask.shape[-1])
         return (self._stopped(ranked) * self.worth(ranked.ranks))[:, :k].sum(-1)
@@ -79,7 +83,9 @@ class CascadeMetric(Metric):
     ) -> Float[Tensor, " b"]:
         """``Σ_i worth(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
         stops = self.stops(lists.labels) * lists.mask
-        logs = torch.log1p(-stops)
+        # Who stops for certain is not passed: a logarithm that is finite but as good as none.
+        misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
+        logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
         passed = []
         for rows in tiles(ranks.numel(), ranks.shape[-1]):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.given import check_exponents
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
 from rankgrad.options import check_positive
@@ -35,5 +37,17 @@ class ERR(CascadeMetric):
         check_positive("max_grade", self.max_grade)
 
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        labels = self.check_labels(labels)
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
         return torch.exp2(labels - top) - torch.exp2(-top)
+
+    def misses(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """``1 - R``, also where R rounds to 1."""
+        labels = self.check_labels(labels)
+        top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
+        return torch.exp2(-top) - torch.expm1((labels - top) * math.log(2))
+
+    def check_labels(
+        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
+    ) -> Float[Tensor, "*items"]:
+        return check_exponents(labels, mask)

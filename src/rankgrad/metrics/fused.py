@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.given import largest_exponent
 from rankgrad.kernels import ops, ready
 from rankgrad.lists import Lists
 
@@ -41,14 +41,13 @@ def _is_covered(metric: Any, lists: Lists) -> bool:
     """
     if metric.name not in COVERED or not type(metric).__module__.startswith("rankgrad.metrics."):
         return False
-    if getattr(metric, "gain", "linear") == "linear":
+    if metric.name != "err" and getattr(metric, "gain", "linear") == "linear":
         return True
     labels, mask = lists.slots.labels, lists.slots.mask
     if labels.is_cuda:  # a GPU is not asked again: labels were seen when the lists were made
         return not lists.large
     highest = labels if mask is None else labels[mask]
-    most = math.log2(torch.finfo(labels.dtype).max) - 8
-    return highest.numel() == 0 or float(highest.max()) <= most
+    return highest.numel() == 0 or float(highest.max()) <= largest_exponent(labels.dtype)
 
 
 def _described(metric: Any) -> tuple[str, int, bool, bool, float, float]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.given import unseen
+from rankgrad.given import check_exponents
 from rankgrad.lists import Lists, divide
 from rankgrad.metrics.base import (
     BinaryMetric,
@@ -112,15 +111,12 @@ class LinearGradedMetric(LinearMetric):
         check_choice("gain", self.gain, ("exponential", "linear"))
 
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        if self.gain == "linear":
-            return labels
-        most = math.log2(torch.finfo(labels.dtype).max) - 8
-        if labels.numel() and not unseen(labels) and bool(labels.max() > most):
-            raise ValueError(
-                f"a label of {labels.max().item():g} is too large for the gain 2^y - 1: "
-                "use gain=linear, or labels on a small scale"
-            )
-        return torch.exp2(labels) - 1
+        return labels if self.gain == "linear" else torch.exp2(self.check_labels(labels)) - 1
+
+    def check_labels(
+        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
+    ) -> Float[Tensor, "*items"]:
+        return labels if self.gain == "linear" else check_exponents(labels, mask)
 
     def discount(self, ranks: Tensor) -> Tensor:
         return 1 / torch.log2(1 + ranks)
