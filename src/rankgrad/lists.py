@@ -197,6 +197,11 @@ class Lists:
         return cls(slots, None, (len(offsets) - 1,), flat=True, finite=True)
 
     @property
+    def unseen(self) -> bool:
+        """Whether values cannot be looked at now: compiled code, a captured CUDA graph."""
+        return unseen(self.slots.scores)
+
+    @property
     def mask(self) -> Bool[Tensor, "b n"]:
         """True on real items."""
         if "mask" not in self._made:

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.given import unseen
 from rankgrad.lists import REDUCTIONS, Lists, Randomness, Reduction, Slots, reduce
 from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
@@ -111,7 +110,7 @@ class Loss(nn.Module):
     def _slots(self, lists: Lists) -> Slots:
         """The lists for a fused operation; where values were not seen, its labels are checked."""
         slots = lists.slots
-        if not unseen(slots.scores):
+        if not lists.unseen:
             return slots
         return slots._replace(labels=self.check_labels(slots.labels, slots.mask))
 
