@@ -46,6 +46,11 @@ def metric_specs() -> list[str]:
     return metrics.names() + [f"{name}@3" for name in metrics.names() if name not in pairs]
 
 
+def metrics_with_kernel() -> list[str]:
+    """Every metric whose exact value a kernel computes."""
+    return [name for name in metrics.names() if metrics.get(name).fused is not None]
+
+
 def make_loss(spec: str, **options: Any) -> Loss:
     """A loss; a random one with a fixed seed, so that a fresh one repeats it."""
     if is_random(spec):

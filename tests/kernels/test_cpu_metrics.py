@@ -3,9 +3,9 @@ import itertools
 import pytest
 import torch
 from kernels.twins import KINDS, batch
+from registry import metrics_with_kernel
 
 from rankgrad import kernels, metrics
-from rankgrad.metrics.fused import COVERED
 
 OPTIONS = {
     "ndcg": ["gain=linear"],
@@ -17,7 +17,7 @@ OPTIONS = {
 }
 SPECS = [
     f"{name}{k}({option}{', ' if option else ''}ties={ties}, empty={empty})"
-    for name in COVERED
+    for name in metrics_with_kernel()
     for k, option, (ties, empty) in itertools.product(
         ("", "@3", "@100"),
         ("", *OPTIONS[name]),

@@ -53,9 +53,9 @@ def test_learned_weights_do_not_matter_without_a_graph():
     scores, labels, weights = _lists()
     loss = losses.get("approx_ndcg")
     batch = lists.Lists.of(scores, labels, weights=weights.requires_grad_())
-    assert loss._found(batch) is None
+    assert loss.kernel_call(batch) is None
     with torch.no_grad():
-        assert (loss._found(batch) is not None) == kernels.ready("through_ranks", scores)
+        assert (loss.kernel_call(batch) is not None) == kernels.ready("through_ranks", scores)
 
 
 def test_a_subclass_that_says_its_own_values_is_computed_by_them():
@@ -70,7 +70,7 @@ def test_a_subclass_that_says_its_own_values_is_computed_by_them():
     scores, labels, _ = _lists()
     torch.testing.assert_close(Doubled()(scores, labels), 2 * Softmax()(scores, labels))
     batch = lists.Lists.of(scores, labels)
-    assert Same()._found(batch) == Softmax()._found(batch)
+    assert Same().kernel_call(batch) == Softmax().kernel_call(batch)
 
 
 @pytest.mark.parametrize("mode", ["auto", "eager"])

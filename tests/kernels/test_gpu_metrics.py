@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from registry import metrics_with_kernel
 from slots import DEVICE, Slots
 
 from rankgrad import kernels, metrics
 from rankgrad.lists import Lists
-from rankgrad.metrics.fused import COVERED, _described, values_of
+from rankgrad.metrics.fused import _described, values_of
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import metrics as kernel
@@ -29,13 +30,13 @@ OPTIONS = {
 }
 SPECS = [
     f"{name}{k}({option}{', ' if option else ''}ties={ties})"
-    for name in COVERED
+    for name in metrics_with_kernel()
     for k, option, ties in itertools.product(
         ("", "@3", "@100"), ("", *OPTIONS[name]), ("average", "stable")
     )
 ]
 #: Each metric as it is and cut off.
-SOME = [name for each in COVERED for name in (each, f"{each}@20")]
+SOME = [name for each in metrics_with_kernel() for name in (each, f"{each}@20")]
 
 
 def some(specs, part):

@@ -10,7 +10,6 @@ pytest.importorskip("triton")
 from together import Together
 
 from rankgrad.kernels.gpu import kept, sinkhorn
-from rankgrad.losses.fused import _described, _operation
 
 interpreted = pytest.mark.skipif(DEVICE != "cpu", reason="done by as many programs on a GPU")
 BOTH = pytest.mark.parametrize("transposed", ["false", "true"])
@@ -29,9 +28,9 @@ def way(request, monkeypatch):
 
 def fused(slots, spec):
     loss = losses.get(spec)
-    name, options = _operation(loss.relaxation, 1.0, loss.expect)
+    name, options = loss.relaxation.fused(1.0, loss.expect)
     assert name == "through_sinkhorn"
-    return sinkhorn.through_sinkhorn(*slots.given, *options, *_described(loss.metric))
+    return sinkhorn.through_sinkhorn(*slots.given, *options, *loss.metric.linear_kernel())
 
 
 def compare(slots, spec, rtol=1e-5):

@@ -18,11 +18,23 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rankgrad.kernels import ops
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
+from rankgrad.kernels.declared import DeclaresKernel, Fused
 
 Mode = Literal["auto", "eager", "fused"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-__all__ = ["MODES", "Mode", "mode", "ops", "pool_adjacent", "ready", "use", "using"]
+__all__ = [
+    "MODES",
+    "DeclaresKernel",
+    "Fused",
+    "Mode",
+    "mode",
+    "ops",
+    "pool_adjacent",
+    "ready",
+    "use",
+    "using",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., bool])
 

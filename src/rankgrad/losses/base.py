@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
+from rankgrad.kernels import DeclaresKernel, Fused
 from rankgrad.lists import REDUCTIONS, Lists, Randomness, Reduction, Slots, reduce
 from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
@@ -17,14 +18,7 @@ from rankgrad.specs import Registry, Spec, spec_of
 losses: Registry[Loss] = Registry("loss")
 
 
-class Fused(NamedTuple):
-    """A fused operation: its name in :mod:`rankgrad.kernels.ops`, and the options after slots."""
-
-    name: str
-    options: tuple[Any, ...]
-
-
-class Loss(nn.Module):
+class Loss(DeclaresKernel, nn.Module):
     """The mean over lists of a per-list value, lists on which it is undefined left out.
 
     A subclass says ``per_list``: the value of each list, finite everywhere, and on which lists it
@@ -36,6 +30,7 @@ class Loss(nn.Module):
     """
 
     name: ClassVar[str]
+    kernel_declarations: ClassVar[frozenset[str]] = frozenset({"fused", "fused_options"})
 
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -43,12 +38,6 @@ class Loss(nn.Module):
         self.k = check_cutoff(k)
         self.reduction: Reduction = reduction
         self.progress = 0.0  # of training, from 0 to 1: what temperature schedules follow
-
-    def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
-        if "per_list" in vars(cls) and "fused" not in vars(cls):
-            # What a parent has fused is not what this class computes.
-            cls.fused = Loss.fused  # type: ignore[method-assign]
 
     def forward(
         self,
@@ -69,13 +58,13 @@ class Loss(nn.Module):
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
         """
         begun = Lists.begun(scores, labels, mask, offsets=offsets, weights=weights)
-        found = self._found(begun)  # while a GPU looks at the values
+        found = self.kernel_call(begun)  # while a GPU looks at the values
         lists = begun.settled()
         return self._of(lists, None if lists.large else found)
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
         """The loss of lists already brought together."""
-        return self._of(lists, self._found(lists))
+        return self._of(lists, self.kernel_call(lists))
 
     def _of(self, lists: Lists, found: Fused | None) -> Float[Tensor, "*out"]:
         _check_finite(lists)
@@ -92,11 +81,16 @@ class Loss(nn.Module):
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         """The loss of each list and whether it is defined, fused where there is such a twin."""
         _check_finite(lists)
-        return self._values(lists, self._found(lists))
+        return self._values(lists, self.kernel_call(lists))
 
-    def _found(self, lists: Lists) -> Fused | None:
-        """The fused operation to use. Eager forms say which labels are too large."""
-        return None if lists.large or _learned(lists) else self.fused(lists)
+    def kernel_call(self, lists: Lists) -> Fused | None:
+        """The fused operation to use on these lists; None for the eager form.
+
+        The eager form says which labels are too large.
+        """
+        if not self.kernel_applies or lists.large or _learned(lists):
+            return None
+        return self.fused(lists)
 
     def _values(
         self, lists: Lists, found: Fused | None
@@ -121,7 +115,11 @@ class Loss(nn.Module):
         return labels
 
     def fused(self, lists: Lists) -> Fused | None:
-        """The fused operation that computes :meth:`per_list`, or None where there is none."""
+        """The fused operation that computes :meth:`per_list`, or None where there is none.
+
+        It holds for the class that defines it. A subclass that overrides another method without
+        defining this one gets the eager form.
+        """
         return None
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:

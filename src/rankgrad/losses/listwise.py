@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad import kernels
+from rankgrad.kernels import Fused
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax
-from rankgrad.losses.base import Fused, Loss, has_relevant, losses
+from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Exact, NeuralSort, Schedule
 

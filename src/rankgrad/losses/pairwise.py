@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankgrad import kernels
+from rankgrad.kernels import Fused
 from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
-from rankgrad.losses.base import Fused, Loss, losses
+from rankgrad.losses.base import Loss, losses
 from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.base import differentiable_once

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad import kernels
+from rankgrad.kernels import Fused
 from rankgrad.lists import Lists, Reduction
-from rankgrad.losses.base import Fused, Loss, losses
-from rankgrad.losses.fused import through
+from rankgrad.losses.base import Loss, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
 from rankgrad.options import check_choice
@@ -102,7 +102,13 @@ class RelaxedMetric(Loss):
         relaxation = self.relaxation.at(self.progress)
         if self.through not in (None, relaxation.gives[0]):
             return None
-        return through(relaxation, self.metric, self.now(self.beta), self.expect)
+        if not (relaxation.kernel_applies and self.metric.kernel_applies):
+            return None
+        metric = self.metric.linear_kernel()
+        found = relaxation.fused(self.now(self.beta), self.expect)
+        if metric is None or found is None:
+            return None
+        return Fused(found.name, (*found.options, *metric))
 
 
 class GridLoss(RelaxedMetric):
@@ -286,7 +292,11 @@ def cell_options(
     family: str, metric: str, stochastic: bool = False
 ) -> dict[str, inspect.Parameter]:
     """The options of a cell with their defaults: its relaxation's, its metric's, and the loss's."""
-    makers = [FAMILIES[family], metrics.maker(metric), RelaxedMetric.__init__]
+    makers: list[Callable[..., Any]] = [
+        FAMILIES[family],
+        metrics.maker(metric),
+        RelaxedMetric.__init__,
+    ]
     if stochastic:
         makers.insert(1, Gumbel)
     hidden = {"self", "k", "metric", "relaxation", "base", "empty", "ties", "_random"}

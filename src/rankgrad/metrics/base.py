@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rankgrad.kernels import DeclaresKernel
 from rankgrad.lists import Lists, descending, tie_groups
 from rankgrad.metrics.fused import values_of
 from rankgrad.options import check_choice, check_cutoff, check_positive
@@ -84,7 +85,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class Metric(DeclaresKernel):
     """A ranking metric with a cutoff.
 
     ``metric(scores, labels, ...)`` is exact, ``metric.relaxed(relaxation, scores, labels, ...)``
@@ -101,6 +102,7 @@ class Metric:
 
     name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
+    fused: ClassVar[str | None] = None  # what kernels call it, where they compute it
 
     k: int | None = field(default=None, kw_only=False)
     empty: Empty = 0
@@ -195,6 +197,10 @@ class Metric:
         for base in (Metric._through_permutation, Metric._through_ranks):
             if getattr(type(self), base.__name__) is base:
                 raise ValueError(_not_relaxed(self))
+
+    def linear_kernel(self) -> tuple[str, int, str, float, float] | None:
+        """The metric as the kernels of relaxations take it; None where it is not linear."""
+        return None
 
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
         """Whether a list has an item that counts, so that the metric is defined on it."""

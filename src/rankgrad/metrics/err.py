@@ -29,6 +29,7 @@ class ERR(CascadeMetric):
     """
 
     name: ClassVar[str] = "err"
+    fused: ClassVar[str | None] = "err"
 
     max_grade: float = 4.0
 

@@ -1,4 +1,4 @@
-"""Exact metrics by the compiled twin, where there is one."""
+"""Exact metrics by their kernel, where they declare one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch import Tensor
 from rankgrad.given import largest_exponent
 from rankgrad.kernels import ops, ready
 from rankgrad.lists import Lists
-
-COVERED = ("ap", "arp", "dcg", "err", "hits", "ndcg", "precision", "rbp", "recall", "rr")
 
 
 def values_of(
@@ -35,11 +33,11 @@ def values_of(
 
 
 def _is_covered(metric: Any, lists: Lists) -> bool:
-    """Whether the twin knows the metric: one of ours, not one that somebody derived from it.
+    """Whether the kernel computes the metric.
 
     Labels too large for their gain are left to the eager form, which says so.
     """
-    if metric.name not in COVERED or not type(metric).__module__.startswith("rankgrad.metrics."):
+    if metric.fused is None or not metric.kernel_applies:
         return False
     if metric.name != "err" and getattr(metric, "gain", "linear") == "linear":
         return True
@@ -51,8 +49,8 @@ def _is_covered(metric: Any, lists: Lists) -> bool:
 
 
 def _described(metric: Any) -> tuple[str, int, bool, bool, float, float]:
-    """The metric in the words of the twin."""
+    """The metric as the kernel takes it."""
     number = getattr(metric, "threshold", getattr(metric, "max_grade", 1.0))
     linear = getattr(metric, "gain", "") == "linear"
     persistence = getattr(metric, "persistence", 0.8)
-    return metric.name, metric.k or 0, metric.ties == "average", linear, number, persistence
+    return metric.fused, metric.k or 0, metric.ties == "average", linear, number, persistence

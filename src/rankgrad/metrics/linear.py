@@ -33,6 +33,17 @@ class LinearMetric(Metric):
         """What a rank is worth, whole or relaxed."""
         raise TypeError(f"{type(self).__name__} does not say its discount")
 
+    def linear_kernel(self) -> tuple[str, int, str, float, float] | None:
+        if self.fused is None:
+            return None
+        return (
+            self.fused,
+            self.k or 0,
+            getattr(self, "gain", "linear"),
+            getattr(self, "threshold", 1.0),
+            getattr(self, "persistence", 0.8),
+        )
+
     def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
         """What every rank past the cutoff is worth."""
         return torch.zeros_like(length)

@@ -25,6 +25,7 @@ class Precision(LinearBinaryMetric):
     """
 
     name: ClassVar[str] = "precision"
+    fused: ClassVar[str | None] = "precision"
 
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

@@ -23,6 +23,7 @@ class Recall(LinearBinaryMetric):
     """
 
     name: ClassVar[str] = "recall"
+    fused: ClassVar[str | None] = "recall"
 
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

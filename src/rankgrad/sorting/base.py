@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.given import as_scores, check_mask
+from rankgrad.kernels import DeclaresKernel, Fused
 from rankgrad.options import check_cutoff
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
@@ -20,12 +21,13 @@ from rankgrad.specs import Registry, spec_of
 relaxations: Registry[Relaxation] = Registry("relaxation")
 
 Route = Literal["permutation", "ranks"]
+Expectation = Literal["gain", "label"]
 R = TypeVar("R", bound="Relaxation")
 Backward = TypeVar("Backward", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Relaxation:
+class Relaxation(DeclaresKernel):
     """A relaxation of sorting in descending order.
 
     Calling it gives its native form, the first of ``gives``:
@@ -112,6 +114,18 @@ class Relaxation:
     ) -> Float[Tensor, "samples b n"]:
         """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
         return scores[None]
+
+    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+        """The operation that takes linear metrics through this relaxation, without the metric.
+
+        It holds for the class that defines it: a subclass that overrides another method without
+        defining this one gets the eager form.
+
+        Args:
+            beta: through ranks, how sharply ranks are compared with the cutoff.
+            expect: the expected gain, or the gain of the expected label.
+        """
+        return None
 
     def at(self: R, progress: float) -> R:
         """The same relaxation with every schedule at its value for this training progress."""

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad import kernels
+from rankgrad.kernels import Fused
 from rankgrad.lists import descending, invert, rows
-from rankgrad.sorting.base import Relaxation, Route, differentiable_once, relaxations
+from rankgrad.sorting.base import Expectation, Relaxation, Route, differentiable_once, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -41,6 +42,11 @@ class LapSum(Relaxation):
     @property
     def gives(self) -> tuple[Route, ...]:
         return ("ranks",)
+
+    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+        if expect == "label":
+            return None
+        return Fused("through_ranks", ("lapsum", 1 / number(self.temperature), beta))
 
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]

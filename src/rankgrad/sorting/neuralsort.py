@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels import Fused
 from rankgrad.lists import descending, invert, tie_groups, tiles
-from rankgrad.sorting.base import Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.base import Expectation, Relaxation, differentiable_once, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -39,6 +40,11 @@ class NeuralSort(Relaxation):
 
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
+
+    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+        if expect == "label":
+            return None
+        return Fused("through_rows", ("neuralsort", number(self.temperature)))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int

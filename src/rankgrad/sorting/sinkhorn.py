@@ -10,9 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels import Fused
 from rankgrad.options import check_flag, check_positive, check_whole
-from rankgrad.sorting.base import Relaxation, as_base, differentiable_once, relaxations
+from rankgrad.sorting.base import Expectation, Relaxation, as_base, differentiable_once, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
+from rankgrad.sorting.schedules import number
 
 
 @relaxations.register("sinkhorn")
@@ -50,6 +52,13 @@ class Sinkhorn(Relaxation):
         check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
         check_flag("transposed", self.transposed)
+
+    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+        base = self.base
+        if expect == "label" or not (isinstance(base, NeuralSort) and base.kernel_applies):
+            return None
+        scaling = (self.iterations, self.tolerance, self.transposed)
+        return Fused("through_sinkhorn", (number(base.temperature), *scaling))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int

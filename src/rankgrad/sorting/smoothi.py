@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels import Fused
 from rankgrad.options import check_between, check_flag
-from rankgrad.sorting.base import Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.base import Expectation, Relaxation, differentiable_once, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -44,6 +45,11 @@ class SmoothI(Relaxation):
         set_temperature(self, "alpha")
         check_between("delta", self.delta, 0, 0.5)
         check_flag("stop_gradient", self.stop_gradient)
+
+    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+        if not self.stop_gradient:
+            return None
+        return Fused("through_smoothi", (number(self.alpha), self.delta, expect))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
