@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numba import njit
+
+from rankgrad.compilation import compile_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,21 +22,12 @@ _SMALL = 100_000  # elementary steps for which a second thread is not worth its 
 
 def compiled(function: Function) -> Function:
     """Compile a loop, its sums in any order."""
-    return kept(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 def compiled_strictly(function: Function) -> Function:
     """Compile a loop whose additions must be done as they are written."""
-    return kept(function, nogil=True, error_model="numpy", fastmath={"contract"})
-
-
-def kept(function: Function, **options: Any) -> Function:
-    """Compile, once for all processes where there is a place to write what was compiled."""
-    try:
-        made: Function = njit(cache=True, **options)(function)
-    except RuntimeError:  # neither beside the source nor in the user's home
-        made = njit(**options)(function)
-    return made
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
