@@ -9,6 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
 KNOWS = {
     "options": set(),
     "specs": set(),
+    "quoting": set(),
     "files": set(),
     "compilation": set(),
     "kernels": {"compilation"},
@@ -18,7 +19,7 @@ KNOWS = {
     "sorting": {"given", "lists", "options", "specs", "kernels"},
     "metrics": {"given", "lists", "options", "specs", "kernels"},
     "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics"},
-    "data": {"compilation", "options", "specs", "files"},
+    "data": {"compilation", "options", "quoting", "specs", "files"},
     "models": {"options", "specs"},
     "training": {"lists", "options", "specs", "files", "losses", "metrics", "data", "models"},
     "experiments": {
