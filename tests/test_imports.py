@@ -7,9 +7,9 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
 KNOWS = {
-    "options": set(),
-    "specs": set(),
     "quoting": set(),
+    "options": {"quoting"},
+    "specs": {"quoting"},
     "files": set(),
     "compilation": set(),
     "kernels": {"compilation"},
@@ -21,7 +21,17 @@ KNOWS = {
     "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics"},
     "data": {"compilation", "options", "quoting", "specs", "files"},
     "models": {"options", "specs"},
-    "training": {"lists", "options", "specs", "files", "losses", "metrics", "data", "models"},
+    "training": {
+        "lists",
+        "options",
+        "quoting",
+        "specs",
+        "files",
+        "losses",
+        "metrics",
+        "data",
+        "models",
+    },
     "experiments": {
         *("options", "specs", "files", "losses", "metrics", "data", "models", "training"),
         "significance",

@@ -132,7 +132,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{folder} is not a rankgrad store: it has no {MANIFEST}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON or of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         raise _damaged(folder, f"{MANIFEST} is cut short or is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{folder} is not a rankgrad store: its {MANIFEST} is of something else")
