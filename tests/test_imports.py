@@ -11,6 +11,7 @@ KNOWS = {
     "options": {"quoting"},
     "specs": {"quoting"},
     "files": set(),
+    "schemas": {"files", "quoting"},
     "compilation": set(),
     "kernels": {"compilation"},
     "given": {"kernels"},
@@ -22,22 +23,16 @@ KNOWS = {
     "data": {"compilation", "options", "quoting", "specs", "files"},
     "models": {"options", "specs"},
     "training": {
-        "lists",
-        "options",
-        "quoting",
-        "specs",
-        "files",
-        "losses",
-        "metrics",
-        "data",
-        "models",
+        *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics"),
+        *("data", "models"),
     },
     "experiments": {
-        *("options", "specs", "files", "losses", "metrics", "data", "models", "training"),
+        *("options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
+        *("models", "training"),
         "significance",
     },
-    "report": {"files", "significance", "losses", "metrics", "training"},
-    "estimator": {"files", "metrics", "losses", "data", "models", "training"},
+    "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
+    "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
 }
 
 
