@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankgrad import files
 from rankgrad.quoting import quote, shorten
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Scalar = str | int | float | bool | None
 
@@ -57,13 +61,20 @@ def read_array(path: Path, mmap: bool = False) -> np.ndarray:
 
 def check(path: Path, values: Any, schema: Any) -> None:
     """An error that names the file and the key, if values are not of the types of a schema."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        TypeAdapter(schema).validate_python(values, strict=True)
+        _adapter(schema).validate_python(values, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
         what = first["msg"].removeprefix("Input ").lower()
         found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
         raise ValueError(files.damaged(path, f"{shorten(where)}: {what}{found}")) from None
+
+
+@cache
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
