@@ -133,6 +133,6 @@ def test_damaged_headers_of_arrays(run: Path, name: str) -> None:
 def test_the_sentence_names_file_key_and_value(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"a": {"b": "x" * 10**6}}))
-    with pytest.raises(ValueError, match=r"a\.json is damaged \(a\.b: .*integer, found 'xx") as e:
+    with pytest.raises(ValueError, match=r"a\.json is damaged \('a\.b': .*integer, found 'xx") as e:
         schemas.read_json(path, dict[str, dict[str, int]])
     assert len(str(e.value)) < 500

@@ -67,10 +67,10 @@ def check(path: Path, values: Any, schema: Any) -> None:
         _adapter(schema).validate_python(values, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "it"
+        where = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
         what = first["msg"].removeprefix("Input ").lower()
         found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
-        raise ValueError(files.damaged(path, f"{shorten(where)}: {what}{found}")) from None
+        raise ValueError(files.damaged(path, f"{where}: {what}{found}")) from None
 
 
 @cache

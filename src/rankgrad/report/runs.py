@@ -90,18 +90,18 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return list(found.values())
 
 
-class _Outcome(TypedDict):
+class _Outcome(TypedDict, total=False):
     fold: int | None
     seed: int | None
     gap: str | None
 
 
-class _Row(TypedDict):
+class _Row(TypedDict, total=False):
     candidate: str
     runs: list[_Outcome]
 
 
-class _Comparison(TypedDict):
+class _Comparison(TypedDict, total=False):
     """What is read of ``comparison.json``."""
 
     rows: list[_Row]
