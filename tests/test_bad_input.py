@@ -157,13 +157,23 @@ def test_labels_are_named_where_they_stand_in_flat_lists():
         (sorting.get, "sinkhorn(base=gumbel)", "put gumbel outside"),
         (sorting.get, "straight_through(base=gumbel)", "put gumbel outside"),
         (losses.get, 5, "expected a loss or its spec, found int"),
+        (losses.get, "neural_ndcg@99999999999999999999", "k must be at most 2,147,483,647, found"),
+        (losses.get, "neural_ndcg(iterations=99999999999999999999)", "iterations must be at most"),
+        (losses.get, f"ndcg@{'9' * 5000}", "a cutoff of at most 4000 digits"),
+        (losses.get, f"mse(weight={'9' * 5000})", "a number"),
+        (sorting.get, "gumbel(base=" * 5000, "at most 20 values within each other"),
+        (losses.get, f"pirank_ndcg(branching={'[' * 5000}", "at most 20 values within each other"),
+        (losses.get, "x" * 10**6, r"unknown loss 'xxx.*' \(1,000,000 characters\)"),
+        (losses.get, "mse(" + "x" * 10**6, r"1,000,004 characters\): expected option=value"),
+        (losses.get, f"mse(reduction={'x' * 10**6})", "reduction must be one of"),
         (losses.get, metrics.get("ndcg"), "expected a loss or its spec, found NDCG"),
         (metrics.get, metrics.NDCG, "expected a metric or its spec, found NDCG"),
     ],
 )
 def test_specs(get, spec, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         get(spec)
+    assert len(str(error.value)) < 2000
 
 
 def test_other_arguments():

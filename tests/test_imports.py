@@ -7,25 +7,32 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
 KNOWS = {
-    "options": set(),
-    "specs": set(),
+    "quoting": set(),
+    "options": {"quoting"},
+    "specs": {"quoting"},
     "files": set(),
-    "kernels": set(),
+    "schemas": {"files", "quoting"},
+    "compilation": set(),
+    "kernels": {"compilation"},
     "given": {"kernels"},
     "lists": {"given", "options", "kernels"},
     "significance": {"options"},
     "sorting": {"given", "lists", "options", "specs", "kernels"},
     "metrics": {"given", "lists", "options", "specs", "kernels"},
     "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics"},
-    "data": {"options", "specs", "files"},
+    "data": {"compilation", "options", "quoting", "specs", "files"},
     "models": {"options", "specs"},
-    "training": {"lists", "options", "specs", "files", "losses", "metrics", "data", "models"},
+    "training": {
+        *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics"),
+        *("data", "models"),
+    },
     "experiments": {
-        *("options", "specs", "files", "losses", "metrics", "data", "models", "training"),
+        *("options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
+        *("models", "training"),
         "significance",
     },
-    "report": {"files", "significance", "losses", "metrics", "training"},
-    "estimator": {"files", "metrics", "losses", "data", "models", "training"},
+    "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
+    "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -17,11 +17,13 @@ from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data import Dataset
 from rankgrad.data.dataset import as_float32
 from rankgrad.metrics import evaluate, metrics
+from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
 
 Array = np.ndarray[Any, Any]
@@ -31,6 +33,20 @@ _SAVED = {_MANIFEST, _MODEL}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
 _NOT_SETTINGS = {"random_state", "verbose"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
+
+
+class _Saved(TypedDict):
+    """What ``ranker.json`` holds beside its format."""
+
+    parameters: dict[str, Any]
+    tuples: NotRequired[list[str]]
+    feature_names: list[str]
+    n_lists: NotRequired[int]
+    longest_list: NotRequired[int]
+    best_iteration: int | None
+    best_score: Any
+    n_iter: int
+    evals_result: dict[str, dict[str, list[Any]]]
 
 
 class Ranker(BaseEstimator):  # type: ignore[misc]
@@ -286,18 +302,21 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         path = Path(path)
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
-        try:
-            saved = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path / _MANIFEST} is damaged: {error}") from None
+        saved = schemas.read_json(path / _MANIFEST, dict[str, Any])
         if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
             raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
+        schemas.check(path / _MANIFEST, saved, _Saved)
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone
+            if not isinstance(parameters.get(name), list):
+                raise ValueError(files.damaged(path / _MANIFEST, f"{quote(name)} is not a list"))
             parameters[name] = tuple(parameters[name])
         if model is not None:
             parameters["model"] = model
-        ranker = cls(**parameters)
+        try:
+            ranker = cls(**parameters)
+        except TypeError as error:
+            raise ValueError(files.damaged(path / _MANIFEST, shorten(str(error)))) from None
         ranker.model_ = FittedRanker.load(path / _MODEL, deepcopy(model))
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:

@@ -130,7 +130,7 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(damaged(path, str(error))) from None
 
 

@@ -387,9 +387,7 @@ class Randomness:
 
     def __init__(self, seed: int | torch.Generator | None) -> None:
         if not isinstance(seed, torch.Generator | None):
-            seed = check_whole("seed", seed, least=0)
-            if seed >= 2**63:
-                raise ValueError(f"seed must be below 2^63, found {seed}")
+            seed = check_whole("seed", seed, least=0, most=2**63 - 1)
         self._generators: dict[str, torch.Generator] = {}
         if isinstance(seed, torch.Generator):
             self._generators[str(seed.device)] = seed

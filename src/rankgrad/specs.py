@@ -19,11 +19,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from rankgrad.quoting import listing, quote
+
 T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)")
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
+_DIGITS = 4000  # of a number; Python reads no longer ones
+_DEEPEST = 20  # specs and lists within each other
 _MANY, _FEW = 40, 4  # names that an error does not list, and how many near ones it gives then
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
@@ -133,7 +137,7 @@ class Registry(Generic[T]):
         """What makes the object of this name."""
         if name not in self._makers:
             hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)
-            raise ValueError(f"unknown {self.kind} {name!r}. {hint}")
+            raise ValueError(f"unknown {self.kind} {quote(name)}. {hint}")
         return self._makers[name]
 
     def get(self, spec: str | Spec | T, **options: Any) -> T:
@@ -158,12 +162,12 @@ class Registry(Generic[T]):
         for option in arguments:
             if option not in known:
                 hint = _nearest(option, known) or "It takes none"
-                raise ValueError(f"{spec.name} has no option {option!r}. {hint}")
+                raise ValueError(f"{spec.name} has no option {quote(option)}. {hint}")
         if k is not None:
             arguments["k"] = k
         try:
             return maker(**arguments)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
             raise ValueError(f"{spec.name}: {error}") from error
 
 
@@ -203,7 +207,7 @@ def _nearest(
     best = [each for each in alike if each in preferred] or close[:1]
     hint = f"Did you mean {' or '.join(map(repr, best))}? " if close else ""
     if len(names) <= _MANY or not command:
-        return f"{hint}There are: {', '.join(names)}" if names else ""
+        return f"{hint}There are: {listing(names, most=_MANY)}" if names else ""
     rest = close[len(best) :]
     others = f"Also near: {', '.join(rest)}. " if rest else ""
     return f"{hint}{others}{command} lists all {len(names)}"
@@ -238,7 +242,7 @@ class _Parser:
     """Recursive descent over the grammar in the module's docstring."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.at, self.depth = text, 0, 0
 
     def spec(self) -> Spec:
         name = self.take(_NAME)
@@ -247,10 +251,21 @@ class _Parser:
         k = self.cutoff() if self.skip("@") else None
         return Spec(name, k, self.options() if self.skip("(") else {})
 
+    def value(self) -> Any:
+        """A value; one inside of too many others is an error."""
+        if self.depth == _DEEPEST:
+            raise self.error(f"at most {_DEEPEST} values within each other")
+        self.depth += 1
+        value = self.one_value()
+        self.depth -= 1
+        return value
+
     def cutoff(self) -> int:
         digits = self.take(re.compile(r"-?\d+"))
         if digits is None:
             raise self.error("a whole number after @")
+        if len(digits) > _DIGITS:
+            raise self.error(f"a cutoff of at most {_DIGITS} digits")
         return int(digits)
 
     def options(self) -> dict[str, Any]:
@@ -260,13 +275,13 @@ class _Parser:
             if name is None or not self.skip("="):
                 raise self.error("option=value")
             if name in options:
-                raise self.error(f"each option once ({name!r} is given twice)")
+                raise self.error(f"each option once ({quote(name)} is given twice)")
             options[name] = self.value()
             if not self.skip(",") and not self.text.startswith(")", self.at):
                 raise self.error("',' or ')'")
         return options
 
-    def value(self) -> Any:
+    def one_value(self) -> Any:
         if self.skip("["):
             return self.items()
         text = _TEXT.match(self.text, self.at)
@@ -280,7 +295,7 @@ class _Parser:
             try:
                 return int(number) if whole else float(number)
             except ValueError:
-                raise self.error(f"a number ({number!r} is none)") from None
+                raise self.error(f"a number ({quote(number)} is none)") from None
         spec = self.spec()
         if spec.k is not None or spec.options:
             return spec
@@ -319,8 +334,8 @@ class _Parser:
             raise self.error("the end")
 
     def error(self, wanted: str) -> ValueError:
-        found = repr(self.text[self.at :]) if self.at < len(self.text) else "the end"
+        found = quote(self.text[self.at :]) if self.at < len(self.text) else "the end"
         return ValueError(
-            f"cannot read the spec {self.text!r}: expected {wanted} at character {self.at + 1}, "
-            f"found {found}"
+            f"cannot read the spec {quote(self.text)}: expected {wanted} at character "
+            f"{self.at + 1}, found {found}"
         )

@@ -140,6 +140,80 @@ def test_errors_of_our_own_keep_their_traceback(monkeypatch, folder, tmp_path):
     assert isinstance(result.exception, ZeroDivisionError)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 99 bytes"), 2, "allocate"),
+        (RuntimeError("can't start new thread"), 2, "thread"),
+        (ValueError("x" * 10**6), 2, "(1,000,000 characters)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_errors_in_one_bounded_line(monkeypatch, folder, error, code, words):
+    def broken(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("rankgrad.data.load_splits", broken)
+    result = CliRunner().invoke(app, ["data", str(folder)])
+    assert result.exit_code == code
+    (line,) = result.stderr.splitlines()
+    assert words in line
+    assert len(line) < 2100
+
+
+def test_an_import_that_was_interrupted_is_no_import_error(monkeypatch, folder):
+    def broken(*arguments: object, **options: object) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr("rankgrad.data.load_splits", broken)
+    assert CliRunner().invoke(app, ["data", str(folder)]).exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [("predict", "best/model.json"), ("report", "run.json"), ("resume", "last/state.json")],
+)
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"data": {"train": {}}, "epoch": -1}'])
+def test_damaged_json_is_one_line(refused, folder, trained, tmp_path, command, file, content):
+    run = shutil.copytree(trained, tmp_path / "run")
+    (run / file).write_text(content)
+    if command == "report":  # it shows what is wrong as a gap
+        page = tmp_path / "page.html"
+        result = CliRunner().invoke(app, ["report", str(run), "-o", str(page)])
+        assert result.exit_code == 0
+        assert "run.json is damaged" in result.stderr
+        return
+    arguments = {
+        "predict": ("predict", run, folder),
+        "resume": ("train", folder, "-o", run, "--resume"),
+    }[command]
+    assert f"{file.split('/')[-1]} " in refused(*arguments)
+
+
+def test_the_standard_input(folder, trained, tmp_path):
+    text = (folder / "test.txt").read_bytes()
+
+    def piped(*arguments: object) -> bytes:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout_bytes
+
+    scores = tmp_path / "scores.txt"
+    scores.write_bytes(piped("predict", trained, "-"))
+    from_pipe = json.loads(piped("evaluate", scores, "-", "--json"))
+    assert from_pipe == json.loads(piped("evaluate", scores, folder / "test.txt", "--json"))
+    piped("import", "-", "-o", tmp_path / "store")
+    piped("train", "-", "-o", tmp_path / "run", "--epochs", 1, "--model", "mlp(hidden=[2])")
+
+
+def test_the_standard_input_is_read_once(refused, folder, tmp_path):
+    words = "the standard input (-) can be read only once"
+    assert words in refused("evaluate", "-", "-")
+    assert words in refused("import", "-", "-", "-o", tmp_path / "store")
+    assert words in refused("train", "-", "--vali", "-", "-o", tmp_path / "run")
+    assert "give a folder of splits" in refused("compare", "-", "-o", tmp_path / "out")
+
+
 def test_traceback_on_demand(tmp_path):
     result = CliRunner().invoke(app, ["--traceback", "data", str(tmp_path / "none")])
     assert isinstance(result.exception, FileNotFoundError)

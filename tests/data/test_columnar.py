@@ -223,3 +223,55 @@ def test_without_pyarrow_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"install rankgrad\[columnar\]"):
         columnar.read(csv(tmp_path / "x.csv", "qid,label,x\n1,1,1\n"))
+
+
+def test_what_would_take_too_much_is_refused_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"f{j}" for j in range(300)]
+    table = pa.table({"qid": ["1"] * 400, "label": [0] * 400, **{n: [0.5] * 400 for n in names}})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    feather.write_feather(table, tmp_path / "a.feather")
+    rows = "".join(f"1,0{',0.5' * 300}\n" for _ in range(400))
+    (tmp_path / "a.csv").write_text(f"qid,label,{','.join(names)}\n{rows}")
+    assert columnar.read(tmp_path / "a.csv").features.shape == (400, 300)
+    monkeypatch.setattr(columnar.memory, "available", lambda: 800_000)
+    for name in ("a.parquet", "a.feather"):
+        with pytest.raises(ValueError, match=rf"{name}: 400 rows of 300 features would take 0\.0"):
+            columnar.read(tmp_path / name)
+    with pytest.raises(ValueError, match=r"a\.csv: to read a text file of 302 columns would take"):
+        columnar.read(tmp_path / "a.csv")
+    monkeypatch.setattr(columnar, "_CSV_COLUMN", 1)
+    with pytest.raises(ValueError, match=r"a\.csv: 400 rows of 300 features would take"):
+        columnar.read(tmp_path / "a.csv")
+
+
+def test_batches_of_wide_files_are_short() -> None:
+    assert columnar._rows(10) == 1 << 14
+    assert columnar._rows(190_000) == 22
+    assert columnar._rows(10**9) == 1
+
+
+def test_long_ids_and_headers(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"qid,label,x\na,0,1\n{'q' * 1025},0,1\n")
+    with pytest.raises(ValueError, match=r"the query 'qid' of row 2 has 1,025 characters"):
+        columnar.read(path)
+    path.write_text(f"qid,label,x,name\na,0,1,{'q' * 2000}\n")
+    with pytest.raises(ValueError, match=r"the id 'name' of row 1 has 2,000 characters"):
+        columnar.read(path, id="name")
+    wide = ",".join(f"{j:0>600}" for j in range(2000))  # beyond pyarrow's usual block
+    path.write_text(f"qid,label,{wide}\na,0{',1' * 2000}\n")
+    assert columnar.read(path).n_features == 2000
+    with pytest.raises(ValueError, match=r"no column 'x' for label.* and 1,982 more") as error:
+        columnar.read(path, label="x")
+    assert len(str(error.value)) < 4000
+
+
+@pytest.mark.parametrize("record", [b"[", b"[]", b'{"weight": 1}', b"[" * 100_000])
+def test_a_damaged_record_of_columns(tmp_path: Path, record: bytes) -> None:
+    table = pa.table({"qid": ["1"], "label": [0], "x": [1.0]})
+    table = table.replace_schema_metadata({b"rankgrad": record})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="its record of the columns is not readable"):
+        columnar.read(tmp_path / "a.parquet")

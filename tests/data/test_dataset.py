@@ -56,6 +56,7 @@ def test_does_not_copy_what_is_right_already() -> None:
         ({"weights": [1, 1, -2]}, r"weights .* item 2 \(list 1, qid 'b'\) has -2"),
         ({"weights": [1]}, "features have 3 rows, weights 1"),
         ({"ids": ["x"]}, "features have 3 rows, ids 1"),
+        ({"qids": ["a", "b" * 1025]}, r"qids\[1\] has 1,025 characters, and at most 1,024"),
         ({"offsets": [0, 3]}, r"2 \+ 1; found 2"),
         ({"offsets": [0, 1, 2]}, "number of items, 3; found 0 to 2"),
         ({"offsets": [1, 2, 3]}, "found 1 to 3"),

@@ -15,8 +15,9 @@ Data = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        help="A LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV file, a folder "
-        "of Parquet parts, a store, or a folder of splits or folds of these.",
+        help="A LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or - for the standard input), a "
+        "Parquet, Arrow or CSV file, a folder of Parquet parts, a store, or a folder of splits or "
+        "folds of these.",
         show_default=False,
     ),
 ]
@@ -42,6 +43,12 @@ Metrics = Annotated[
         show_default="ndcg@5, ndcg@10, ap, rr",
     ),
 ]
+
+
+def check_stdin(*paths: Path | None) -> None:
+    """The standard input can be read once."""
+    if sum(path is not None and str(path) == "-" for path in paths) > 1:
+        raise ValueError("the standard input (-) can be read only once: name a file for the other")
 
 
 def place(path: Path, split: str | None, fold: int | None) -> Path:

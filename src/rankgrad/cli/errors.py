@@ -10,6 +10,12 @@ from typing import Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from rankgrad.quoting import shorten
+
+_LONGEST = 2000  # characters of a message
+_INTERRUPTED = 130  # the exit code of a shell for a command that Ctrl-C ended
+#: What PyTorch says where memory ends; it has no type of its own for it on all its versions.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "can't start new thread")
 #: What the library raises for bad input, or the machine for what it cannot give.
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)
 
@@ -24,22 +30,38 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                raise stop("interrupted; what was finished before is kept") from None
+                raise interrupted() from None
             except EXPECTED as error:
+                if _is_interrupt(error):
+                    raise interrupted() from None
                 if ctx.params.get("traceback") or _is_closed_pipe(error):
                     raise
                 raise stop(in_words(error)) from None
             except RuntimeError as error:
-                # PyTorch has no type of its own for an exhausted device on all its versions.
-                if ctx.params.get("traceback") or "out of memory" not in str(error):
+                if ctx.params.get("traceback") or not any(t in str(error) for t in _NO_MEMORY):
                     raise
                 raise stop(f"{in_words(error)}; a smaller --batch-size needs less") from None
 
 
 def stop(text: str) -> typer.Exit:
     """Print an error in one line; the exit to raise."""
-    typer.echo(f"rankgrad: {text}", err=True)
+    typer.echo(f"rankgrad: {shorten(text, _LONGEST)}", err=True)
     return typer.Exit(2)
+
+
+def interrupted() -> typer.Exit:
+    """Say that Ctrl-C ended the command; the exit to raise."""
+    typer.echo("rankgrad: interrupted; what was finished before is kept", err=True)
+    return typer.Exit(_INTERRUPTED)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error comes of Ctrl-C, as an import that it ends may be an ImportError."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def in_words(error: BaseException) -> str:
@@ -71,4 +93,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"rankgrad: warning: {message}", file=file or sys.stderr)
+    print(f"rankgrad: warning: {shorten(str(message), _LONGEST)}", file=file or sys.stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load
+from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, check_stdin, load
 from rankgrad.cli.predict import score
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
@@ -21,7 +21,7 @@ Ranker = Annotated[
     typer.Argument(
         metavar="RUN|SCORES",
         help="A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a "
-        "column 'score', or a TREC run.",
+        "column 'score', or a TREC run; - is the standard input.",
         show_default=False,
     ),
 ]
@@ -55,6 +55,7 @@ def evaluate(
       rankgrad evaluate runs/neural test.txt -m ndcg@10 -m 'ndcg@10(empty=1)'
       rankgrad evaluate lightgbm-scores.txt test.txt
       rankgrad evaluate bm25.run test.parquet --json
+      zcat test.txt.gz | rankgrad evaluate scores.txt -
       rankgrad evaluate runs/neural MSLR-WEB30K --fold 1 --save
     """  # noqa: D301
     import numpy as np
@@ -63,6 +64,7 @@ def evaluate(
     from rankgrad.data import scores as files
     from rankgrad.metrics.evaluate import DEFAULT
 
+    check_stdin(ranker, data)
     if save and not (ranker / "run.json").is_file():
         raise ValueError(f"{ranker} is not a run folder: --save has nowhere to keep the values")
     metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]

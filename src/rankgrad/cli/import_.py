@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Fold, Json, Overwrite
+from rankgrad.cli.arguments import Fold, Json, Overwrite, check_stdin
 from rankgrad.cli.data import describe, show_data
 from rankgrad.cli.printing import show_json
 
@@ -22,7 +22,7 @@ def import_(
         typer.Argument(
             metavar="SOURCE...",
             help="A file, a folder of Parquet parts, or a folder of splits or folds; several LETOR "
-            "files become one data set.",
+            "files become one data set; - is LETOR text from the standard input.",
             show_default=False,
         ),
     ],
@@ -72,6 +72,7 @@ def import_(
     """  # noqa: D301
     from rankgrad.data import columnar, layout, store
 
+    check_stdin(*sources)
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
     columns = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Data, Fold, Json, features_of
+from rankgrad.cli.arguments import Data, Fold, Json, check_stdin, features_of
 from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
@@ -81,6 +81,7 @@ def train(
     from rankgrad.training import RunFolder, Settings, fit
     from rankgrad.training.checks import check_data, check_run
 
+    check_stdin(data, vali)
     if resume and settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankgrad.data import columnar, layout, store
+from rankgrad.data import columnar, layout, store, streams
 from rankgrad.data.dataset import Dataset
 
 _HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
@@ -177,7 +177,7 @@ def _peek(path: Path) -> _Peek | None:
     features = layout.first_features(path)
     if not features:
         return None
-    if path.suffix.lower() in layout.COMPRESSED:
+    if path.suffix.lower() in streams.COMPRESSED:
         return _Peek(max(features), None)
     with path.open("rb") as file:
         head = file.read(_HEAD)

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,13 +20,19 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data.dataset import Dataset, FeaturesError
-from rankgrad.data.layout import COMPRESSED, open_bytes, parts
+from rankgrad.data import memory, streams
+from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
+from rankgrad.data.layout import parts
+from rankgrad.quoting import listing, quote, shorten
 
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 TEXT = {".csv": ",", ".tsv": "\t"}
-_ROWS = 1 << 14  # rows of a batch
+_ROWS = 1 << 14  # rows of a batch, at most
+_CELLS = 1 << 22  # values of a batch, at most, but for one row
+_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: usually, and at most
+_CSV_COLUMN = 20_000  # bytes that pyarrow takes for a column, whatever is in it
+_SEARCHED = 1000  # columns among which the nearest name is looked for
 _ROLES = (
     b"rankgrad"  # the key of the schema's metadata under which write() keeps the columns' roles
 )
@@ -39,7 +46,7 @@ def suffix(path: str | os.PathLike[str]) -> str:
     '.csv'
     """
     parts = [part.lower() for part in Path(path).suffixes]
-    if parts and parts[-1] in COMPRESSED:
+    if parts and parts[-1] in streams.COMPRESSED:
         parts.pop()
     return parts[-1] if parts else ""
 
@@ -88,7 +95,8 @@ def read(
                 builder = _Builder(roles, total if len(sources) == 1 else None, fill)
             builder.begin_file()
             for batch in batches:
-                builder.add(batch)
+                for start in range(0, batch.num_rows, _ROWS):
+                    builder.add(batch.slice(start, _ROWS))
     assert builder is not None
     roles.path = path
     return builder.finish()
@@ -124,12 +132,24 @@ class _Roles:
     id: str | None
     labelled: bool
     names: list[str] = field(default_factory=list)  # of the features
+    _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
+
+    def _recorded(self, text: bytes) -> dict[str, str]:
+        """The roles that :func:`write` recorded in the file."""
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
+            return found
+        raise ValueError(files.damaged(self.path, "its record of the columns is not readable"))
 
     def settle(self, schema: Any) -> None:
         """Find the columns in a schema, or say which one is missing and what there is."""
-        kept = json.loads((schema.metadata or {}).get(_ROLES, b"{}"))
-        self.weight = self.weight or kept.get("weight")
-        self.id = self.id or kept.get("id")
+        recorded = self._recorded((schema.metadata or {}).get(_ROLES, b"{}"))
+        self.weight = self.weight or recorded.get("weight")
+        self.id = self.id or recorded.get("id")
+        self._counts = Counter(schema.names)
         if not self.labelled and self.label not in schema.names:
             self.label = None
         for role in ("query", "label", "weight", "id"):
@@ -144,12 +164,14 @@ class _Roles:
             others = [column for column in schema if column.name not in given]
             self.names = [column.name for column in others if _is_number(column.type)]
         if not self.names:
-            raise ValueError(f"{self.path} has no numeric columns for features beside {given}")
+            raise ValueError(
+                f"{self.path} has no numeric columns for features beside {quote(given)}"
+            )
         for name in self.names:
             if not _is_number(schema.field(name).type):
                 raise ValueError(
-                    f"{self.path}: the feature {name!r} must be a column of numbers, found "
-                    f"{schema.field(name).type}"
+                    f"{self.path}: the feature {quote(name)} must be a column of numbers, found "
+                    f"{shorten(str(schema.field(name).type))}"
                 )
         self.features = self.names
 
@@ -159,17 +181,17 @@ class _Roles:
         return list(dict.fromkeys([self.query, *extra, *self.names]))
 
     def _find(self, name: str, role: str, schema: Any) -> None:
-        count = schema.names.count(name)
+        count = self._counts[name]
         if count == 0:
-            close = difflib.get_close_matches(name, schema.names, n=1)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
+            close = difflib.get_close_matches(name, schema.names[:_SEARCHED], n=1)
+            hint = f"Did you mean {quote(close[0])}? " if close else ""
             kind = FeaturesError if role == "features" else ValueError
             raise kind(
-                f"{self.path} has no column {name!r} for {role}. {hint}"
-                f"There are: {', '.join(schema.names)}"
+                f"{self.path} has no column {quote(name)} for {role}. {hint}"
+                f"There are: {listing(schema.names)}"
             )
         if count > 1:
-            raise ValueError(f"{self.path} has {count} columns named {name!r}")
+            raise ValueError(f"{self.path} has {count} columns named {quote(name)}")
 
 
 class _Builder:
@@ -178,7 +200,9 @@ class _Builder:
     def __init__(self, roles: _Roles, total: int | None, fill: float | None) -> None:
         self.roles, self.fill, self.rows, self.filled = roles, fill, 0, 0
         self.first = 0  # row of the file that is being read
-        size = _ROWS if total is None else total
+        self.limit = memory.available() // 2  # rows out of order are copied once more
+        size = min(_rows(len(roles.names)), self._most()) if total is None else total
+        self._check(size)
         self.features = np.empty((size, len(roles.names)), np.float32)
         self.labels = np.empty(size, np.float32)
         self.weights = None if roles.weight is None else np.empty(size, np.float32)
@@ -194,7 +218,8 @@ class _Builder:
         """Take in the rows of a record batch."""
         start, stop = self.rows, self.rows + batch.num_rows
         if stop > len(self.labels):
-            self._resize(max(stop, len(self.labels) * 3 // 2))
+            self._check(stop)
+            self._resize(max(stop, min(len(self.labels) * 3 // 2, self._most())))
         self.codes[start:stop] = self._encode(batch.column(self.roles.query))
         self.labels[start:stop] = 0.0
         if self.roles.label is not None:
@@ -203,7 +228,7 @@ class _Builder:
             self.weights[start:stop] = self._values(batch, str(self.roles.weight), "weight")
         if self.ids is not None:
             column = self._texts(batch.column(self.roles.id), "id", str(self.roles.id))
-            self.ids.append(np.asarray(column.to_pylist(), dtype=np.str_))
+            self.ids.append(id_array("ids", column.to_pylist()))
         for j, name in enumerate(self.roles.names):
             self.features[start:stop, j] = self._values(batch, name, "feature")
         self.rows = stop
@@ -214,7 +239,7 @@ class _Builder:
         if self.rows == 0:
             raise ValueError(f"{path} has no rows")
         self._resize(self.rows)
-        ids = None if self.ids is None else np.concatenate(self.ids)
+        ids = None if self.ids is None else self._all_ids()
         arrays = [self.features, self.labels, self.weights, ids]
         notes, order = [], None
         apart = _apart(self.codes, len(self.code))
@@ -237,7 +262,7 @@ class _Builder:
                 features=features,
                 labels=labels,
                 offsets=np.concatenate([[0], np.cumsum(sizes)]),
-                qids=np.array(list(self.code), dtype=np.str_),
+                qids=id_array("qids", list(self.code)),
                 weights=weights,
                 ids=ids,
                 feature_names=tuple(self.roles.names),
@@ -246,6 +271,24 @@ class _Builder:
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+    def _most(self) -> int:
+        """The number of rows that the limit on memory leaves."""
+        return self.limit // (4 * max(1, len(self.roles.names)))
+
+    def _check(self, rows: int) -> None:
+        """An error, before memory is taken, if so many rows are too many."""
+        columns = len(self.roles.names)
+        what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
+        hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
+        memory.check(4 * rows * columns, self.limit, what, hint)
+
+    def _all_ids(self) -> np.ndarray:
+        assert self.ids is not None
+        widest = max(ids.dtype.itemsize for ids in self.ids)
+        what = f"{self.roles.path}: {self.rows:,} ids of up to {widest // 4:,} characters"
+        memory.check(widest * self.rows, self.limit, what, "give shorter ids")
+        return np.concatenate(self.ids)
 
     def _resize(self, rows: int) -> None:
         arrays: list[np.ndarray] = [self.features, self.labels, self.codes]
@@ -264,7 +307,12 @@ class _Builder:
     def _texts(self, column: Any, role: str, name: str) -> Any:
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
-        return column.cast(_pyarrow("pyarrow").string())
+        texts = column.cast(_pyarrow("pyarrow").string())
+        lengths = np.asarray(_pyarrow("pyarrow.compute").utf8_length(texts))
+        if len(lengths) and lengths.max() > LONGEST_ID:
+            what = f"has {lengths.max():,} characters, and at most {LONGEST_ID:,} are read"
+            raise self._error(role, name, what, lengths > LONGEST_ID)
+        return texts
 
     def _values(self, batch: Any, name: str, role: str) -> np.ndarray:
         """A column as float32, every value finite."""
@@ -273,8 +321,8 @@ class _Builder:
             wide = column.cast(_pyarrow("pyarrow").float64(), safe=False)
         except _pyarrow("pyarrow").ArrowException as error:
             raise ValueError(
-                f"{self.roles.path}: the {role} {name!r} must be a column of numbers, found "
-                f"{column.type}"
+                f"{self.roles.path}: the {role} {quote(name)} must be a column of numbers, found "
+                f"{shorten(str(column.type))}"
             ) from error
         with np.errstate(over="ignore"):
             values: np.ndarray = wide.to_numpy(zero_copy_only=False).astype(np.float32)
@@ -296,7 +344,7 @@ class _Builder:
 
     def _error(self, role: str, name: str, what: str, where: np.ndarray) -> ValueError:
         row = self.rows - self.first + int(where.argmax()) + 1
-        return ValueError(f"{self.roles.path}: the {role} {name!r} of row {row} {what}")
+        return ValueError(f"{self.roles.path}: the {role} {quote(name)} of row {row} {what}")
 
 
 def _apart(codes: np.ndarray, queries: int) -> int:
@@ -315,7 +363,8 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
             with _pyarrow("pyarrow.parquet").ParquetFile(path) as file:
                 roles.settle(file.schema_arrow)
                 columns = roles.columns()
-                yield file.metadata.num_rows, file.iter_batches(_ROWS, columns=columns)
+                height = _rows(len(columns))
+                yield file.metadata.num_rows, file.iter_batches(height, columns=columns)
         elif kind in ARROW:
             with arrow.memory_map(os.fspath(path)) as source:
                 yield _arrow_batches(source, roles)
@@ -326,7 +375,12 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
             known = ", ".join((*PARQUET, *ARROW, *TEXT))
             raise ValueError(f"{path} must end in one of {known}")
     except arrow.ArrowException as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+        raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
+
+
+def _rows(columns: int) -> int:
+    """How many rows of so many columns are read at a time."""
+    return max(1, min(_ROWS, _CELLS // max(1, columns)))
 
 
 def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
@@ -343,6 +397,19 @@ def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any
     return None, map(reader.get_batch, range(reader.num_record_batches))
 
 
+def _csv_block(path: Path) -> int:
+    """Bytes that hold the header and some rows, as pyarrow needs; a row may be of any width."""
+    usual, most = _CSV_BLOCK
+    with streams.open_text(path) as file:
+        header = file.readline(most // 4)
+    if len(header) == most // 4:
+        raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
+    columns = header.count(TEXT[suffix(path)].encode()) + 1
+    what = f"{path}: to read a text file of {columns:,} columns"
+    memory.check(columns * _CSV_COLUMN, memory.available(), what, "give a Parquet file")
+    return max(usual, 4 * len(header))
+
+
 @contextmanager
 def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     """CSV in two openings: one to see which columns are numbers, one to read them as such.
@@ -351,14 +418,18 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     """
     csv, arrow = _pyarrow("pyarrow.csv"), _pyarrow("pyarrow")
     delimiter = csv.ParseOptions(delimiter=TEXT[suffix(path)])
-    with open_bytes(path) as file, csv.open_csv(file, parse_options=delimiter) as reader:
+    block = csv.ReadOptions(block_size=_csv_block(path))
+    with (
+        streams.open_text(path) as file,
+        csv.open_csv(file, block, parse_options=delimiter) as reader,
+    ):
         roles.settle(reader.schema)
     types = dict.fromkeys(roles.columns(), arrow.float64())
     types |= {name: arrow.string() for name in (roles.query, roles.id) if name is not None}
     convert = csv.ConvertOptions(column_types=types, include_columns=roles.columns())
     with (
-        open_bytes(path) as file,
-        csv.open_csv(file, parse_options=delimiter, convert_options=convert) as reader,
+        streams.open_text(path) as file,
+        csv.open_csv(file, block, delimiter, convert) as reader,
     ):
         yield reader
 

@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad.data import memory
+from rankgrad.quoting import quote
+
+LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _SHOWN = 8  # distinct labels that repr spells out
 
@@ -144,6 +148,9 @@ class Dataset:
                 f"cannot add {missing} features to {self.n_features} that have names: the new ones "
                 "would have none"
             )
+        what = f"{self.n_items:,} rows, widened to {n_features:,} features,"
+        hint = "the other data that go with these name that many features: are they meant?"
+        memory.check(4 * self.n_items * n_features, memory.available(), what, hint)
         features = np.zeros((self.n_items, n_features), np.float32)
         features[:, : self.n_features] = self.features
         return Dataset(
@@ -226,7 +233,8 @@ class Dataset:
             at = int(np.setdiff1d(np.arange(len(self.qids)), first)[0])
             before = int(np.flatnonzero(self.qids == self.qids[at])[0])
             raise ValueError(
-                f"qids must be unique: lists {before} and {at} both have {str(self.qids[at])!r}"
+                f"qids must be unique: lists {before} and {at} both have "
+                f"{quote(str(self.qids[at]))}"
             )
 
     def _check_source_rows(self) -> None:
@@ -248,7 +256,7 @@ class Dataset:
             at = int(np.searchsorted(self.offsets, item, side="right")) - 1
             raise ValueError(
                 f"{name} must be finite and at least 0; item {item} (list {at}, qid "
-                f"{str(self.qids[at])!r}) has {values[item]}"
+                f"{quote(str(self.qids[at]))}) has {values[item]}"
             )
 
     def _indices(self, lists: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -334,11 +342,41 @@ def _numbers(
     return as_float32(name, array, feature_names)
 
 
+def id_array(name: str, values: Sequence[str]) -> np.ndarray:
+    """Ids of queries or items as an array of text, each as wide as the longest.
+
+    Raises:
+        ValueError: an id is too long, or all together would not fit in memory.
+
+    >>> from rankgrad.data.dataset import id_array
+    >>> id_array("qids", ["a", "bc"]).dtype
+    dtype('<U2')
+    """
+    lengths = [len(value) for value in values]
+    longest = max(lengths, default=0)
+    if longest > LONGEST_ID:
+        raise ValueError(
+            f"{name}[{lengths.index(longest)}] has {longest:,} characters, and at most "
+            f"{LONGEST_ID:,} are taken: {quote(values[lengths.index(longest)])}"
+        )
+    what = f"{name}: {len(values):,} ids, the longest of {longest:,} characters,"
+    memory.check(4 * longest * len(values), memory.available(), what, "give shorter ids")
+    return np.array(values, np.str_)
+
+
 def _texts(name: str, values: Any) -> np.ndarray:
+    if isinstance(values, list | tuple) and all(isinstance(value, str) for value in values):
+        values = id_array(name, values)
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{name} must have 1 dimension, found shape {list(array.shape)}")
-    return array if array.dtype.kind == "U" else array.astype(np.str_)
+    if array.dtype.kind == "O":  # any objects; their texts may be of any length
+        return id_array(name, list(map(str, array)))
+    if array.dtype.kind != "U":
+        return array.astype(np.str_)
+    if array.dtype.itemsize > 4 * LONGEST_ID:
+        return id_array(name, array.tolist())
+    return array
 
 
 def _hash_array(digest: Any, array: np.ndarray) -> None:

@@ -6,19 +6,14 @@ numbered as their folders are, ``Fold1`` is 1.
 
 from __future__ import annotations
 
-import bz2
 import difflib
-import gzip
-import io
-import lzma
 import os
 import re
 from pathlib import Path
 
-from rankgrad.data import store
+from rankgrad.data import store, streams
+from rankgrad.quoting import quote
 
-ByteFile = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
-COMPRESSED = (".gz", ".bz2", ".xz")
 _ALIASES = {
     "train": ("train", "training"),
     "vali": ("vali", "valid", "val", "validation", "dev"),
@@ -32,21 +27,11 @@ _HEAD = 1 << 20  # bytes looked at to tell what a file is
 _LISTED = 12  # names that an error spells out
 
 
-def open_bytes(path: str | os.PathLike[str]) -> ByteFile:
-    """A file's bytes for reading, decompressed where its name says it is compressed."""
-    kind = Path(path).suffix.lower()
-    if kind == ".gz":
-        return gzip.open(path, "rb")
-    if kind == ".bz2":
-        return bz2.open(path, "rb")
-    return lzma.open(path, "rb") if kind == ".xz" else open(path, "rb")
-
-
 def first_features(path: str | os.PathLike[str]) -> set[int]:
     """The ids of the features that the beginning of a LETOR file names."""
-    with open_bytes(path) as file:
+    with streams.open_text(path) as file:
         head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD))
-    return set(map(int, set(re.findall(rb"[ \t](\d+):", head))))
+    return set(map(int, set(re.findall(rb"[ \t](\d{1,10}):", head))))
 
 
 def parts(path: str | os.PathLike[str]) -> list[Path]:
@@ -65,7 +50,9 @@ def parts(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def is_single(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is one data set: a file, a store, or a folder of parts."""
+    """Whether a path is one data set: a file, a pipe, a store, or a folder of parts."""
+    if streams.is_stream(path):
+        return True
     return Path(path).is_file() or store.is_store(path) or bool(parts(path))
 
 
@@ -77,6 +64,10 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
     """
     path = Path(path)
     check_exists(path)
+    if streams.is_stream(path):
+        raise ValueError(
+            f"{streams.shown(path)} is one data set that can be read once: give a folder of splits"
+        )
     inside = folds(path)
     if fold is not None:
         if fold not in inside:
@@ -122,12 +113,15 @@ def split_name(split: str) -> str:
     if name is None:
         close = difflib.get_close_matches(split.lower(), _SPLIT, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown split {split!r}. {hint}There are: {', '.join(_ALIASES)}")
+        raise ValueError(f"unknown split {quote(split)}. {hint}There are: {', '.join(_ALIASES)}")
     return name
 
 
 def check_exists(path: Path) -> None:
     """A missing path is an error that names the nearest thing there is."""
+    if streams.is_stream(path):
+        return
+    streams.check_link(path)
     store.is_store(path)  # which brings back one that was lost while it was being replaced
     if path.exists() or (path.parent.is_dir() and _find_splits(path)):
         return
@@ -161,12 +155,12 @@ def _find_splits(path: Path) -> dict[str, list[Path]]:
     for inside in sorted(folder.iterdir()):
         if not inside.name.startswith(prefix) or inside.name.startswith("."):
             continue
-        if inside.suffix in _SIDE or not is_single(inside):
+        name = next((_SPLIT[p] for p in inside.name.lower().split(".") if p in _SPLIT), None)
+        if name is None or inside.suffix in _SIDE:
             continue
-        for part in inside.name.lower().split("."):
-            if part in _SPLIT:
-                found.setdefault(_SPLIT[part], []).append(inside)
-                break
+        streams.check_link(inside)  # a split that is silently left out would be worse
+        if is_single(inside):
+            found.setdefault(name, []).append(inside)
     return found
 
 

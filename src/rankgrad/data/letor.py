@@ -4,32 +4,32 @@ A row is ``label qid:Q id:value id:value ... # comment``. What stands in the fil
 scikit-learn's ``load_svmlight_file`` reads it, value for value, and then more is taken: any string
 as a qid, qids that come in several places, feature ids in any order or twice, files compressed with
 gzip, bzip2 or xz, rows of several files. What had to be put right is said in ``Dataset.notes``.
+Less is taken in one place: ``1_000`` and digits of other scripts are not numbers.
 
 The files are read in blocks of whole lines, and the blocks are parsed side by side, each as wide as
 its own highest feature id asks for. So one pass is enough, though neither the number of rows nor
 that of features is known before the end; then the parsed blocks are moved, one by one, to where
-their rows belong. At its peak, memory is about twice that of the result.
+their rows belong. Until then, blocks with few values for their width are held as these values. At
+its peak, memory is at most twice that of the result; what the result will take is counted as
+blocks come in, and more than half of the memory that can be had is an error.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
 import re
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from rankgrad.data.dataset import Dataset, FeaturesError
+from rankgrad.data import decimals, memory, streams
+from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
+from rankgrad.quoting import quote, shorten
 
 Array = np.ndarray[Any, Any]
 Item = TypeVar("Item")
@@ -41,7 +41,8 @@ _PROBE = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"[^\n#]*#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)")
 _SHOWN = 60  # bytes of a faulty line that an error shows: from its start, and about the fault
-_PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+_DENSE = 1 << 25  # bytes of a matrix of a block; one that would be larger is parsed in pieces
+_PLAUSIBLE = 1 << 30, 100_000  # a matrix of so many bytes has a value in so many cells
 
 
 def read(
@@ -92,18 +93,22 @@ def read(
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     spare: list[bytearray] = []
-    parser = _Parser(sizes is None, n_features, zero_based, ids, finite, spare)
-    blocks = (block for path in files for block in _blocks(path, _block, spare))
-    parts = list(_in_order(parser.parse, blocks, threads))
+    guard = _Guard(memory.available() // 2, n_features is not None)
+    parser = _Parser(sizes is None, n_features, zero_based, ids, finite, spare, guard)
+    blocks = (block for path in files for block in _blocks(path, _block, spare, guard.limit))
+    parts: list[_Part] = []
+    for pieces in _in_order(parser.parse, blocks, threads):
+        for part in pieces:
+            parts.append(part)
+            guard.add(part, n_features)
 
-    named = ", ".join(map(str, files))
+    named = shorten(", ".join(map(streams.shown, files)), 400)
     rows = sum(part.rows for part in parts)
     if rows == 0:
         raise ValueError(f"{named}: no rows, only blank lines or comments")
     base, width = _columns(parts, n_features, zero_based)
-    _check_memory(rows, width, named)
     labels = np.concatenate([part.labels for part in parts])
-    item_ids = np.array([name for part in parts for name in part.ids]) if ids else None
+    item_ids = id_array("ids", [name for part in parts for name in part.ids]) if ids else None
     if sizes is None:
         offsets, qids, moved, target = _lists(parts, rows)
     else:
@@ -132,7 +137,8 @@ class _Place:
     text: str
 
     def error(self, what: str, kind: type[ValueError] = ValueError) -> ValueError:
-        return kind(f"{self.path}, line {self.line}: {what}; in the line {self.text!r}")
+        path = streams.shown(self.path)
+        return kind(f"{path}, line {self.line}: {what}; in the line {self.text!r}")
 
 
 @dataclass(frozen=True)
@@ -160,12 +166,44 @@ class _Block:
         match = _TOKEN.match(self.text, at)
         return match.group().decode("utf-8", "replace") if match else ""
 
+    def pieces(self, lines: int) -> Iterator[_Block]:
+        """The same text in blocks of so many lines."""
+        start = 0
+        for first in range(0, self.lines, lines):
+            stop, count = start, min(lines, self.lines - first)
+            for _ in range(count):
+                stop = self.text.find(b"\n", stop) + 1
+            text = self.text[start:stop] + bytes(_BEHIND)
+            yield _Block(self.path, text, stop - start, self.line + first, count)
+            start = stop
+
+
+@dataclass
+class _Sparse:
+    """The cells of a matrix that are not 0, as ``features[rows, columns] = values``."""
+
+    shape: tuple[int, int]
+    rows: Array
+    columns: Array
+    values: Array
+
+    @classmethod
+    def of(cls, features: Array) -> _Sparse:
+        """The bits decide what is 0: -0.0 is not."""
+        rows, columns = np.nonzero(features.view(np.uint32))
+        kept = rows.astype(np.int32), columns.astype(np.int32)
+        return cls(features.shape, *kept, features[rows, columns])
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.columns.nbytes + self.values.nbytes
+
 
 @dataclass
 class _Part:
     """A parsed block. Column ``f`` of ``features`` is feature id ``f``; all are below ``above``."""
 
-    features: Array
+    features: Array | _Sparse
     labels: Array
     runs: list[tuple[int, str]]  # the first row of each run of rows with one qid, and that qid
     ids: list[str]
@@ -180,6 +218,54 @@ class _Part:
     def rows(self) -> int:
         return len(self.labels)
 
+    @property
+    def cells(self) -> int:
+        """How many cells of ``features`` have a value."""
+        found = self.features
+        return len(found.values) if isinstance(found, _Sparse) else found.size
+
+
+@dataclass
+class _Guard:
+    """Bounds the matrix of all rows: by memory, and by what sparse data can sensibly be."""
+
+    limit: int  # bytes
+    chosen: bool  # whether the caller says how wide the matrix is
+    rows: int = 0
+    cells: int = 0
+    widest: _Part | None = None
+
+    def add(self, part: _Part, n_features: int | None) -> None:
+        """Count a block in."""
+        self.rows += part.rows
+        self.cells += part.cells
+        if self.widest is None or part.above > self.widest.above:
+            self.widest = part
+        width = n_features or self.widest.above - 1
+        self.check(self.rows, width, self.cells, self.widest.highest)
+
+    def check(self, rows: int, width: int, cells: int, place: _Place) -> None:
+        """An error, with what it would take, if so many rows are too large at this width.
+
+        Args:
+            rows: of the matrix, as far as the files are read.
+            width: of the matrix.
+            cells: how many of its cells have a value, at most.
+            place: the line that asks for the width.
+        """
+        size = 4 * rows * width
+        least, sparse = _PLAUSIBLE
+        is_stray = not self.chosen and size > least and rows * width > sparse * cells
+        if not is_stray and size <= self.limit:
+            return
+        why = f"and {memory.gigabytes(self.limit)}, half of what can be had, is the limit"
+        if is_stray:
+            why = f"and less than one cell in {sparse:,} has a value"
+        raise place.error(
+            f"{rows:,} rows of {width:,} features would take {memory.gigabytes(size)} of memory, "
+            f"{why}: is the highest feature id meant? Wide sparse data need fewer features"
+        )
+
 
 @dataclass
 class _Parser:
@@ -191,27 +277,44 @@ class _Parser:
     with_ids: bool
     finite: bool
     spare: list[bytearray]  # where the text of a block goes once it is parsed, to be used again
+    guard: _Guard
     width: int = field(default=0, init=False)
 
-    def parse(self, block: _Block) -> _Part:
+    def parse(self, block: _Block) -> list[_Part]:
         """Parse a block and give up its text."""
-        part = self._parse(block)
+        parts = list(self._parts(block, self._guess(block)))
         self.spare.append(block.text)
-        return part
+        return parts
 
-    def _parse(self, block: _Block) -> _Part:
-        """Parse a block, a second time if it is wider than was guessed."""
+    def _guess(self, block: _Block) -> int:
+        """How wide a block may be: as those before, or as its first lines."""
         if self.n_features is not None:
-            return self._part(block, _run(block, block.end, self.n_features + 1, self.with_qids))
-        width = self.width
-        if not width:
-            probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
-            width = _run(block, probe, 0, self.with_qids).above
+            return self.n_features + 1
+        if self.width:
+            return self.width
+        probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
+        found = _run(block, probe, 0, self.with_qids)
+        place = block.place(found.above_at)
+        self.guard.check(len(found.starts), found.above - 1, probe // 2, place)
+        return found.above
+
+    def _parts(self, block: _Block, width: int) -> Iterator[_Part]:
+        """Parse a block at a width, in pieces if it is large, again if it is wider."""
+        lines = max(1, _DENSE // (4 * width + 1))
+        if lines < block.lines:
+            for piece in block.pieces(lines):
+                yield from self._parts(piece, max(width, self.width))
+            return
         found = _run(block, block.end, width, self.with_qids)
-        if found.above > width:
-            found = _run(block, block.end, found.above, self.with_qids)
+        if found.above <= width or self.n_features is not None:
+            self.width = max(self.width, found.above)
+            yield self._part(block, found)
+            return
+        # A value takes two bytes or more.
+        place = block.place(found.above_at)
+        self.guard.check(len(found.starts), found.above - 1, block.end // 2, place)
         self.width = max(self.width, found.above)
-        return self._part(block, found)
+        yield from self._parts(block, found.above)
 
     def _part(self, block: _Block, found: _Found) -> _Part:
         """What the kernel found, checked, with the numbers and names it left to Python."""
@@ -224,8 +327,10 @@ class _Parser:
         features = found.features.reshape(len(found.labels), found.width)[:rows]
         if self.finite and not_finite:
             _check_finite(block, found, features)
+        # Counting takes time, so it is done where a matrix is larger than its text by far.
+        is_wide = features.nbytes > 8 * block.end
         return _Part(
-            features=features,
+            features=_Sparse.of(features) if is_wide else features,
             labels=found.labels[:rows],
             runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
             ids=[_docid(block, start) for start in found.starts.tolist()] if self.with_ids else [],
@@ -271,7 +376,6 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
     from rankgrad.data import letor_kernel
 
     lines = block.lines
-    _check_memory(lines, width, block.path)
     features = np.zeros(lines * width, np.float32)
     labels = np.empty(lines, np.float32)
     starts = np.empty(lines, np.int64)
@@ -300,17 +404,17 @@ def _resolve(block: _Block, found: _Found) -> int:
         for at, cell in found.hard.tolist():
             token = block.token(at)
             try:
-                value = np.float32(float(token))
+                value = np.float32(decimals.parse(token))
             except ValueError:
                 what = "label" if cell < 0 else "value"
-                raise block.place(at).error(f"{what} {token!r} is not a number") from None
+                raise block.place(at).error(f"{what} {quote(token)} is not a number") from None
             if cell >= 0:
                 found.features[cell] = value
                 not_finite += not np.isfinite(value)
             elif np.isfinite(value):
                 found.labels[-1 - cell] = value
             else:
-                raise block.place(at).error(f"label {token!r} is not a finite float32")
+                raise block.place(at).error(f"label {quote(token)} is not a finite float32")
     return not_finite
 
 
@@ -328,7 +432,8 @@ def _check_labels(block: _Block, found: _Found) -> None:
     below = np.flatnonzero(found.labels[: len(found.starts)] < 0)
     if len(below):
         at = int(found.starts[below[0]])
-        raise block.place(at).error(f"label {block.token(at)!r} is negative; relevance starts at 0")
+        label = quote(block.token(at))
+        raise block.place(at).error(f"label {label} is negative; relevance starts at 0")
 
 
 def _problem(block: _Block, found: _Found) -> str:
@@ -336,10 +441,10 @@ def _problem(block: _Block, found: _Found) -> str:
     from rankgrad.data import letor_kernel as kernel
 
     start = max(block.text.rfind(c, 0, found.stop) for c in (b" ", b"\t", b"\n")) + 1
-    token = block.token(start)
+    token = quote(block.token(start))
     return {
-        kernel.BAD_PAIR: f"expected id:value, found {token!r}",
-        kernel.BAD_ID: f"the feature id of {token!r} is not a number from 0 to {kernel.MAX_ID}",
+        kernel.BAD_PAIR: f"expected id:value, found {token}",
+        kernel.BAD_ID: f"the feature id of {token} is not a number from 0 to {kernel.MAX_ID}",
         kernel.QID_EMPTY: "the qid is empty",
         kernel.QID_MISSING: "no qid:... after the label (files without qids need groups=)",
         kernel.QID_UNEXPECTED: "a qid, though groups= was given, which is for files without qids",
@@ -357,6 +462,7 @@ def _qid(block: _Block, start: int, stop: int) -> str:
         raise block.place(start).error("the qid is not UTF-8 text") from None
     if "\0" in qid:
         raise block.place(start).error("the qid has a NUL in it")
+    _check_length(block, start, "qid", qid)
     return qid
 
 
@@ -364,24 +470,40 @@ def _docid(block: _Block, start: int) -> str:
     match = _DOCID.match(block.text, start)
     if not match:
         raise block.place(start).error("ids=True, but there is no 'docid = ...' in a comment")
-    return match.group(1).decode("utf-8", "replace")
+    docid = match.group(1).decode("utf-8", "replace")
+    _check_length(block, start, "docid", docid)
+    return docid
 
 
-def _blocks(path: Path, size: int, spare: list[bytearray]) -> Iterator[_Block]:
+def _check_length(block: _Block, at: int, what: str, text: str) -> None:
+    if len(text) > LONGEST_ID:
+        raise block.place(at).error(
+            f"the {what} has {len(text):,} characters, and at most {LONGEST_ID:,} are read"
+        )
+
+
+def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterator[_Block]:
     """A file in blocks of whole lines, of about ``size`` bytes or one line."""
     from rankgrad.data import letor_kernel
 
     line = 1
     tail = bytearray()
-    with _open(path) as file:
+    with streams.open_text(path) as file:
         ended = False
         while not ended:
             room = max(size, 2 * len(tail)) + _BEHIND
+            if room > max(limit // 16, size + _BEHIND):
+                raise ValueError(
+                    f"{streams.shown(path)}, line {line}: the line is longer than {len(tail):,} "
+                    "bytes, which is no line of a LETOR file"
+                )
             text = spare.pop() if spare else bytearray(room)
             if len(text) < room:
                 text = bytearray(room)
             text[: len(tail)] = tail
-            filled = _fill(path, file, text, len(tail))
+            filled = _fill(file, text, len(tail))
+            if line == 1:
+                _check_line_ends(path, text, filled)
             ended = filled < len(text) - _BEHIND
             if ended and filled and text[filled - 1] != ord("\n"):
                 text[filled] = ord("\n")
@@ -394,35 +516,25 @@ def _blocks(path: Path, size: int, spare: list[bytearray]) -> Iterator[_Block]:
                 line += lines
 
 
-def _fill(path: Path, file: IO[bytes], text: bytearray, filled: int) -> int:
+def _fill(file: IO[bytes], text: bytearray, filled: int) -> int:
     """Read until ``text`` is full, less some bytes, or the file ends; how much of it is filled."""
     with memoryview(text) as view:
-        try:
-            while filled < len(text) - _BEHIND:
-                count = file.readinto(view[filled:-_BEHIND])  # type: ignore[attr-defined]
-                if not count:
-                    break
-                filled += count
-        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: damaged compressed file: {error}") from None
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise ValueError(f"{path}: damaged compressed file: {error}") from None  # from bz2
+        while filled < len(text) - _BEHIND:
+            count = file.readinto(view[filled:-_BEHIND])  # type: ignore[attr-defined]
+            if not count:
+                break
+            filled += count
     return filled
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    """A file open for reading, unpacked on the way if its first bytes say that it is packed."""
-    with path.open("rb") as raw:
-        start = raw.peek(6)
-        for magic, unpack in _PACKED.items():
-            if start.startswith(magic):
-                with unpack(raw) as file:
-                    yield file
-                return
-        yield raw
+def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
+    """Lines that end in a carriage return alone would be taken for one line."""
+    at = text.find(b"\r", 0, filled)
+    if 0 <= at < len(text[:filled].rstrip()) and text.find(b"\n", 0, filled) < 0:
+        raise ValueError(
+            f"{streams.shown(path)}: lines end in carriage returns alone, as on old Macs: convert "
+            "them to line feeds (tr '\\r' '\\n')"
+        )
 
 
 def _in_order(
@@ -474,7 +586,7 @@ def _lists(parts: list[_Part], rows: int) -> tuple[Array, Array, int, Array | No
     offsets = np.zeros(len(index) + 1, np.int64)
     np.add.at(offsets, np.array(runs) + 1, lengths)
     np.cumsum(offsets, out=offsets)
-    qids = np.array(list(index))
+    qids = id_array("qids", list(index))
     if len(runs) == len(index):
         return offsets, qids, 0, None
     order = np.argsort(runs, kind="stable")
@@ -489,16 +601,20 @@ def _assemble(
     parts: list[_Part], rows: int, base: int, width: int, target: Array | None, threads: int
 ) -> Array:
     """The parts in one matrix; each is given up once it has been moved there."""
-    features = np.empty((rows, width), np.float32)
+    features = np.zeros((rows, width), np.float32)
     stops = np.cumsum([part.rows for part in parts]).tolist()
 
     def move(piece: tuple[int, _Part]) -> None:
         stop, part = piece
         place = slice(stop - part.rows, stop)
-        columns = part.features[:, base : base + width]
-        to = place if target is None else target[place]
-        features[to, : columns.shape[1]] = columns
-        features[to, columns.shape[1] :] = 0
+        found = part.features
+        if isinstance(found, _Sparse):
+            first = found.rows + np.int64(place.start)
+            to = first if target is None else target[first]
+            features[to, found.columns - base] = found.values
+        else:
+            columns = found[:, base : base + width]
+            features[place if target is None else target[place], : columns.shape[1]] = columns
         part.features = np.empty((0, 0), np.float32)
 
     deque(_in_order(move, zip(stops, parts, strict=True), threads), maxlen=0)
@@ -543,25 +659,6 @@ def _check_groups(groups: Sequence[int] | Array) -> Array:
 def _check_count(option: str, value: int | None) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError(f"{option} must be a whole number of at least 1, or None; found {value!r}")
-
-
-def _check_memory(rows: int, width: int, named: object) -> None:
-    """A stray high feature id asks for more memory than there is: say so before taking it.
-
-    Half of the memory is the limit, as the last part is still there when the whole is made.
-    """
-    if 2 * rows * width * 4 > _memory():
-        raise ValueError(
-            f"{named}: {rows} rows of {width} features do not fit in memory as float32; "
-            "is the highest feature id meant?"
-        )
-
-
-def _memory() -> int:
-    """The bytes of memory of this computer, or a bound where it does not say."""
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return 1 << 40
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cores() -> int:

@@ -8,6 +8,7 @@ It stands apart from :mod:`rankgrad.data.letor` so that Numba is imported only w
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numba
@@ -15,12 +16,14 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
+from rankgrad.compilation import compile_cached
+
 Array = np.ndarray[Any, Any]
 Unsigned = np.uint64
 
 # Without Numba's check for a division by zero, as powers of ten are not zero.
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
-_inlined = numba.njit(nogil=True, cache=True, error_model="numpy", inline="always")
+_compiled = partial(compile_cached, nogil=True, error_model="numpy")
+_inlined = partial(compile_cached, nogil=True, error_model="numpy", inline="always")
 
 # What the loop counted in a block: the slots of its ``counts``.
 ROWS, RUNS, HARD, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5

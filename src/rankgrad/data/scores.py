@@ -9,11 +9,10 @@ their place in their list, from 1.
 from __future__ import annotations
 
 import importlib
-import lzma
+import io
 import os
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data import columnar, layout
-from rankgrad.data.dataset import Dataset
+from rankgrad.data import columnar, decimals, layout, streams
+from rankgrad.data.dataset import LONGEST_ID, Dataset
+from rankgrad.quoting import listing, quote, shorten
 
 Array = np.ndarray[Any, Any]
 Format = Literal["plain", "parquet", "trec"]
@@ -86,7 +86,8 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
     """Read one score for each item of a data set, in the order of its items.
 
     Args:
-        path: a file of any of the formats; text is told apart by its first line.
+        path: a file of any of the formats; text is told apart by its first line. ``-`` is the
+            standard input, which must be text.
         dataset: whose items they are of.
     """
     path = Path(path)
@@ -95,18 +96,19 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         raise ValueError(f"{path} is a folder, not a file of scores")
     if format_of(path) == "parquet":
         return _read_parquet(path, dataset)
-    lines = [line.split() for line in _text(path).splitlines()]
+    lines = [line.split() for line in _text(path, dataset).splitlines()]
     first = next((line for line in lines if line), None)
+    named = streams.shown(path)
     if first is None:
-        raise ValueError(f"{path} has no scores in it")
+        raise ValueError(f"{named} has no scores in it")
     if len(first) == 6:
-        return _read_trec(path, lines, dataset)
+        return _read_trec(named, lines, dataset)
     if len(first) > 1:
         raise ValueError(
-            f"{path}, line 1: expected one score, or the six columns of a TREC run (qid Q0 id rank "
-            f"score tag), found {len(first)} columns"
+            f"{named}, line 1: expected one score, or the six columns of a TREC run (qid Q0 id "
+            f"rank score tag), found {len(first)} columns"
         )
-    return _read_plain(path, lines, dataset)
+    return _read_plain(named, lines, dataset)
 
 
 @contextmanager
@@ -159,7 +161,7 @@ def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
     arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
-    columns = {"qid": np.repeat(dataset.qids, np.diff(dataset.offsets)).tolist()}
+    columns = {"qid": _qids(dataset)}
     if dataset.ids is not None:
         columns["id"] = dataset.ids.tolist()
     parquet.write_table(arrow.table({**columns, "label": dataset.labels, "score": scores}), file)
@@ -170,30 +172,29 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     try:
         table = parquet.read_table(path)
     except _pyarrow("pyarrow").ArrowException as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+        raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
     if "score" not in table.column_names:
-        raise ValueError(
-            f"{path} has no column 'score'. There are: {', '.join(table.column_names)}"
-        )
+        raise ValueError(f"{path} has no column 'score'. There are: {listing(table.column_names)}")
     scores = np.array(table["score"].to_numpy(), np.float32)
     _check_count(path, len(scores), dataset)
     if "qid" in table.column_names:
-        qids = np.array([str(qid) for qid in table["qid"].to_pylist()])
-        other = np.flatnonzero(qids != np.repeat(dataset.qids, np.diff(dataset.offsets)))
-        if len(other):
-            raise ValueError(
-                f"{path}: row {other[0] + 1} is of query {str(qids[other[0]])!r}, the data has "
-                "another one there: these are not the scores of this data"
-            )
+        pairs = zip(map(str, table["qid"].to_pylist()), _qids(dataset), strict=True)
+        for row, (found, wanted) in enumerate(pairs, start=1):
+            if found != wanted:
+                raise ValueError(
+                    f"{path}: row {row} is of query {quote(found)}, the data has another one "
+                    "there: these are not the scores of this data"
+                )
     _check_finite(path, scores)
     return scores
 
 
-def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
+def _read_plain(path: str, lines: list[list[str]], dataset: Dataset) -> Array:
     scores = []
     for number, line in enumerate(lines, start=1):
         if len(line) > 1:
-            raise ValueError(f"{path}, line {number}: expected one score, found {' '.join(line)!r}")
+            found = quote(" ".join(line))
+            raise ValueError(f"{path}, line {number}: expected one score, found {found}")
         if line:
             scores.append(_number(path, number, line[0]))
     _check_count(path, len(scores), dataset)
@@ -207,8 +208,8 @@ def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
     return placed
 
 
-def _read_trec(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
-    qids = np.repeat(dataset.qids, np.diff(dataset.offsets)).tolist()
+def _read_trec(path: str, lines: list[list[str]], dataset: Dataset) -> Array:
+    qids = _qids(dataset)
     item = {key: row for row, key in enumerate(zip(qids, _names(dataset), strict=True))}
     if len(item) < dataset.n_items:
         raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
@@ -221,44 +222,54 @@ def _read_trec(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
         row = item.get((line[0], line[2]))
         if row is None:
             raise ValueError(
-                f"{path}, line {number}: the data has no item {line[2]!r} in query {line[0]!r}"
+                f"{path}, line {number}: the data has no item {quote(line[2])} in query "
+                f"{quote(line[0])}"
             )
         scores[row] = _number(path, number, line[4])
     missing = np.flatnonzero(np.isnan(scores))
     if len(missing):
         qid, name = qids[missing[0]], _names(dataset)[missing[0]]
         raise ValueError(
-            f"{path} has no score for {len(missing)} items of the data; the first is {name!r} of "
-            f"query {qid!r}"
+            f"{path} has no score for {len(missing)} items of the data; the first is {quote(name)} "
+            f"of query {quote(qid)}"
         )
     _check_finite(path, scores)
     return scores
 
 
-def _text(path: Path) -> str:
-    try:
-        with layout.open_bytes(path) as file:
-            content: bytes = file.read()
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"{path}: damaged compressed file: {error}") from None
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise ValueError(f"{path}: damaged compressed file: {error}") from None  # gzip and bz2
+def _qids(dataset: Dataset) -> list[str]:
+    """The qid of each item; an array of them would be as wide as the longest."""
+    names = zip(dataset.qids.tolist(), dataset.lengths.tolist(), strict=True)
+    return [qid for qid, length in names for _ in range(length)]
+
+
+def _text(path: Path, dataset: Dataset) -> str:
+    """A text file of scores, which cannot be much longer than the data have items."""
+    most = (dataset.n_items + 1) * 4 * LONGEST_ID
+    with streams.open_text(path) as file:
+        if path.suffix.lower() in streams.COMPRESSED and isinstance(file, io.BufferedReader):
+            raise ValueError(f"{path}: damaged compressed file: it is not compressed")
+        content = file.read(most)
+    if len(content) == most:
+        raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file of scores: {error}") from error
+        raise ValueError(f"{path} is not a text file of scores: {_reason(error)}") from None
 
 
-def _number(path: Path, line: int, text: str) -> float:
+def _reason(error: UnicodeDecodeError) -> str:
+    return f"byte {error.start} is not UTF-8"
+
+
+def _number(path: str, line: int, text: str) -> float:
     try:
-        return float(text)
+        return decimals.parse(text)
     except ValueError:
-        raise ValueError(f"{path}, line {line}: {text!r} is not a number") from None
+        raise ValueError(f"{path}, line {line}: {quote(text)} is not a number") from None
 
 
-def _check_count(path: Path, found: int, dataset: Dataset) -> None:
+def _check_count(path: Path | str, found: int, dataset: Dataset) -> None:
     if found != dataset.n_items:
         raise ValueError(
             f"{path} has {found:,} scores, the data {dataset.n_items:,} items: these are not the "
@@ -266,7 +277,7 @@ def _check_count(path: Path, found: int, dataset: Dataset) -> None:
         )
 
 
-def _check_finite(path: Path, scores: Array) -> None:
+def _check_finite(path: Path | str, scores: Array) -> None:
     wrong = np.flatnonzero(~np.isfinite(scores))
     if len(wrong):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Sources: what a path is, and how it is read.
 
 A path is a file (LETOR, columnar, LightGBM's with side files), a store, a folder of splits, or a
-folder of folds of splits.
+folder of folds of splits. A pipe, and ``-`` for the standard input, are LETOR files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.data import catalog, columnar, layout, store
+from rankgrad.data import catalog, columnar, decimals, layout, memory, store, streams
 from rankgrad.data.dataset import Dataset, FeaturesError
+from rankgrad.quoting import quote
 
 _LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
 
@@ -35,7 +36,8 @@ def load(
 ) -> Dataset:
     r"""Read a data set, whatever the path is.
 
-    path: a LETOR/LibSVM file (also .gz, .bz2, .xz), one with LightGBM's ``.query`` file beside it,
+    path: a LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or ``-`` for the standard input), one
+        with LightGBM's ``.query`` file beside it,
         a Parquet, Arrow, Feather or CSV file, a folder of Parquet parts (part-0000.parquet and so
         on), a store, or a folder of splits or folds of these.
     split: which split of a folder, ``train``, ``vali`` or ``test``.
@@ -60,8 +62,10 @@ def load(
     if layout.is_single(path):
         if split is not None or fold is not None:
             whole = "one store" if store.is_store(path) else "one data set in parts"
-            kind = "a file" if path.is_file() else whole
-            raise ValueError(f"{path} is {kind}: split= and fold= go with folders of splits")
+            kind = "a file" if path.is_file() or streams.is_stream(path) else whole
+            raise ValueError(
+                f"{streams.shown(path)} is {kind}: split= and fold= go with folders of splits"
+            )
         return _read(path, n_features, zero_based, feature_names, finite, labelled)
     if split is None:
         raise ValueError(f"{layout.describe(path, fold)}; say which split")
@@ -94,7 +98,7 @@ def load_pair(
         )
     validation = load(vali, zero_based=training.zero_based or None)
     if validation.zero_based and training.zero_based is False:
-        training = load(train, zero_based=True)
+        training = _from_zero(training)
     width = max(training.n_features, validation.n_features)
     return training.widen(width), validation.widen(width)
 
@@ -132,7 +136,7 @@ def load_splits(
     if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
             if _is_letor(found[name]) and not data.zero_based:
-                datasets[name] = _read(found[name], zero_based=True, finite=finite, ids=ids)
+                datasets[name] = _from_zero(data)
     datasets = _same_width(path, datasets)
     entry = catalog.recognise(path)
     if entry is not None:
@@ -187,7 +191,28 @@ def _check_features(
             )
 
 
+def _from_zero(dataset: Dataset) -> Dataset:
+    """A data set read with feature ids from 1, as if from 0: with a feature 0 that is 0."""
+    memory.check(
+        4 * dataset.n_items * (dataset.n_features + 1),
+        memory.available(),
+        f"{dataset.n_items:,} rows of {dataset.n_features + 1:,} features",
+        "give the features the same first id in all files",
+    )
+    features = np.zeros((dataset.n_items, dataset.n_features + 1), np.float32)
+    features[:, 1:] = dataset.features
+    notes = ("feature ids start at 0", *dataset.notes)
+    return replace(dataset, features=features, zero_based=True, notes=notes, check=False)
+
+
 def _is_letor(path: Path) -> bool:
+    if streams.is_stream(path):
+        if columnar.is_columnar(path):
+            raise ValueError(
+                f"{path} is a pipe, and columnar files are not read in one go: give a file, or "
+                "LETOR text"
+            )
+        return True
     return path.is_file() and not columnar.is_columnar(path)
 
 
@@ -212,8 +237,9 @@ def _read_letor(
     """Read a LETOR file, with the groups and weights that LightGBM keeps in files beside it."""
     from rankgrad.data import letor
 
-    groups = _side_file(path, (".query", ".group"))
-    weights = _side_file(path, (".weight",))
+    beside = not streams.is_stream(path)
+    groups = _side_file(path, (".query", ".group")) if beside else None
+    weights = _side_file(path, (".weight",)) if beside else None
     sizes = None if groups is None else _side_numbers(groups, np.int64)
     dataset = letor.read(
         [path],
@@ -237,7 +263,7 @@ def _read_letor(
 def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
     """LightGBM's file beside a data file, which may be compressed while that one is not."""
     stems = [path.name]
-    if path.suffix.lower() in layout.COMPRESSED:
+    if path.suffix.lower() in streams.COMPRESSED:
         stems.append(path.stem)
     for stem in stems:
         for suffix in suffixes:
@@ -256,12 +282,12 @@ def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
         if not line.strip():
             continue
         try:
-            number = int(line) if whole else float(line)
+            number = decimals.parse(line.strip())
         except ValueError:
             number = -1
-        if not (1 if whole else 0) <= number < _LARGEST:
+        if not (1 if whole else 0) <= number < _LARGEST or (whole and number % 1):
             kind = "a whole number of at least 1" if whole else "a finite number of at least 0"
-            raise ValueError(f"{path}, line {at}: expected {kind}, found {line.strip()[:60]!r}")
+            raise ValueError(f"{path}, line {at}: expected {kind}, found {quote(line.strip())}")
         numbers.append(number)
     return np.array(numbers, dtype=dtype)
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from rankgrad import files
 from rankgrad.data.dataset import Dataset
+from rankgrad.quoting import quote, shorten
 
 FORMAT = "rankgrad store"
 VERSION = 1
@@ -132,15 +133,15 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{folder} is not a rankgrad store: it has no {MANIFEST}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON or of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         raise _damaged(folder, f"{MANIFEST} is cut short or is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{folder} is not a rankgrad store: its {MANIFEST} is of something else")
     version = manifest.get("version")
     if version != VERSION:
         raise ValueError(
-            f"the store {folder} has format version {version}, this rankgrad reads {VERSION}: "
-            "update rankgrad, or import the data again"
+            f"the store {folder} has format version {quote(version)}, this rankgrad reads "
+            f"{VERSION}: update rankgrad, or import the data again"
         )
     claimed = manifest.pop("checksum", None)
     if claimed != _manifest_checksum(manifest):
@@ -239,8 +240,9 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
         raise _damaged(folder, f"{path.name} has {size} bytes, {entry['bytes']} were written")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise _damaged(folder, f"{path.name} is not readable as .npy ({error})") from error
+    except Exception as error:  # a damaged header makes NumPy raise errors of many types
+        what = shorten(" ".join(str(error).split()), 200)
+        raise _damaged(folder, f"{path.name} is not readable as .npy ({what})") from error
     found, wanted = (list(array.shape), array.dtype.str), (entry["shape"], entry["dtype"])
     if found != wanted:
         raise _damaged(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Candidate, Plan, Scored, Task, Tell
+from rankgrad.experiments.tuning import TrialLog
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings, fit
 
@@ -52,7 +53,9 @@ class Choosing:
         """Try what the journal does not have, and write down the best."""
         trials: list[dict[str, Any]] = []
         if journal.exists():
-            trials = files.read_json(journal)["trials"]
+            trials = schemas.read_json(journal, TrialLog)["trials"]
+            if any("option" not in trial for trial in trials):
+                raise ValueError(files.damaged(journal, "a trial has no option"))
         for option in self.options[len(trials) :]:
             tell(f"trying {len(trials) + 1}/{len(self.options)}")
             trials.append({"option": dict(option), **self._try(option, plan, data)})

@@ -11,9 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
-from rankgrad import files
+from typing_extensions import TypedDict
+
+from rankgrad import files, schemas
 from rankgrad.experiments import checksums, jobs, significance
 from rankgrad.experiments.comparison import FORMAT, VERSION, Comparison
 from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
@@ -147,16 +149,25 @@ def _check_folder(folder: Path) -> None:
             )
 
 
+class _PlanFacts(TypedDict):
+    """What is read of ``plan.json``."""
+
+    candidates: dict[str, dict[str, Any]]
+    tune: Any
+    checksums: NotRequired[dict[str, dict[str, dict[str, str]]]]
+
+
 def _check_plan(plan: Plan, folder: Path) -> None:
     """An error that says what differs, if the folder is of another plan; else write it down."""
     now, path = plan.facts(), folder / PLAN
     known: checksums.Checksums = {}
     if path.exists():
-        then = files.read_json(path)
-        if not isinstance(then, dict) or then.get("version") != VERSION:
+        then = schemas.read_json(path, dict[str, Any])
+        if then.get("version") != VERSION:
             raise ValueError(
                 f"{path} was written by another version of rankgrad: compare in another folder"
             )
+        schemas.check(path, then, _PlanFacts)
         differences = [
             f"{name}: {difference}"
             for name, facts in now["candidates"].items()

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data import load_splits
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import SPLITS, Task, Tell, missing_splits
+from rankgrad.experiments.tuning import TrialLog
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import RUN
 
@@ -83,7 +84,9 @@ def chosen(task: Task) -> dict[str, Any]:
     """The values that tuning chose for the runs of a candidate on a fold; none without it."""
     if not task.candidate.is_tuned(task.plan):
         return {}
-    facts = files.read_json(task.journal)
+    facts = schemas.read_json(task.journal, TrialLog)
+    if facts["chosen"] is None:
+        raise ValueError(files.damaged(task.journal, "nothing was chosen"))
     values: dict[str, Any] = facts["chosen"]
     return values
 
@@ -92,7 +95,9 @@ def is_tuned(task: Task) -> bool:
     """Whether the values for a task are there, or none are searched for."""
     if not task.candidate.is_tuned(task.plan):
         return True
-    return task.journal.exists() and files.read_json(task.journal).get("chosen") is not None
+    if not task.journal.exists():
+        return False
+    return schemas.read_json(task.journal, TrialLog)["chosen"] is not None
 
 
 def finished(task: Task) -> bool:
@@ -111,8 +116,8 @@ def finished(task: Task) -> bool:
 def check_version(task: Task) -> None:
     """An error if a run was written by another version, whose numbers may mean something else."""
     path = task.path / RUN
-    facts = files.read_json(path) if path.exists() else {}
-    version = facts.get("version", _VERSION) if isinstance(facts, dict) else _VERSION
+    facts = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
+    version = facts.get("version", _VERSION)
     if version != _VERSION:
         raise ValueError(
             f"{task.path} was written by another version of rankgrad (format {version}, this one "

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data import catalog, layout, load_splits, store
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments import checksums
@@ -105,8 +105,9 @@ def _check(
 ) -> None:
     """An error if what is there was made in another way, or from other data; else write it down."""
     path = folder / FACTS
-    then = files.read_json(path) if path.exists() else {}
+    then = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     known = then.pop("checksums", {})
+    schemas.check(path, known, checksums.Checksums)
     if then and then != json.loads(json.dumps(facts)):
         raise ValueError(
             f"{folder} holds data that were prepared in another way: choose another folder"

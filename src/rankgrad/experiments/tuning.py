@@ -17,9 +17,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired
 
-from rankgrad import files
+from typing_extensions import TypedDict
+
+from rankgrad import files, schemas
 from rankgrad.data.dataset import Dataset
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
@@ -46,6 +48,24 @@ class Range:
 
 
 Trial = dict[str, Any]  # parameters, value, reason
+
+
+class TrialFacts(TypedDict):
+    """A trial as it is written down: what was tried, and what came of it."""
+
+    parameters: NotRequired[dict[str, schemas.Scalar]]
+    option: NotRequired[dict[str, Any]]
+    value: float | None
+    reason: str | None
+
+
+class TrialLog(TypedDict):
+    """What is read of a trial log."""
+
+    trials: list[TrialFacts]
+    chosen: dict[str, Any] | None
+
+
 Objective = Callable[[Mapping[str, Any]], float]
 
 
@@ -164,7 +184,7 @@ def search(
 
 def finish(journal: Path, chosen: Mapping[str, Any]) -> None:
     """Write down what was chosen in the end."""
-    _write(journal, {**files.read_json(journal), "chosen": dict(chosen)})
+    _write(journal, {**schemas.read_json(journal, TrialLog), "chosen": dict(chosen)})
 
 
 def _scales(loss: str) -> dict[str, float]:
@@ -234,12 +254,14 @@ def _optuna() -> Any:
 def _read(journal: Path, space: Mapping[str, Any]) -> list[Trial]:
     if not journal.exists():
         return []
-    facts = files.read_json(journal)
+    facts = schemas.read_json(journal, TrialLog)
     if facts.get("space") != space:
         raise ValueError(
             f"{journal} is of another search space: compare in another folder, or remove it"
         )
     trials: list[Trial] = facts["trials"]
+    if any("parameters" not in trial for trial in trials):
+        raise ValueError(files.damaged(journal, "a trial has no parameters"))
     return trials
 
 

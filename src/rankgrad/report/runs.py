@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankgrad import files
+from typing_extensions import TypedDict
+
+from rankgrad import files, schemas
+from rankgrad.quoting import quote
 from rankgrad.significance import Significance
 from rankgrad.training import evaluations
 from rankgrad.training.evaluations import Evaluated
-from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS
+from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS, RunFacts
 
 COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
 REPRODUCTION = "reproduction.json"  # what `rankgrad reproduce` writes beside a comparison
@@ -87,6 +90,25 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return list(found.values())
 
 
+class _Outcome(TypedDict, total=False):
+    fold: int | None
+    seed: int | None
+    gap: str | None
+
+
+class _Row(TypedDict, total=False):
+    candidate: str
+    runs: list[_Outcome]
+
+
+class _Comparison(TypedDict, total=False):
+    """What is read of ``comparison.json``."""
+
+    rows: list[_Row]
+    plan: dict[str, Any]
+    test: dict[str, schemas.Scalar]
+
+
 @dataclass(frozen=True)
 class Failure:
     """A run of a comparison that came to nothing, and why."""
@@ -102,7 +124,7 @@ def failures(places: Iterable[Path]) -> list[Failure]:
     found = []
     for file in _named(places, COMPARISON):
         try:
-            rows = files.read_json(file)["rows"]
+            rows = schemas.read_json(file, _Comparison)["rows"]
             found += [
                 Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
                 for row in rows
@@ -131,7 +153,7 @@ def told(places: Iterable[Path]) -> Told:
     tests: list[tuple[Significance, str | None]] = []
     for file in _named(places, COMPARISON):
         try:
-            facts = files.read_json(file)
+            facts = schemas.read_json(file, _Comparison)
             again = _reproduction(file)
             names.add(str(again.get("data") or Path(str(facts["plan"]["data"])).name))
             quick = quick or again.get("quick") is True
@@ -208,14 +230,15 @@ def _without_items(found: Evaluated) -> Evaluated:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    facts = files.read_json(path / RUN)
-    if not isinstance(facts, dict) or facts.get("format", _FORMAT) != _FORMAT:
+    facts: dict[str, Any] = schemas.read_json(path / RUN, dict[str, Any])
+    if facts.get("format", _FORMAT) != _FORMAT:
         raise ValueError(f"{path / RUN} is damaged (it describes no run)")
     if facts.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format "
-            f"{facts['version']}, this one reads {_VERSION})"
+            f"{quote(facts['version'])}, this one reads {_VERSION})"
         )
+    schemas.check(path / RUN, {"data": {}, **facts}, RunFacts)  # earlier versions said no data
     return facts
 
 
@@ -227,7 +250,7 @@ def _settings(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         return dict(own) if isinstance(own, dict) else {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{SETTINGS} is damaged ({error})") from None
 
 
@@ -240,7 +263,7 @@ def _history(path: Path) -> list[Mapping[str, float]]:
         try:
             line = json.loads(text)
             lines.append({name: float(value) for name, value in line.items()})
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             raise ValueError(f"line {number} of {METRICS} is damaged") from None
     return lines
 

@@ -22,14 +22,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data.dataset import Dataset
 from rankgrad.metrics import evaluate
+from rankgrad.quoting import quote
 
 EVALUATIONS, FACTS = "evaluations", "evaluation.json"
 _FORMAT, _VERSION = "rankgrad evaluation", 1
+_KINDS = {"values": ("f", 2), "qids": ("U", 1), "offsets": ("i", 1)}  # type and dimensions
 _ARRAYS = ("values", "qids", "offsets", "labels", "scores")
+
+
+class _Facts(TypedDict):
+    """What ``evaluation.json`` holds beside its format."""
+
+    metrics: list[str]
+    mean: dict[str, float | None]
+    conventions: list[str]
+    checksum: str
+    labels: dict[str, schemas.Scalar]
 
 
 @dataclass(frozen=True)
@@ -111,20 +124,26 @@ class Evaluated:
         place = files.standing(Path(run) / EVALUATIONS / name)
         if not place.is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
-        facts = files.read_json(place / FACTS)
-        if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+        facts = schemas.read_json(place / FACTS, dict[str, Any])
+        if facts.get("format") != _FORMAT:
             raise ValueError(files.damaged(place / FACTS, "it is no evaluation"))
         if facts.get("version") != _VERSION:
             raise ValueError(
                 f"{place} was written by another version of rankgrad (format "
-                f"{facts.get('version')}, this one reads {_VERSION}): evaluate the run again"
+                f"{quote(facts.get('version'))}, this one reads {_VERSION}): evaluate the run again"
             )
-        arrays = {array: _read(place / f"{array}.npy") for array in _ARRAYS}
+        schemas.check(place / FACTS, facts, _Facts)
+        arrays = {array: _read(place / f"{array}.npy", array) for array in _ARRAYS}
         lists, metrics = arrays["values"].shape
         if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
-        if metrics != len(facts["metrics"]) or len(arrays["scores"]) != len(arrays["labels"]):
+        items, ends = len(arrays["labels"]), arrays["offsets"]
+        if metrics != len(facts["metrics"]) or len(arrays["scores"]) != items:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
+        if set(facts["mean"]) != set(facts["metrics"]):
+            raise ValueError(files.damaged(place / FACTS, "it has means of other metrics"))
+        if ends[0] != 0 or ends[-1] != items or (ends[1:] < ends[:-1]).any():
+            raise ValueError(files.damaged(place / "offsets.npy", "it is not of these lists"))
         return cls(
             metrics=tuple(facts["metrics"]),
             mean={k: float("nan") if v is None else v for k, v in facts["mean"].items()},
@@ -149,9 +168,10 @@ def names(run: str | os.PathLike[str]) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read(path: Path) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(files.damaged(path, str(error))) from None
+def _read(path: Path, name: str) -> NDArray[Any]:
+    array = schemas.read_array(path)
+    kind, dims = _KINDS.get(name, ("f", 1))
+    if array.dtype.kind != kind or array.ndim != dims:
+        what = f"it holds {array.dtype} of {array.ndim} dimensions"
+        raise ValueError(files.damaged(path, what))
     return array

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data.batches import Batches
 from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
+from rankgrad.quoting import quote, shorten
 from rankgrad.training import tensors as stored
 from rankgrad.training.settings import Settings
 
@@ -25,16 +26,19 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST}
-_KEYS: dict[str, tuple[type, ...]] = {  # what loading needs
-    "settings": (dict,),
-    "n_inputs": (int,),
-    "custom": (str, NoneType),
-    "feature_names": (list, NoneType),
-    "zero_based": (bool, NoneType),
-}
 _LATER = {"feature_names": None, "zero_based": None}  # not in what the first versions wrote
 _VALUES = 1 << 22  # values of features scored at a time
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
+
+
+class _Manifest(TypedDict):
+    """What loading needs of ``model.json``."""
+
+    settings: dict[str, Any]
+    n_inputs: int
+    custom: str | None
+    feature_names: list[str] | None
+    zero_based: bool | None
 
 
 class FittedRanker:
@@ -183,7 +187,11 @@ class FittedRanker:
         """Take back what :meth:`tensors` gave."""
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            module.load_state_dict(own)
+            try:
+                module.load_state_dict(own)
+            except RuntimeError as error:
+                what = shorten(" ".join(str(error).split()), 300)
+                raise ValueError(f"the weights are of another model: {what}") from None
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder with ``model.safetensors`` and ``model.json``; a model there is replaced.
@@ -213,7 +221,10 @@ class FittedRanker:
         """
         folder = Path(folder)
         manifest = _read_manifest(folder)
-        settings = Settings(**manifest["settings"])
+        try:
+            settings = Settings(**manifest["settings"])
+        except ValueError as error:
+            raise ValueError(f"{folder / MANIFEST}: {error}") from None
         if network is None and manifest["custom"] is not None:
             raise ValueError(
                 f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
@@ -221,6 +232,9 @@ class FittedRanker:
             )
         tensors = stored.read(folder / WEIGHTS)
         transform = Pipeline(settings.transforms)
+        if manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
+            # The first layer has a weight for each: a wrong number would take any memory.
+            raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
         if network is None:
             network = models.get(settings.model).build(manifest["n_inputs"])
         names = manifest["feature_names"]
@@ -234,8 +248,8 @@ class FittedRanker:
         )
         try:
             ranker.load_tensors(tensors)
-        except RuntimeError as error:
-            raise ValueError(f"{folder / WEIGHTS} is of another model: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{folder / WEIGHTS}: {error}") from None
         network.eval()
         return ranker
 
@@ -256,15 +270,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"there is no model in {folder}: it has no {MANIFEST}")
-    manifest = files.read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    manifest = schemas.read_json(path, dict[str, Any])
+    if manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not of a rankgrad model")
     if manifest.get("version") != VERSION:
         raise ValueError(
-            f"{path} has format version {manifest.get('version')}, this rankgrad reads {VERSION}"
+            f"{path} has format version {quote(manifest.get('version'))}, this rankgrad reads "
+            f"{VERSION}"
         )
     manifest = _LATER | manifest
-    for key, kinds in _KEYS.items():
-        if not isinstance(manifest.get(key, ...), kinds):
-            raise ValueError(files.damaged(path, f"{key!r} is missing or wrong"))
-    return manifest
+    schemas.check(path, manifest, _Manifest)
+    return dict(manifest)

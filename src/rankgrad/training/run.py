@@ -22,12 +22,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data.dataset import Dataset
 from rankgrad.training import tensors
 from rankgrad.training.fitted import FittedRanker
@@ -51,6 +52,43 @@ class Position:
     best_value: float | None = None
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
+
+
+class _PositionFacts(TypedDict):
+    """What ``state.json`` holds: the fields of a :class:`Position`."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    epoch: int
+    step: int
+    loss: float
+    lists: float
+    best_epoch: int
+    best_value: float | None
+    seconds: float
+    history: list[dict[str, float]]
+
+
+class DataFacts(TypedDict):
+    """What ``run.json`` says of a data set."""
+
+    lists: int
+    items: int
+    features: int
+    checksum: str
+
+
+class RunFacts(TypedDict):
+    """What ``run.json`` holds, as far as it is read."""
+
+    data: dict[str, DataFacts]
+    command: NotRequired[str]
+    versions: NotRequired[dict[str, str]]
+    labels: NotRequired[dict[str, schemas.Scalar]]
+    settings: NotRequired[dict[str, Any]]
+    kind: NotRequired[str | None]
+    seconds: NotRequired[float | None]
+    error: NotRequired[str | None]
 
 
 @dataclass
@@ -109,16 +147,19 @@ class RunFolder:
     @property
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, data, command."""
-        facts = files.read_json(self.path / RUN)
-        if not isinstance(facts, dict) or not isinstance(facts.get("data"), dict):
-            raise ValueError(files.damaged(self.path / RUN, "it does not say the data"))
+        facts: dict[str, Any] = schemas.read_json(self.path / RUN, RunFacts)
         return facts
 
     @property
     def history(self) -> list[dict[str, float]]:
         """The lines of ``metrics.jsonl``."""
-        text = (self.path / METRICS).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
+        path = self.path / METRICS
+        try:
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except (ValueError, RecursionError) as error:
+            raise ValueError(files.damaged(path, str(error))) from None
+        schemas.check(path, lines, list[dict[str, float]])
+        return lines
 
     @property
     def started(self) -> bool:
@@ -207,15 +248,12 @@ def command() -> list[str]:
 
 
 def _read_position(path: Path) -> Position:
-    values = files.read_json(path)
-    try:
-        TypeAdapter(Position).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(
-            files.damaged(path, ".".join(map(str, first["loc"])) or first["msg"])
-        ) from None
-    return Position(**values)  # not what was validated, which makes decimals of whole numbers
+    # What is read is taken, not what is validated, which makes decimals of whole numbers.
+    position = Position(**schemas.read_json(path, _PositionFacts))
+    counts = position.epoch, position.step, position.lists, position.seconds
+    if min(counts) < 0 or not 0 <= position.best_epoch <= len(position.history):
+        raise ValueError(files.damaged(path, "its counts are wrong"))
+    return position
 
 
 def facts_of(data: Mapping[str, Dataset], started_by: str | None = None) -> dict[str, Any]:

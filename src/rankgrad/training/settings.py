@@ -14,6 +14,7 @@ from rankgrad.data.transforms import transforms
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
+from rankgrad.quoting import quote, shorten
 from rankgrad.training.optimisers import learning_rates, optimizers
 
 
@@ -22,8 +23,8 @@ def _none(value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
-Count = Annotated[int, Field(ge=1)]
-MaybeCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+MaybeCount = Annotated[Count | None, BeforeValidator(_none)]
 MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_none)]
 
@@ -160,14 +161,15 @@ class Settings(BaseModel):
         """Settings from TOML; what is not said there is the default."""
         try:
             values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"the settings are not TOML: {error}") from None
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ValueError(f"the settings are not TOML: {shorten(str(error))}") from None
         return cls(**values)
 
     def differences(self, other: Settings) -> list[str]:
         """What differs between two settings, in words; graphs, which round otherwise, do not."""
         mine, theirs = (each.model_dump(exclude={"graphs"}) for each in (self, other))
-        return [f"{k}: {mine[k]!r}, not {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
+        different = (k for k in mine if mine[k] != theirs[k])
+        return [f"{k}: {quote(mine[k])}, not {quote(theirs[k])}" for k in different]
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
@@ -177,8 +179,8 @@ def _sentence(error: Mapping[str, Any]) -> str:
         known = list(Settings.model_fields)
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}"
-        return f"there is no setting {name!r}. {hint}"
+        return f"there is no setting {quote(name)}. {hint}"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}"
     message = error["msg"].removeprefix("Input ")
-    return f"{name} {message}, found {error['input']!r}"
+    return f"{name} {message}, found {quote(error['input'])}"

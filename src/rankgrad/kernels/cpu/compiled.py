@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numba import njit
+
+from rankgrad.compilation import compile_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ def compiled(function: Function) -> Function:
     of the distances between its arrays chooses when it runs. Where arrays lie is chance, so both
     forms must give the same bits: no sum in such a loop may be reordered.
     """
-    return kept(function, nogil=True, error_model="numpy", fastmath={"contract"})
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 def compiled_reduction(function: Function) -> Function:
@@ -36,16 +37,7 @@ def compiled_reduction(function: Function) -> Function:
     block of memory with those it reads, so that the distances are always the same: either way the
     order of additions depends on sizes alone.
     """
-    return kept(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
-
-
-def kept(function: Function, **options: Any) -> Function:
-    """Compile, once for all processes where there is a place to write what was compiled."""
-    try:
-        made: Function = njit(cache=True, **options)(function)
-    except RuntimeError:  # neither beside the source nor in the user's home
-        made = njit(**options)(function)
-    return made
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}

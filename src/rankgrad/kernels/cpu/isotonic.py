@@ -10,15 +10,15 @@ import numpy as np
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 try:
-    from rankgrad.kernels.cpu.compiled import kept
+    from rankgrad.compilation import compile_cached
 except ImportError:  # the same loop, interpreted
 
-    def kept(function: Function, **_: Any) -> Function:
+    def compile_cached(function: Function, **_: Any) -> Function:
         """Numba is not here: leave the function as it is."""
         return function
 
 
-@kept
+@compile_cached
 def pool_adjacent(
     z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
 ) -> None:

@@ -1,0 +1,114 @@
+"""Numba compilation with an on-disk cache that is never required and never trusted.
+
+The parser and the CPU kernels share it. It stands outside both packages, as neither imports the
+other.
+"""
+
+# mypy: disable-error-code="misc"
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DIGEST = 16  # bytes of the checksum behind what is written
+
+
+def compile_cached(function: Function, **options: Any) -> Function:
+    """``numba.njit(**options)(function)``, compiled once for all processes where that can be.
+
+    Compiled code is cached beside the source or in the user's cache folder. Where neither can be
+    written, as in a read-only installation without a home, each process compiles for itself. A
+    cache that is damaged is warned of and compiled anew.
+
+    Args:
+        function: what to compile.
+        options: of ``numba.njit``, less ``cache``.
+
+    >>> compile_cached(lambda x: x + 1, nogil=True)(2)
+    3
+    """
+    made: Function = numba.njit(**options)(function)
+    if not hasattr(made, "_cache"):  # NUMBA_DISABLE_JIT is set
+        return made
+    with suppress(RuntimeError):  # there is no folder that can be written
+        made._cache = _Cache(function)
+    return made
+
+
+class _Cache(FunctionCache):
+    """Numba's cache of one function, in which an unreadable file counts as a missing one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _CheckedFiles(
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        try:
+            return super().load_overload(signature, context)
+        except Exception as error:  # unpickling damaged bytes raises anything
+            warnings.warn(
+                f"the cache of compiled code in {self._cache_path} is damaged "
+                f"({type(error).__name__}): compiling again",
+                stacklevel=2,
+            )
+            self._forget()
+            return None
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        try:
+            super().save_overload(signature, data)
+        except (OSError, ValueError, pickle.PickleError, EOFError):
+            self._forget()  # a full disk, or an index that cannot be replaced: go on without
+
+    def _forget(self) -> None:
+        """Start an empty index, so that the next process does not meet the damage again."""
+        try:
+            self._cache_file.flush()
+        except OSError:
+            self.disable()
+
+
+class _CheckedFiles(IndexDataCacheFile):
+    """Cache files with a checksum at their end: flipped bits in machine code would crash."""
+
+    def __init__(self, folder: str, base: str, stamp: Any) -> None:
+        super().__init__(folder, base, (stamp, "blake2b"))  # files without checksums are stale
+
+    def _dump(self, data: Any) -> bytes:
+        content: bytes = super()._dump(data)
+        return content + _checksum(content)
+
+    def _load_index(self) -> Any:
+        try:
+            with open(self._index_path, "rb") as file:
+                if pickle.load(file) == self._version:
+                    _check(file.read())
+        except FileNotFoundError:
+            return {}
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        _check(Path(self._data_path(name)).read_bytes())
+        return super()._load_data(name)  # pickle stops before the checksum
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
+
+
+def _check(content: bytes) -> None:
+    if _checksum(content[:-_DIGEST]) != content[-_DIGEST:]:
+        raise ValueError("wrong checksum")

@@ -1,0 +1,52 @@
+"""Text from outside in error messages: quoted, and shortened to what a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_LONGEST = 80  # characters of a quoted value
+_LISTED = 20  # names that a message spells out
+
+
+def shorten(text: str, longest: int = _LONGEST) -> str:
+    """Text of at most about ``longest`` characters: its start, its end, and how long it is.
+
+    >>> from rankgrad.quoting import shorten
+    >>> shorten("x" * 1000, longest=12)
+    'xxxxxxxx ... xxxx (1,000 characters)'
+    """
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    return f"{text[: longest - end]} ... {text[-end:]} ({len(text):,} characters)"
+
+
+def quote(value: object, longest: int = _LONGEST) -> str:
+    """``repr`` of a value, shortened.
+
+    >>> from rankgrad.quoting import quote
+    >>> print(quote("it's"), quote(0.5), quote("x" * 1000, longest=12))
+    "it's" 0.5 'xxxxxxxx ... xxxx' (1,000 characters)
+    """
+    if isinstance(value, str):
+        if len(value) <= longest:
+            return repr(value)
+        end = longest // 3
+        start = repr(value[: longest - end])[:-1]
+        return f"{start} ... {repr(value[-end:])[1:]} ({len(value):,} characters)"
+    try:
+        return shorten(repr(value), longest)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deep nesting
+        return f"a {type(value).__name__}"
+
+
+def listing(names: Iterable[str], most: int = _LISTED) -> str:
+    """Names with commas between them; of many, the first ones and how many more there are.
+
+    >>> from rankgrad.quoting import listing
+    >>> listing(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    every = [shorten(name) for name in names]
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more

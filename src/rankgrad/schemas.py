@@ -1,0 +1,80 @@
+"""JSON files that were written by rankgrad, read back and checked: wrong types are one sentence."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankgrad import files
+from rankgrad.quoting import quote, shorten
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Scalar = str | int | float | bool | None
+
+
+def read_json(path: Path, schema: Any) -> Any:
+    """What a JSON file holds, of the types of a schema.
+
+    Args:
+        path: the file.
+        schema: a type, such as a ``TypedDict``; keys beside those it names are let through.
+
+    Raises:
+        ValueError: the file is damaged, with the first key that is wrong.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     path = Path(place, "a.json")
+    ...     _ = path.write_text('{"epoch": 3}')
+    ...     read_json(path, dict[str, int])
+    {'epoch': 3}
+    """
+    values = files.read_json(path)
+    check(path, values, schema)
+    return values
+
+
+def read_array(path: Path, mmap: bool = False) -> np.ndarray:
+    """What a ``.npy`` file holds; nothing in it is executed.
+
+    Args:
+        path: the file.
+        mmap: map it read-only, not to read it.
+
+    Raises:
+        ValueError: the file is damaged. A damaged header makes NumPy raise errors of many types.
+    """
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        what = shorten(" ".join(str(error).split()), 200) or type(error).__name__
+        raise ValueError(files.damaged(path, what)) from None
+    return array
+
+
+def check(path: Path, values: Any, schema: Any) -> None:
+    """An error that names the file and the key, if values are not of the types of a schema."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(schema).validate_python(values, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
+        what = first["msg"].removeprefix("Input ").lower()
+        found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
+        raise ValueError(files.damaged(path, f"{where}: {what}{found}")) from None
+
+
+@cache
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
