@@ -60,7 +60,7 @@ def random_run(seed):
         picked = random.permutation(60)[: random.integers(1, 50)]
         scores = random.normal(size=len(picked)).round(1 if query % 2 else 8)
         # Differences that float32 does not have, which trec_eval takes for ties.
-        run[str(query)] = dict(zip(names[picked].tolist(), 1 + scores * 1e-4, strict=True))
+        run[str(query)] = dict(zip(names[picked].tolist(), 1 + scores * 1e-6, strict=True))
     del run["5"]
     run["99"] = {"d1": 1.0}
     return run, qrels
