@@ -33,6 +33,10 @@ KNOWS = {
     },
     "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
     "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
+    "text": {
+        *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
+        *("models", "training", "significance"),
+    },
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data import columnar, decimals, layout, streams
+from rankgrad.data import columnar, decimals, layout, lines, streams, trec
 from rankgrad.data.dataset import LONGEST_ID, Dataset
 from rankgrad.quoting import listing, quote, shorten
 
@@ -72,14 +71,12 @@ def write(
     kind = format or format_of(path)
     if kind not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
-    if kind == "trec" and (not tag or re.search(r"\s", tag)):
-        raise ValueError(f"the tag of a run must be one word, found {tag!r}")
     with _whole(path, overwrite) as file:
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
         else:
-            lines = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
-            file.writelines(f"{line}\n".encode() for line in lines)
+            rows = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
+            file.writelines(f"{row}\n".encode() for row in rows)
 
 
 def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
@@ -96,19 +93,19 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         raise ValueError(f"{path} is a folder, not a file of scores")
     if format_of(path) == "parquet":
         return _read_parquet(path, dataset)
-    lines = [line.split() for line in _text(path, dataset).splitlines()]
-    first = next((line for line in lines if line), None)
-    named = streams.shown(path)
-    if first is None:
+    named, numbered = streams.shown(path), _numbered(path, dataset)
+    number, first = next(((n, line) for n, line in numbered if line.split()), (0, b""))
+    columns = len(first.split())
+    if not columns:
         raise ValueError(f"{named} has no scores in it")
-    if len(first) == 6:
-        return _read_trec(named, lines, dataset)
-    if len(first) > 1:
+    if columns >= 6:
+        return _read_trec(named, numbered, dataset)
+    if columns > 1:
         raise ValueError(
-            f"{named}, line 1: expected one score, or the six columns of a TREC run (qid Q0 id "
-            f"rank score tag), found {len(first)} columns"
+            f"{named}, line {number}: expected one score, or the six columns of a TREC run (qid Q0 "
+            f"id rank score tag), found {columns} columns"
         )
-    return _read_plain(named, lines, dataset)
+    return _read_plain(named, numbered, dataset)
 
 
 @contextmanager
@@ -150,13 +147,10 @@ def _names(dataset: Dataset) -> list[str]:
 
 
 def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
-    texts, names = _decimals(scores), _names(dataset)
-    for qid, start, stop in zip(
-        dataset.qids.tolist(), dataset.offsets[:-1], dataset.offsets[1:], strict=True
-    ):
-        best_first = start + np.argsort(-scores[start:stop], kind="stable")
-        for rank, item in enumerate(best_first.tolist(), start=1):
-            yield f"{qid} Q0 {names[item]} {rank} {texts[item]} {tag}"
+    names, offsets = _names(dataset), dataset.offsets.tolist()
+    for qid, start, stop in zip(dataset.qids.tolist(), offsets[:-1], offsets[1:], strict=True):
+        ranked = trec.RankedList(names[start:stop], scores[start:stop])
+        yield from trec.format_run({qid: ranked}, tag)
 
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
@@ -189,14 +183,15 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     return scores
 
 
-def _read_plain(path: str, lines: list[list[str]], dataset: Dataset) -> Array:
+def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
     scores = []
-    for number, line in enumerate(lines, start=1):
-        if len(line) > 1:
-            found = quote(" ".join(line))
+    for number, line in numbered:
+        columns = lines.decode(path, number, line).split()
+        if len(columns) > 1:
+            found = quote(" ".join(columns))
             raise ValueError(f"{path}, line {number}: expected one score, found {found}")
-        if line:
-            scores.append(_number(path, number, line[0]))
+        if columns:
+            scores.append(_number(path, number, columns[0]))
     _check_count(path, len(scores), dataset)
     given = np.array(scores, np.float32)
     _check_finite(path, given)
@@ -208,24 +203,20 @@ def _read_plain(path: str, lines: list[list[str]], dataset: Dataset) -> Array:
     return placed
 
 
-def _read_trec(path: str, lines: list[list[str]], dataset: Dataset) -> Array:
+def _read_trec(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
     qids = _qids(dataset)
     item = {key: row for row, key in enumerate(zip(qids, _names(dataset), strict=True))}
     if len(item) < dataset.n_items:
         raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
     scores = np.full(dataset.n_items, np.nan, np.float32)
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        if len(line) != 6:
-            raise ValueError(f"{path}, line {number}: expected six columns, found {len(line)}")
-        row = item.get((line[0], line[2]))
+    for line in trec.run_lines(path, numbered):
+        row = item.get((line.query, line.document))
         if row is None:
             raise ValueError(
-                f"{path}, line {number}: the data has no item {quote(line[2])} in query "
-                f"{quote(line[0])}"
+                f"{path}, line {line.number}: the data has no item {quote(line.document)} in query "
+                f"{quote(line.query)}"
             )
-        scores[row] = _number(path, number, line[4])
+        scores[row] = line.score
     missing = np.flatnonzero(np.isnan(scores))
     if len(missing):
         qid, name = qids[missing[0]], _names(dataset)[missing[0]]
@@ -243,8 +234,8 @@ def _qids(dataset: Dataset) -> list[str]:
     return [qid for qid, length in names for _ in range(length)]
 
 
-def _text(path: Path, dataset: Dataset) -> str:
-    """A text file of scores, which cannot be much longer than the data have items."""
+def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
+    """The lines of a file of scores, which cannot be much longer than the data have items."""
     most = (dataset.n_items + 1) * 4 * LONGEST_ID
     with streams.open_text(path) as file:
         if path.suffix.lower() in streams.COMPRESSED and isinstance(file, io.BufferedReader):
@@ -252,14 +243,7 @@ def _text(path: Path, dataset: Dataset) -> str:
         content = file.read(most)
     if len(content) == most:
         raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file of scores: {_reason(error)}") from None
-
-
-def _reason(error: UnicodeDecodeError) -> str:
-    return f"byte {error.start} is not UTF-8"
+    return list(enumerate(content.splitlines(), start=1))
 
 
 def _number(path: str, line: int, text: str) -> float:

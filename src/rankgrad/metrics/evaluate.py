@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked, Ties, metrics
+from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, metrics
 from rankgrad.metrics.fused import values_of
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -53,19 +53,24 @@ class Evaluation:
 
     def _conventions(self) -> list[str]:
         """What the numbers mean: the number of lists, and the rules for empty ones and ties."""
-        lines = [f"mean over {self.lists} lists"]
-        for rule in dict.fromkeys(metric.empty for metric in self.metrics):
-            under = [str(metric) for metric in self.metrics if metric.empty == rule]
-            how = "are left out" if rule == "skip" else f"count {rule}"
-            most = max(self.without_relevant[name] for name in under)
-            whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
-            lines.append(f"lists without relevant items (up to {most}) {how}{whose}")
+        lines = [f"mean over {self.lists} lists", *self.empty_rules()]
         ties = {metric.ties for metric in self.metrics}
         gains = {metric.gain for metric in self.metrics if hasattr(metric, "gain")}
         lines.append(f"tied scores: {', '.join(sorted(ties))}")
         if gains:
             named = {"exponential": "2^y - 1", "linear": "y"}
             lines.append(f"gain: {', '.join(named[gain] for gain in sorted(gains))}")
+        return lines
+
+    def empty_rules(self) -> list[str]:
+        """How lists without relevant items count, in a line for each rule."""
+        lines = []
+        for rule in dict.fromkeys(metric.empty for metric in self.metrics):
+            under = [str(metric) for metric in self.metrics if metric.empty == rule]
+            how = "are left out" if rule == "skip" else f"count {rule}"
+            most = max(self.without_relevant[name] for name in under)
+            whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
+            lines.append(f"lists without relevant items (up to {most}) {how}{whose}")
         return lines
 
 
@@ -76,9 +81,12 @@ def evaluate(
     *,
     offsets: Any = None,
     weights: Any = None,
+    retrieved: Any = None,
     metrics: str | Metric | Iterable[str | Metric] = DEFAULT,
 ) -> Evaluation:
     """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
+
+    ``retrieved`` is False on items without a rank, as :meth:`Metric.__call__` says.
 
     >>> print(evaluate([0.3, 0.2, 0.1, 0.5, 0.4], [1, 0, 2, 0, 0], offsets=[0, 3, 5],
     ...                metrics=["ndcg@2", "rr"]))
@@ -94,7 +102,7 @@ def evaluate(
     chosen = tuple(_get(metric) for metric in metrics)
     lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
     with torch.no_grad():
-        found = list(list_values(chosen, lists))
+        found = list(list_values(chosen, lists, retrieved))
         sums = [_sums(values, relevant, lists.list_weights) for values, relevant in found]
     rows = torch.stack(sums).tolist() if sums else []  # a GPU is waited for here alone
     per_list, mean, without = {}, {}, {}
@@ -107,16 +115,18 @@ def evaluate(
 
 
 def list_values(
-    chosen: Sequence[Metric], lists: Lists
+    chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
 ) -> Iterator[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]]:
     """The values of each metric, and on which lists it is defined; lists are sorted once."""
     ranked: dict[Ties, Ranked] = {}
-    for metric, found in zip(chosen, values_of(chosen, lists), strict=True):
+    has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
+    computed = values_of(chosen, lists) if has_rank is None else [None] * len(chosen)
+    for metric, found in zip(chosen, computed, strict=True):
         if found is not None:
             yield metric.fill(*found), found[1]
             continue
         if metric.ties not in ranked:
-            ranked[metric.ties] = Ranked.of(lists, metric.ties)
+            ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
         yield metric.of(ranked[metric.ties]), metric.relevant(lists)
 
 
