@@ -85,7 +85,8 @@ class _CheckedFiles(IndexDataCacheFile):
     """Cache files with a checksum at their end: flipped bits in machine code would crash."""
 
     def __init__(self, folder: str, base: str, stamp: Any) -> None:
-        super().__init__(folder, base, (stamp, "blake2b"))  # files without checksums are stale
+        # A name of its own: Numba's files of that function have no checksums.
+        super().__init__(folder, f"{base}.blake2b", stamp)
 
     def _dump(self, data: Any) -> bytes:
         content: bytes = super()._dump(data)
