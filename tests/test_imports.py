@@ -9,7 +9,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
 KNOWS = {
     "options": set(),
     "specs": set(),
-    "files": set(),
+    "checksums": set(),
+    "locks": set(),
+    "files": {"checksums"},
     "kernels": set(),
     "given": {"kernels"},
     "lists": {"given", "options", "kernels"},
@@ -17,11 +19,14 @@ KNOWS = {
     "sorting": {"given", "lists", "options", "specs", "kernels"},
     "metrics": {"given", "lists", "options", "specs", "kernels"},
     "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics"},
-    "data": {"options", "specs", "files"},
+    "data": {"options", "specs", "files", "checksums"},
     "models": {"options", "specs"},
-    "training": {"lists", "options", "specs", "files", "losses", "metrics", "data", "models"},
+    "training": {
+        *("lists", "options", "specs", "checksums", "files", "locks", "losses", "metrics"),
+        *("data", "models"),
+    },
     "experiments": {
-        *("options", "specs", "files", "losses", "metrics", "data", "models", "training"),
+        *("options", "specs", "files", "locks", "losses", "metrics", "data", "models", "training"),
         "significance",
     },
     "report": {"files", "significance", "losses", "metrics", "training"},

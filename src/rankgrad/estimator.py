@@ -272,8 +272,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         with files.folder(path) as place:
             (place / _MODEL).mkdir()
             self.model_.write(place / _MODEL)
-            text = json.dumps(manifest, indent=1, default=_python)
-            files.write(place / _MANIFEST, text + "\n")
+            files.write_json(place / _MANIFEST, json.loads(json.dumps(manifest, default=_python)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:
@@ -286,10 +285,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         path = Path(path)
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
-        try:
-            saved = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path / _MANIFEST} is damaged: {error}") from None
+        saved = files.read_json(path / _MANIFEST)
         if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
             raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
         parameters = saved["parameters"]

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from pages import text_of
+from rewritten import rewrite
 
 from rankgrad import report
 from rankgrad.data import Dataset
@@ -38,7 +39,7 @@ def test_without_gaps_none_are_said(runs):
 
 def test_a_run_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}))
+    rewrite(path, version=9)
     text, gaps, found = gaps_of(runs)
     assert "another version of rankgrad (format 9, this one reads 1)" in gaps["mse"][0]
     assert gaps["mse"][0] in text
@@ -48,7 +49,7 @@ def test_a_run_of_another_version(runs):
 
 def test_an_evaluation_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "evaluations" / "test" / "evaluation.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}))
+    rewrite(path, version=9)
     text, gaps, found = gaps_of(runs)
     assert "another version of rankgrad" in text and found.complete == (False, True)
     assert gaps["ranknet"] == []

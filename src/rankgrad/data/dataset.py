@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad.data.checked import CheckedArray
+
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _SHOWN = 8  # distinct labels that repr spells out
 
@@ -114,16 +116,16 @@ class Dataset:
             starts = self.offsets[:-1][indices]
             rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Dataset(
-            features=self.features[rows],
+            features=_rows(self.features, rows),
             labels=self.labels[rows],
             offsets=offsets,
             qids=self.qids[indices],
             weights=None if self.weights is None else self.weights[rows],
-            ids=None if self.ids is None else self.ids[rows],
+            ids=None if self.ids is None else _rows(self.ids, rows),
             feature_names=self.feature_names,
             notes=self.notes,
             zero_based=self.zero_based,
-            source_rows=None if self.source_rows is None else self.source_rows[rows],
+            source_rows=None if self.source_rows is None else _rows(self.source_rows, rows),
             check=False,
         )
 
@@ -312,6 +314,10 @@ def as_float32(
     )
 
 
+def _as_array(values: Any) -> Any:
+    return values if isinstance(values, (np.ndarray, CheckedArray)) else np.asarray(values)
+
+
 def _numbers(
     name: str,
     values: Any,
@@ -320,7 +326,7 @@ def _numbers(
     feature_names: Sequence[str] | None = None,
 ) -> np.ndarray:
     """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array: np.ndarray = _as_array(values)
     if array.ndim != dims:
         raise ValueError(f"{name} must have {dims} dimension(s), found shape {list(array.shape)}")
     whole = issubclass(dtype, np.integer)
@@ -334,8 +340,17 @@ def _numbers(
     return as_float32(name, array, feature_names)
 
 
+def _rows(array: Any, rows: Any) -> np.ndarray:
+    """Some rows of an array; a slice of one that is checked as it is read stays unread."""
+    if isinstance(array, CheckedArray) and isinstance(rows, slice):
+        part: Any = array.part(rows.start, rows.stop)
+    else:
+        part = array[rows]
+    return part  # type: ignore[no-any-return]
+
+
 def _texts(name: str, values: Any) -> np.ndarray:
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array: np.ndarray = _as_array(values)
     if array.ndim != 1:
         raise ValueError(f"{name} must have 1 dimension, found shape {list(array.shape)}")
     return array if array.dtype.kind == "U" else array.astype(np.str_)

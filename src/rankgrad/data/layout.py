@@ -15,6 +15,7 @@ import os
 import re
 from pathlib import Path
 
+from rankgrad import files
 from rankgrad.data import store
 
 ByteFile = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
@@ -75,8 +76,8 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
     A folder with several sets of splits, such as Yahoo's ``set1.train.txt`` and ``set2.train.txt``,
     is given with the part before: ``folder/set1``.
     """
-    path = Path(path)
-    check_exists(path)
+    check_exists(Path(path))
+    path = files.standing(Path(path))
     inside = folds(path)
     if fold is not None:
         if fold not in inside:
@@ -128,7 +129,7 @@ def split_name(split: str) -> str:
 
 def check_exists(path: Path) -> None:
     """A missing path is an error that names the nearest thing there is."""
-    store.is_store(path)  # which brings back one that was lost while it was being replaced
+    path = files.standing(path)
     if path.exists() or (path.parent.is_dir() and _find_splits(path)):
         return
     parent, name = path.parent, path.name

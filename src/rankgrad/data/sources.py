@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data import catalog, columnar, layout, store
 from rankgrad.data.dataset import Dataset, FeaturesError
 
@@ -55,8 +56,8 @@ def load(
     ...     data.load(path), data.load(place, split="train", n_features=4).n_features
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
-    path = Path(path)
-    layout.check_exists(path)
+    layout.check_exists(Path(path))
+    path = files.standing(Path(path))
     if layout.is_single(path):
         if split is not None or fold is not None:
             whole = "one store" if store.is_store(path) else "one data set in parts"
@@ -118,6 +119,20 @@ def load_splits(
     what differs is warned of.
     """
     path = Path(path)
+    datasets = files.snapshot(
+        store.manifests(path), lambda: _load_splits(path, fold, finite, ids, columns)
+    )
+    entry = catalog.recognise(path)
+    if entry is not None:
+        for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
+            warnings.warn(f"{path}: {difference}", stacklevel=2)
+    return datasets
+
+
+def _load_splits(
+    path: Path, fold: int | None, finite: bool, ids: bool, columns: Mapping[str, Any] | None
+) -> dict[str, Dataset]:
+    """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
     found = layout.splits(path, fold)
     for name, source in found.items():
@@ -133,12 +148,7 @@ def load_splits(
         for name, data in datasets.items():
             if _is_letor(found[name]) and not data.zero_based:
                 datasets[name] = _read(found[name], zero_based=True, finite=finite, ids=ids)
-    datasets = _same_width(path, datasets)
-    entry = catalog.recognise(path)
-    if entry is not None:
-        for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
-            warnings.warn(f"{path}: {difference}", stacklevel=2)
-    return datasets
+    return _same_width(path, datasets)
 
 
 def _read(

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -103,14 +103,18 @@ class Evaluated:
             for array in _ARRAYS:
                 with files.whole(place / f"{array}.npy") as file:
                     np.save(file, getattr(self, array), allow_pickle=False)
-            files.write(place / FACTS, json.dumps(facts, indent=1) + "\n")
+            files.write_json(place / FACTS, facts, [f"{array}.npy" for array in _ARRAYS])
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
         """Read what :meth:`save` wrote."""
-        place = files.standing(Path(run) / EVALUATIONS / name)
-        if not place.is_dir():
+        place = Path(run) / EVALUATIONS / name
+        if not files.standing(place).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
+        return files.snapshot([place / FACTS], lambda: cls._load(files.standing(place)))
+
+    @classmethod
+    def _load(cls, place: Path) -> Evaluated:
         facts = files.read_json(place / FACTS)
         if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
             raise ValueError(files.damaged(place / FACTS, "it is no evaluation"))
@@ -119,7 +123,7 @@ class Evaluated:
                 f"{place} was written by another version of rankgrad (format "
                 f"{facts.get('version')}, this one reads {_VERSION}): evaluate the run again"
             )
-        arrays = {array: _read(place / f"{array}.npy") for array in _ARRAYS}
+        arrays = {array: _read(place / f"{array}.npy", facts) for array in _ARRAYS}
         lists, metrics = arrays["values"].shape
         if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
@@ -149,9 +153,10 @@ def names(run: str | os.PathLike[str]) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read(path: Path) -> NDArray[Any]:
+def _read(path: Path, facts: Mapping[str, Any]) -> NDArray[Any]:
+    content = files.read_part(path, facts)
     try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # NumPy evaluates the header: a damaged one may raise anything
         raise ValueError(files.damaged(path, str(error))) from None
     return array
