@@ -2,6 +2,10 @@
 
 Rows are streamed, a record batch at a time, into the arrays of the data set: memory is bounded by
 the output. Needs the extra ``rankgrad[columnar]``.
+
+Parquet files are read with the checksums of their pages, where they have any; those written here
+have them, and one of the whole data set. Arrow files have none: what is damaged in their values
+cannot be told, only what is no Arrow any more.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import difflib
 import importlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import checksums, files
 from rankgrad.data.dataset import Dataset, FeaturesError
 from rankgrad.data.layout import COMPRESSED, open_bytes, parts
 
@@ -26,9 +31,8 @@ PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 TEXT = {".csv": ",", ".tsv": "\t"}
 _ROWS = 1 << 14  # rows of a batch
-_ROLES = (
-    b"rankgrad"  # the key of the schema's metadata under which write() keeps the columns' roles
-)
+# Keys of the schema's metadata: the columns' roles; the checksums of schema and contents.
+_ROLES, _SUMS = b"rankgrad", b"rankgrad.crc32"
 
 
 def suffix(path: str | os.PathLike[str]) -> str:
@@ -91,7 +95,11 @@ def read(
                 builder.add(batch)
     assert builder is not None
     roles.path = path
-    return builder.finish()
+    dataset = builder.finish()
+    known = roles.checksum if len(sources) == 1 and not builder.filled else None
+    if known not in (None, _checksum(dataset)):
+        raise ValueError(files.damaged(path, "its contents do not have their checksum"))
+    return dataset
 
 
 def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -102,11 +110,14 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     path = Path(path)
     if suffix(path) not in PARQUET:
         raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
-    if path.exists() and not overwrite:
+    if path.exists() and not overwrite and not files.is_stream(path):
         raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
     parquet = _pyarrow("pyarrow.parquet")
     schema = _schema(dataset)
-    with files.whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with (
+        files.whole(path) as file,
+        parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
+    ):
         for start in range(0, max(1, dataset.n_items), _ROWS):
             writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
     return path
@@ -124,10 +135,13 @@ class _Roles:
     id: str | None
     labelled: bool
     names: list[str] = field(default_factory=list)  # of the features
+    checksum: str | None = None  # of the contents, where the file has it and all of it is read
 
     def settle(self, schema: Any) -> None:
         """Find the columns in a schema, or say which one is missing and what there is."""
-        kept = json.loads((schema.metadata or {}).get(_ROLES, b"{}"))
+        metadata = schema.metadata or {}
+        kept, sums = self._written(metadata, schema), metadata.get(_SUMS, b"").decode()
+        own = (self.weight, self.id) == (None, None)
         self.weight = self.weight or kept.get("weight")
         self.id = self.id or kept.get("id")
         if not self.labelled and self.label not in schema.names:
@@ -141,8 +155,7 @@ class _Roles:
                 self._find(name, "features", schema)
             self.names = list(self.features)
         else:
-            others = [column for column in schema if column.name not in given]
-            self.names = [column.name for column in others if _is_number(column.type)]
+            self.names = _numeric(schema, given)
         if not self.names:
             raise ValueError(f"{self.path} has no numeric columns for features beside {given}")
         for name in self.names:
@@ -151,7 +164,22 @@ class _Roles:
                     f"{self.path}: the feature {name!r} must be a column of numbers, found "
                     f"{schema.field(name).type}"
                 )
+        if own and self.label == "label" and self.names == _numeric(schema, given):
+            self.checksum = sums[8:] or None
         self.features = self.names
+
+    def _written(self, metadata: dict[bytes, bytes], schema: Any) -> dict[str, str]:
+        """The roles that :func:`write` gave the columns, compared with their checksum."""
+        text = metadata.get(_ROLES, b"{}")
+        sums = metadata.get(_SUMS)
+        if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
+            raise ValueError(files.damaged(self.path, "its schema does not have its checksum"))
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                files.damaged(self.path, f"the roles of its columns: {error}")
+            ) from None
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
@@ -312,13 +340,15 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
     kind = suffix(path)
     try:
         if kind in PARQUET:
-            with _pyarrow("pyarrow.parquet").ParquetFile(path) as file:
+            read = _pyarrow("pyarrow.parquet").ParquetFile
+            with read(path, page_checksum_verification=True) as file:
                 roles.settle(file.schema_arrow)
-                columns = roles.columns()
-                yield file.metadata.num_rows, file.iter_batches(_ROWS, columns=columns)
+                batches = file.iter_batches(_ROWS, columns=roles.columns())
+                yield file.metadata.num_rows, _valid(batches)
         elif kind in ARROW:
             with arrow.memory_map(os.fspath(path)) as source:
-                yield _arrow_batches(source, roles)
+                total, batches = _arrow_batches(source, roles)
+                yield total, _valid(batches)
         elif kind in TEXT:
             with _text_batches(path, roles) as batches:
                 yield None, batches
@@ -327,6 +357,17 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
             raise ValueError(f"{path} must end in one of {known}")
     except arrow.ArrowException as error:
         raise ValueError(f"cannot read {path}: {error}") from error
+    except (UnicodeDecodeError, OSError) as error:  # of names, and what Arrow finds in its files
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _valid(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches, each checked first: Arrow follows the offsets of a damaged one anywhere."""
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
 
 
 def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
@@ -334,7 +375,7 @@ def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any
     ipc = _pyarrow("pyarrow.ipc")
     try:
         reader = ipc.open_file(source)
-    except _pyarrow("pyarrow").ArrowInvalid:
+    except (_pyarrow("pyarrow").ArrowInvalid, OSError):
         source.seek(0)
         stream = ipc.open_stream(source)
         roles.settle(stream.schema)
@@ -381,7 +422,34 @@ def _schema(dataset: Dataset) -> Any:
             f"{', '.join(sorted(taken)) or 'the same name twice'}"
         )
     fields += [(name, arrow.float32()) for name in names]
-    return arrow.schema(fields, metadata={_ROLES: json.dumps(roles).encode()})
+    text = json.dumps(roles).encode()
+    sums = _schema_checksum(arrow.schema(fields), text) + _checksum(dataset)
+    return arrow.schema(fields, metadata={_ROLES: text, _SUMS: sums.encode()})
+
+
+def _schema_checksum(schema: Any, roles: bytes) -> str:
+    columns = [(column.name, str(column.type)) for column in schema]
+    return checksums.of_bytes(repr(columns).encode() + roles)
+
+
+def _checksum(dataset: Dataset) -> str:
+    """The checksum of what a file holds: features, labels, and which items are of which query."""
+    blocks = range(0, dataset.n_items, _ROWS)
+    arrays: list[Any] = [dataset.features[start : start + _ROWS] for start in blocks]
+    arrays += [dataset.labels, dataset.offsets, dataset.weights]
+    total = 0
+    for array in arrays:
+        if array is not None:
+            total = zlib.crc32(array, total)
+    for texts in (dataset.qids, dataset.ids):
+        if texts is not None:
+            total = zlib.crc32("\0".join(texts.tolist()).encode("utf-8", "surrogatepass"), total)
+    return f"{total:08x}"
+
+
+def _numeric(schema: Any, given: Sequence[str]) -> list[str]:
+    """The columns of numbers that have no other role."""
+    return [c.name for c in schema if c.name not in given and _is_number(c.type)]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
