@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import numpy as np
 import pytest
@@ -35,6 +37,17 @@ def test_without_gaps_none_are_said(runs):
     text, gaps, found = gaps_of(runs)
     assert gaps == {"mse": [], "ranknet": []} and all(found.complete)
     assert "never averaged over" not in text
+
+
+def test_a_page_for_a_device_leaves_the_device(runs, tmp_path_factory):
+    null = tmp_path_factory.mktemp("devices") / "null"  # one of our own
+    try:
+        os.mknod(null, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        null.open("wb").close()
+    except OSError as error:
+        pytest.skip(f"devices cannot be made here: {error}")
+    report.write([runs], null)
+    assert null.is_char_device() and os.listdir(null.parent) == ["null"]
 
 
 def test_a_run_of_another_version(runs):

@@ -79,6 +79,13 @@ def test_runs_of_before_checksums_are_read(run, name):
         read(run)
 
 
+@pytest.mark.parametrize("data", [{"train": {}}, {"train": -1}, -1, {"train": {"lists": "3"}}])
+def test_a_run_that_does_not_say_its_data_is_damaged(run, data):
+    rewrite(run / "run.json", data=data)
+    with pytest.raises(ValueError, match=r"run\.json is damaged \(it does not say the data\)"):
+        fit(SETTINGS, lists(12, 0), lists(6, 1), folder=run, resume=True)
+
+
 def test_settings_are_those_of_the_checkpoint(run):
     text = (run / "settings.toml").read_text()
     (run / "settings.toml").write_text(text.replace("learning_rate = 0.0", "learning_rate = 0.1"))

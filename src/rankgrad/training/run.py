@@ -116,7 +116,8 @@ class RunFolder:
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, data, command."""
         facts = _read_facts(self.path)
-        if not isinstance(facts.get("data"), dict):
+        data = facts.get("data")
+        if not isinstance(data, dict) or not all(map(_describes_data, data.values())):
             raise ValueError(files.damaged(self.path / RUN, "it does not say the data"))
         return facts
 
@@ -313,6 +314,14 @@ def _data_facts(dataset: Dataset) -> dict[str, Any]:
         "features": dataset.n_features,
         "checksum": dataset.checksum(),
     }
+
+
+def _describes_data(facts: Any) -> bool:
+    """Whether this may be of :func:`_data_facts`."""
+    known = {"lists": int, "items": int, "features": int, "checksum": str}
+    return isinstance(facts, dict) and all(
+        isinstance(facts.get(name), kind) for name, kind in known.items()
+    )
 
 
 def _describe(facts: Mapping[str, Any] | None) -> str:
