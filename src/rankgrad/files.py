@@ -146,8 +146,10 @@ class _Output(io.BufferedIOBase):
         return True
 
     def write(self, content: Any) -> int:
-        with _named(self._path):
+        try:
             return int(self._file.write(content))
+        except OSError as error:
+            raise _about(error, self._path) from None
 
     def tell(self) -> int:
         return int(self._file.tell())
@@ -163,9 +165,11 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:
-            raise
-        raise type(error)(error.errno, error.strerror, str(path)) from None
+        raise _about(error, path) from None
+
+
+def _about(error: OSError, path: Path) -> OSError:
+    return error if error.errno is None else type(error)(error.errno, error.strerror, str(path))
 
 
 def _resolved(path: Path) -> Path:
@@ -238,9 +242,9 @@ def recover(path: Path) -> None:
 
     For writers: readers take :func:`standing`, which changes nothing.
     """
-    standing_now = standing(path)
-    if standing_now != path:
-        os.rename(standing_now, path)
+    if not path.exists():
+        for old in _beside(path, _REPLACED)[:1]:
+            os.rename(old, path)
 
 
 def standing(path: Path) -> Path:
