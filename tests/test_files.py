@@ -178,10 +178,10 @@ def test_a_reader_reads_again_what_was_replaced_meanwhile(tmp_path):
 
         return read
 
-    assert files.snapshot([mark], reading([])) == ["old", "old"]
-    assert files.snapshot([mark], reading([1])) == ["new", "new"]
+    assert files.snapshot(lambda: [mark], reading([])) == ["old", "old"]
+    assert files.snapshot(lambda: [mark], reading([1])) == ["new", "new"]
     with pytest.raises(FileNotFoundError):
-        files.snapshot([mark], (tmp_path / "missing").read_text)
+        files.snapshot(lambda: [mark], (tmp_path / "missing").read_text)
 
 
 def test_json_with_a_checksum_shows_every_changed_byte(tmp_path):

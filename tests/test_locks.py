@@ -29,15 +29,17 @@ def test_the_holder_is_named_and_one_that_is_killed_holds_nothing(tmp_path):
     source = os.path.dirname(os.path.dirname(locks.__file__))
     program = HOLD.format(source=source, path=str(path))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        named = rf"is training in .* \(process {other.pid} on {socket.gethostname()} since 20"
-        for attempt in (
-            locks.held(path, "training").__enter__,
-            lambda: locks.check(path, "training"),
-        ):
-            with pytest.raises(locks.LockedError, match=named):
-                attempt()
-        other.kill()
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"held\n"
+            named = rf"is training in .* \(process {other.pid} on {socket.gethostname()} since 20"
+            for attempt in (
+                locks.held(path, "training").__enter__,
+                lambda: locks.check(path, "training"),
+            ):
+                with pytest.raises(locks.LockedError, match=named):
+                    attempt()
+        finally:
+            other.kill()
     assert path.exists()  # what it left is in nobody's way
     with locks.held(path, "training"), pytest.raises(locks.LockedError, match=f"{os.getpid()} on"):
         locks.check(path, "training")

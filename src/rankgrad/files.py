@@ -259,31 +259,36 @@ def standing(path: Path) -> Path:
     return next(iter(_beside(path, _REPLACED)), path) if above == path.parent else above / path.name
 
 
-def snapshot(marks: Iterable[Path], read: Callable[[], T]) -> T:
+def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
     """What ``read`` gives of files that go together, all of them before or after a replacement.
 
     Args:
-        marks: small files that are replaced with the others and are never the same for others.
+        marks: finds small files that are replaced with the others and differ where any of them do.
         read: reads them all; it is called again if the marks have changed meanwhile.
     """
-    marks = list(marks)
+    after = _contents(marks())
     for _ in range(_TRIES):
-        before = [_content(path) for path in marks]
+        before = after
         try:
             found = read()
         except (OSError, ValueError):
-            if [_content(path) for path in marks] == before:
+            after = _contents(marks())
+            if after == before:
                 raise
             continue
-        if [_content(path) for path in marks] == before:
+        after = _contents(marks())
+        if after == before:
             return found
-    raise BlockingIOError(errno.EAGAIN, "is replaced again and again", str(marks[0].parent))
+    raise BlockingIOError(errno.EAGAIN, "is replaced again and again", str(next(iter(after), "")))
 
 
-def _content(path: Path) -> bytes | None:
-    with suppress(OSError):
-        return standing(path).read_bytes()
-    return None
+def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
+    found: dict[Path, bytes | None] = {}
+    for path in paths:
+        found[path] = None
+        with suppress(OSError):
+            found[path] = standing(path).read_bytes()
+    return found
 
 
 def clean(path: Path, older: float = 0) -> None:

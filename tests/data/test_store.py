@@ -450,6 +450,17 @@ for version in range(1, 10_000):
 """
 
 
+def version_of(folder: Path) -> float:
+    """The version of the splits in a folder, which must be one."""
+    splits = load_splits(folder)
+    for part in (splits["train"], splits["vali"], load(folder, split="train")):
+        (version,) = np.unique(part.features)
+        assert (part.labels == version).all()
+        assert len(part) == 1 if version == 0 else part.lengths[0] == 1 + version % 3
+    assert splits["train"].checksum() == splits["vali"].checksum()
+    return float(version)
+
+
 @pytest.mark.parametrize("renames", [False, True])
 def test_a_reader_sees_one_version_while_another_process_replaces_it(
     tmp_path: Path, renames: bool
@@ -460,19 +471,14 @@ def test_a_reader_sees_one_version_while_another_process_replaces_it(
     program = REPLACING.format(source=source, renames=renames, folder=str(folder))
     seen = set()
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
-        deadline = time.monotonic() + 20
-        while len(seen) < 25 and time.monotonic() < deadline and other.poll() is None:
-            splits = load_splits(folder)
-            parts = [splits["train"], splits["vali"], load(folder, split="train")]
-            for part in parts:
-                (version,) = np.unique(part.features)
-                assert (part.labels == version).all()
-                assert len(part) == 1 if version == 0 else part.lengths[0] == 1 + version % 3
-            assert splits["train"].checksum() == splits["vali"].checksum()
-            seen.add(version)
-        assert other.poll() is None, "the writer has failed"
-        other.kill()
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+            deadline = time.monotonic() + 20
+            while len(seen) < 25 and time.monotonic() < deadline and other.poll() is None:
+                seen.add(version_of(folder))
+            assert other.poll() is None, "the writer has failed"
+        finally:
+            other.kill()
     assert len(seen) == 25
 
 

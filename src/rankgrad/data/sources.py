@@ -56,8 +56,26 @@ def load(
     ...     data.load(path), data.load(place, split="train", n_features=4).n_features
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
-    layout.check_exists(Path(path))
-    path = files.standing(Path(path))
+    place = Path(path)
+    return files.snapshot(
+        lambda: store.manifests(place),
+        lambda: _load(place, split, fold, n_features, zero_based, feature_names, finite, labelled),
+    )
+
+
+def _load(
+    path: Path,
+    split: str | None,
+    fold: int | None,
+    n_features: int | None,
+    zero_based: bool | None,
+    feature_names: Sequence[str] | None,
+    finite: bool,
+    labelled: bool,
+) -> Dataset:
+    """Read a data set, which may not be replaced meanwhile."""
+    layout.check_exists(path)
+    path = files.standing(path)
     if layout.is_single(path):
         if split is not None or fold is not None:
             whole = "one store" if store.is_store(path) else "one data set in parts"
@@ -120,7 +138,7 @@ def load_splits(
     """
     path = Path(path)
     datasets = files.snapshot(
-        store.manifests(path), lambda: _load_splits(path, fold, finite, ids, columns)
+        lambda: store.manifests(path), lambda: _load_splits(path, fold, finite, ids, columns)
     )
     entry = catalog.recognise(path)
     if entry is not None:

@@ -104,7 +104,9 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     verify: also read everything and compare it with the checksums it was written with.
     """
     folder = Path(folder)
-    return files.snapshot([folder / MANIFEST], lambda: _open(files.standing(folder), verify=verify))
+    return files.snapshot(
+        lambda: [folder / MANIFEST], lambda: _open(files.standing(folder), verify=verify)
+    )
 
 
 def _open(folder: Path, *, verify: bool) -> Dataset:
@@ -136,12 +138,11 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
 
 
 def manifests(folder: Path) -> list[Path]:
-    """The manifests of the stores that a folder of splits or folds holds, by which to tell
-    whether it was replaced.
-    """
-    inside = files.standing(folder)
-    found = [*inside.glob(f"*/{MANIFEST}"), *inside.glob(f"*/*/{MANIFEST}")]
-    return [folder / path.relative_to(inside) for path in sorted(found)]
+    """The manifests of a store, or of the stores that a folder of splits or folds holds."""
+    inside, found = files.standing(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
+    if not inside.is_dir():
+        return []
+    return [folder / path.relative_to(inside) for name in found for path in inside.glob(name)]
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:

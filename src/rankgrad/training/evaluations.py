@@ -111,7 +111,7 @@ class Evaluated:
         place = Path(run) / EVALUATIONS / name
         if not files.standing(place).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
-        return files.snapshot([place / FACTS], lambda: cls._load(files.standing(place)))
+        return files.snapshot(lambda: [place / FACTS], lambda: cls._load(files.standing(place)))
 
     @classmethod
     def _load(cls, place: Path) -> Evaluated:

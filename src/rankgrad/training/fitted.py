@@ -211,7 +211,9 @@ class FittedRanker:
             network: of the same class and sizes, where the model was trained with the user's own.
         """
         place = Path(folder)
-        return files.snapshot([place / MANIFEST], lambda: cls._load(files.standing(place), network))
+        return files.snapshot(
+            lambda: [place / MANIFEST], lambda: cls._load(files.standing(place), network)
+        )
 
     @classmethod
     def _load(cls, folder: Path, network: nn.Module | None) -> FittedRanker:

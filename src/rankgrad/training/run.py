@@ -248,7 +248,7 @@ def read_history(path: Path) -> list[dict[str, float]]:
     """
     facts, known, state = _read_facts(path), [], path / LAST / STATE
     if files.standing(state).exists():  # before the lines, which may become more
-        saved = files.snapshot([state], lambda: files.read_json(files.standing(state)))
+        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.standing(state)))
         known = _position(saved, state).history
     if METRICS in facts.get("files", {}):
         content = files.read_part(path / METRICS, facts)
