@@ -76,8 +76,14 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
     A folder with several sets of splits, such as Yahoo's ``set1.train.txt`` and ``set2.train.txt``,
     is given with the part before: ``folder/set1``.
     """
-    check_exists(Path(path))
-    path = files.standing(Path(path))
+    place = Path(path)
+    return files.snapshot(lambda: store.manifests(place), lambda: _splits(place, fold))
+
+
+def _splits(path: Path, fold: int | None) -> dict[str, Path]:
+    """Find the splits of a folder, which may not be replaced while it is listed."""
+    check_exists(path)
+    path = files.standing(path)
     inside = folds(path)
     if fold is not None:
         if fold not in inside:
