@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
+import socket
+import stat
+import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from rankgrad import files
+from rankgrad.cli.errors import in_words
+from rankgrad.data import Dataset, columnar, scores, store
+from rankgrad.training import tensors
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
@@ -61,3 +71,189 @@ def test_damaged_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text('{"a": ')
     with pytest.raises(ValueError, match=r"a\.json is damaged"):
         files.read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("target", ["file", "dangling", "folder"])
+def test_links_stay_and_what_they_point_to_is_replaced(tmp_path, target):
+    (tmp_path / "elsewhere").mkdir()
+    place, link = tmp_path / "elsewhere" / "a", tmp_path / "link"
+    link.symlink_to(os.path.join("elsewhere", "a"))
+    if target == "folder":
+        place.mkdir()
+        with files.folder(link) as unfinished:
+            files.write(unfinished / "new", "new")
+    else:
+        if target == "file":
+            place.write_text("old")
+        files.write(link, "new")
+    assert link.is_symlink() and not place.is_symlink()
+    assert (place / "new" if target == "folder" else place).read_text() == "new"
+    assert os.listdir(tmp_path / "elsewhere") == ["a"]
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "link"]
+
+
+def test_a_link_to_itself_is_an_error(tmp_path):
+    (tmp_path / "a").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.write(tmp_path / "a", "new")
+    assert (tmp_path / "a").is_symlink()
+
+
+def test_a_fifo_is_written_to_once_all_is_there(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(TypeError), files.whole(fifo) as file:
+        file.writelines([b"half", "text"])
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    files.write(fifo, "whole")
+    assert os.read(reader, 100) == b"whole"
+    os.close(reader)
+    assert stat.S_ISFIFO(fifo.stat().st_mode) and os.listdir(tmp_path) == ["fifo"]
+
+
+def device(path, minor):
+    """A device of one's own, as /dev/null (3) and /dev/full (7) are."""
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, minor))
+        path.open("wb").close()
+    except OSError as error:
+        pytest.skip(f"devices cannot be made here: {error}")
+
+
+def test_a_device_stays_one(tmp_path, monkeypatch):
+    null, link = tmp_path / "null", tmp_path / "link"
+    device(null, 3)
+    link.symlink_to(null)
+    for path in (null, link):
+        files.write(path, "gone")
+    assert stat.S_ISCHR(null.stat().st_mode) and link.is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["link", "null"]
+
+
+def test_an_open_file_is_added_to(tmp_path):
+    with (tmp_path / "log").open("wb") as file:
+        file.write(b"before ")
+        file.flush()
+        inode = os.fstat(file.fileno()).st_ino
+        files.write(Path(f"/dev/fd/{file.fileno()}"), "after")
+    assert (tmp_path / "log").read_text() == "before after"
+    assert (tmp_path / "log").stat().st_ino == inode
+
+
+def test_folders_and_sockets_are_refused(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        files.write(tmp_path, "new")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        with pytest.raises(OSError, match="is a socket; name a file"):
+            files.write(tmp_path / "socket", "new")
+    (tmp_path / "file").write_text("mine")
+    with (
+        pytest.raises(NotADirectoryError, match="is not a folder"),
+        files.folder(tmp_path / "file"),
+    ):
+        pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_full_device_is_named(tmp_path):
+    device(tmp_path / "full", 7)
+    with pytest.raises(OSError, match=r"No space left on device.*full"):
+        files.write(tmp_path / "full", "more")
+
+
+def test_a_reader_reads_again_what_was_replaced_meanwhile(tmp_path):
+    mark, part = tmp_path / "mark", tmp_path / "part"
+    for path in (mark, part):
+        path.write_text("old")
+
+    def reading(replaced):
+        def read():
+            found = [mark.read_text()]
+            while replaced:
+                replaced.pop()
+                for path in (mark, part):
+                    path.write_text("new")
+            return [*found, part.read_text()]
+
+        return read
+
+    assert files.snapshot(lambda: [mark], reading([])) == ["old", "old"]
+    assert files.snapshot(lambda: [mark], reading([1])) == ["new", "new"]
+    with pytest.raises(FileNotFoundError):
+        files.snapshot(lambda: [mark], (tmp_path / "missing").read_text)
+
+
+def test_json_with_a_checksum_shows_every_changed_byte(tmp_path):
+    path, part = tmp_path / "a.json", tmp_path / "part"
+    part.write_bytes(b"content")
+    files.write_json(path, {"epoch": 1, "values": [0.30000000000000004]}, ["part"])
+    values = files.read_json(path)
+    assert values["epoch"] == 1 and files.read_part(part, values) == b"content"
+    content = path.read_bytes()
+    for at in range(len(content)):
+        changed = bytearray(content)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"a\.json is damaged"):
+            files.read_json(path)
+    part.write_bytes(b"contend")
+    with pytest.raises(ValueError, match="part is damaged"):
+        files.read_part(part, values)
+    assert files.read_part(part, {}) == b"contend"  # of earlier versions
+
+
+NAMES = ("store/features.npy", "a.parquet", "b.parquet", "scores.txt", "a.safetensors", "a.html")
+
+
+def said(place):
+    """What each writer says of a disk that has too little space."""
+    values = np.random.default_rng(0).random((20_000, 9), np.float32)
+    data = Dataset(values, values[:, 0], [0, 20_000], ["a"], feature_names=tuple("abcdefghi"))
+    tensor, text = {"a": torch.tensor(values)}, "x" * 300_000
+    writers = [
+        lambda: store.write(data, place / "store"),
+        lambda: columnar.write(data, place / "a.parquet"),
+        lambda: scores.write(place / "b.parquet", values[:, 1], data),
+        lambda: scores.write(place / "scores.txt", values[:, 1], data),
+        lambda: tensors.write(place / "a.safetensors", tensor),
+        lambda: files.write(place / "a.html", text),
+    ]
+    found = []
+    for write in writers:
+        with pytest.raises(OSError) as caught:
+            write()
+        found.append(in_words(caught.value).replace(f"{place}/", ""))
+    return found
+
+
+def test_every_writer_says_what_cannot_be_written_and_why(tmp_path):
+    (tmp_path / "log").write_bytes(b"x" * 65_530)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, before[1]))
+    try:
+        found = said(tmp_path)
+        with (
+            pytest.raises(OSError, match=r"File too large.*log"),
+            files.appended(tmp_path / "log") as log,
+        ):
+            log.write(b"one more line")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert found == [f"{name}: File too large" for name in NAMES]
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_a_full_disk_is_said_by_every_writer(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    try:
+        found, left = said(tmp_path), os.listdir(tmp_path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    full = "No space left on device; make room and try again"
+    assert found == [f"{name}: {full}" for name in NAMES]
+    assert left == []

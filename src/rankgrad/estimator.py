@@ -288,8 +288,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         with files.folder(path) as place:
             (place / _MODEL).mkdir()
             self.model_.write(place / _MODEL)
-            text = json.dumps(manifest, indent=1, default=_python)
-            files.write(place / _MANIFEST, text + "\n")
+            files.write_json(place / _MANIFEST, json.loads(json.dumps(manifest, default=_python)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:

@@ -3,23 +3,39 @@
 What is being written lies beside its place under a hidden name of its writer's own, so that two
 writers of one place do not meet. What a writer that was killed left there is removed by a later
 one, once it is a day old, or by :func:`clean`.
+
+Symbolic links stay: what they point to is replaced. FIFOs and character devices are written to, and
+whatever else is there and is no regular file is refused. An error of the disk names the path that
+was asked for.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import errno
+import io
 import os
 import re
 import shutil
+import stat
+import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, cast
+
+from rankgrad import checksums
+
+T = TypeVar("T")
 
 _UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # how the hidden names end
 _ABANDONED = 86_400  # seconds after which what is unfinished is taken for left behind
+_SPOOLED = 1 << 26  # bytes for a FIFO or device that are held in memory
+_TRIES = 100  # readings of what is replaced all the time
+_DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # links there are open files, not places
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -35,55 +51,173 @@ def write(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ()) -> None:
+    """Write JSON with a checksum of its own and those of files beside it.
+
+    Args:
+        path: the file.
+        values: what it says.
+        parts: the names of the files beside it, which are there already, for :func:`read_part`.
+    """
+    sums = {name: checksums.of_path(path.parent / name) for name in parts}
+    write(path, checksums.to_json(values, sums))
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to fill that takes the place of ``path``, and of what is there, once it is full."""
-    clean(path, _ABANDONED)
-    unfinished = _hidden(path)
+    """A file to fill that takes the place of ``path``, and of what is there, once it is full.
+
+    A FIFO or character device is written to once the file is full.
+    """
+    if is_stream(path):
+        with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
+            yield cast(IO[bytes], _Output(spooled, path))
+            spooled.seek(0)
+            _pour(spooled, path)
+        return
+    place = _resolved(path)
+    clean(place, _ABANDONED)
+    unfinished = _hidden(place)
     try:
-        with _open(unfinished, path) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        with _named(path):
+            file = unfinished.open("xb")
+        try:
+            yield cast(IO[bytes], _Output(file, path))
+            with _named(path):
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            with _named(path):
+                file.close()
+        with _named(path):
+            os.replace(unfinished, place)
     finally:
         unfinished.unlink(missing_ok=True)
-    sync(path.parent)
+    sync(place.parent)
 
 
-def _open(unfinished: Path, path: Path) -> IO[bytes]:
+def is_stream(path: Path) -> bool:
+    """Whether writing goes through to something that is there and is not replaced.
+
+    That is a FIFO, a character device, or an open file by its number, such as ``/dev/stdout``.
+
+    Raises:
+        OSError: there is something that can be neither written to nor replaced.
+    """
     try:
-        return unfinished.open("xb")
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return True
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file to write", str(path))
+    if not stat.S_ISREG(mode):
+        kind = "block device" if stat.S_ISBLK(mode) else "socket"
+        raise OSError(errno.EINVAL, f"is a {kind}; name a file to write", str(path))
+    return _is_descriptor(path)
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether a path is a link to one of the files that a process has open."""
+    while path.is_symlink():
+        if _DESCRIPTORS.fullmatch(os.path.realpath(path.parent)):
+            return True
+        path = path.parent / os.readlink(path)
+    return False
+
+
+def _pour(file: Any, path: Path) -> None:
+    with _named(path), open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
+        shutil.copyfileobj(file, stream)
+
+
+class _Output(io.BufferedIOBase):
+    """A file to write to, whose errors say its path.
+
+    It is no file of the operating system to NumPy, which would write past it and, on a full disk,
+    say how much was written but not why that was all.
+    """
+
+    def __init__(self, file: Any, path: Path) -> None:
+        self._file, self._path = file, path
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        try:
+            return int(self._file.write(content))
+        except OSError as error:
+            raise _about(error, self._path) from None
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def flush(self) -> None:
+        with _named(self._path):
+            self._file.flush()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of the disk are of this path, and not of the hidden one beside it or of none."""
+    try:
+        yield
     except OSError as error:
         raise _about(error, path) from None
 
 
 def _about(error: OSError, path: Path) -> OSError:
-    """The same error, of the path that was asked for and not of the hidden one beside it."""
-    return type(error)(error.errno, error.strerror, str(path))
+    return error if error.errno is None else type(error)(error.errno, error.strerror, str(path))
+
+
+def _resolved(path: Path) -> Path:
+    """The path without symbolic links, so that these stay; what they point to may be missing."""
+    if not path.is_symlink():
+        return path
+    with _named(path):
+        place = Path(os.path.realpath(path))
+        if place.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return place
+
+
+@contextmanager
+def appended(path: Path) -> Iterator[IO[bytes]]:
+    """A file to add to, through to the disk."""
+    with _named(path), path.open("ab") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
 def folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """A folder to fill that takes the place of ``path`` once it is full.
 
-    A folder cannot be renamed over another in one go: :func:`recover` undoes the halves of it.
+    Readers see the old folder or the new one where the file system can exchange two names, as those
+    of Linux can. Others take two renames, and :func:`recover` undoes the halves of them.
 
     Args:
         path: where it goes; what is written into the folder must be synced by who writes it.
         replace: take the place of a folder that is there; without it, one that has something in
             it is an error.
     """
+    asked, path = path, _resolved(path)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "is there and is not a folder", str(asked))
     path.parent.mkdir(parents=True, exist_ok=True)
     recover(path)
     clean(path, _ABANDONED)
     unfinished = _hidden(path)
     try:
-        unfinished.mkdir()
-    except OSError as error:
-        raise _about(error, path) from None
-    try:
-        yield unfinished
+        with _named(asked):
+            unfinished.mkdir()
+        try:
+            yield unfinished
+        except OSError as error:
+            raise _inside(error, unfinished, asked) from error.__cause__
         sync(unfinished)
         if replace and path.exists():
             _exchange(unfinished, path)
@@ -94,21 +228,67 @@ def folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     sync(path.parent)
 
 
+def _inside(error: OSError, unfinished: Path, path: Path) -> OSError:
+    """The same error, of the file as it would have been called."""
+    where = Path(error.filename) if isinstance(error.filename, str) else None
+    if error.errno is None or where is None or not where.is_relative_to(unfinished):
+        return error
+    named = path / where.relative_to(unfinished)
+    return type(error)(error.errno, error.strerror, str(named))
+
+
 def recover(path: Path) -> None:
-    """Bring back a folder that was moved away to be replaced by another that never came."""
-    standing_now = standing(path)
-    if standing_now != path:
-        os.rename(standing_now, path)
+    """Bring back a folder that was moved away to be replaced by another that never came.
+
+    For writers: readers take :func:`standing`, which changes nothing.
+    """
+    if not path.exists():
+        for old in _beside(path, _REPLACED)[:1]:
+            os.rename(old, path)
 
 
 def standing(path: Path) -> Path:
     """Where to read what :func:`folder` writes at ``path`` while it may be at it: no change made.
 
-    For a moment the folder has its old contents under another name only.
+    For a moment the folder, or one that it lies in, may have its old contents under another name
+    only.
     """
-    if path.exists():
+    if path.exists() or path.parent == path:
         return path
-    return next(iter(_beside(path, _REPLACED)), path)
+    above = standing(path.parent)
+    return next(iter(_beside(path, _REPLACED)), path) if above == path.parent else above / path.name
+
+
+def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
+    """What ``read`` gives of files that go together, all of them before or after a replacement.
+
+    Args:
+        marks: finds small files that are replaced with the others and differ where any of them do.
+        read: reads them all; it is called again if the marks have changed meanwhile.
+    """
+    after = _contents(marks())
+    for _ in range(_TRIES):
+        before = after
+        try:
+            found = read()
+        except (OSError, ValueError):
+            after = _contents(marks())
+            if after == before:
+                raise
+            continue
+        after = _contents(marks())
+        if after == before:
+            return found
+    raise BlockingIOError(errno.EAGAIN, "is replaced again and again", str(next(iter(after), "")))
+
+
+def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
+    found: dict[Path, bytes | None] = {}
+    for path in paths:
+        found[path] = None
+        with suppress(OSError):
+            found[path] = standing(path).read_bytes()
+    return found
 
 
 def clean(path: Path, older: float = 0) -> None:
@@ -127,11 +307,25 @@ def clean(path: Path, older: float = 0) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds."""
+    """What a JSON file holds, compared with its checksum where it has one."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return checksums.from_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(damaged(path, str(error))) from None
+
+
+def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
+    """The content of a file that goes with a JSON file, compared with the checksum there.
+
+    Args:
+        path: the file.
+        values: what :func:`read_json` gave; one of earlier versions has no checksums.
+    """
+    content = path.read_bytes()
+    sums = values.get("files")
+    if sums is not None and sums.get(path.name) != checksums.of_bytes(content):
+        raise ValueError(damaged(path, "it does not have the checksum it was written with"))
+    return content
 
 
 def damaged(path: Path, what: str) -> str:
@@ -150,6 +344,8 @@ def sync(path: Path) -> None:
 
 def _exchange(new: Path, path: Path) -> None:
     """Put a folder in the place of another, which then has the name of the new one."""
+    if _swap(new, path):
+        return
     old = new.with_suffix(_REPLACED)
     os.rename(path, old)
     try:
@@ -158,6 +354,18 @@ def _exchange(new: Path, path: Path) -> None:
         os.rename(old, path)
         raise
     os.rename(old, new)  # so that what is called replaced is always whole
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two names at once; whether that was possible."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an old C library
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def _hidden(path: Path) -> Path:

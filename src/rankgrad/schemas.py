@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,20 +40,18 @@ def read_json(path: Path, schema: Any) -> Any:
     return values
 
 
-def read_array(path: Path, mmap: bool = False) -> np.ndarray:
-    """What a ``.npy`` file holds; nothing in it is executed.
+def parse_array(path: Path, content: bytes) -> np.ndarray:
+    """The array of a ``.npy`` file; nothing in it is executed.
 
     Args:
-        path: the file.
-        mmap: map it read-only, not to read it.
+        path: the file, for errors.
+        content: what it holds.
 
     Raises:
         ValueError: the file is damaged. A damaged header makes NumPy raise errors of many types.
     """
     try:
-        array: np.ndarray = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
-    except FileNotFoundError:
-        raise
+        array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:
         what = shorten(" ".join(str(error).split()), 200) or type(error).__name__
         raise ValueError(files.damaged(path, what)) from None

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from rewritten import rewrite
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
@@ -117,9 +118,7 @@ def test_a_run_that_never_began_does_not_stand_in_the_way(
 def test_damaged_runs(refused, folder, trained, tmp_path):
     shutil.copytree(trained, tmp_path / "run")
     run, again = tmp_path / "run", ("train", folder, "-o", tmp_path / "run", "--resume")
-    manifest = json.loads((run / "best" / "model.json").read_text())
-    del manifest["settings"]
-    (run / "best" / "model.json").write_text(json.dumps(manifest))
+    rewrite(run / "best" / "model.json", drop=["settings"])
     line = refused("predict", run, folder)
     assert "model.json is damaged ('settings'" in line
     assert "put back a copy" in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mutations import mutations
 
 from rankgrad.data import Dataset, columnar, load
 
@@ -275,3 +277,53 @@ def test_a_damaged_record_of_columns(tmp_path: Path, record: bytes) -> None:
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(ValueError, match="its record of the columns is not readable"):
         columnar.read(tmp_path / "a.parquet")
+
+
+def test_no_damage_to_what_was_written_goes_unnoticed(same, dataset, tmp_path):
+    path = columnar.write(dataset, tmp_path / "a.parquet")
+    content, expected, noticed = path.read_bytes(), columnar.read(path).checksum(), 0
+    for damaged in mutations(content, 200):
+        path.write_bytes(damaged)
+        try:
+            assert columnar.read(path).checksum() == expected  # statistics may be damaged, unread
+        except (ValueError, MemoryError):
+            noticed += 1
+    assert noticed > 120
+
+
+def test_a_parquet_file_of_before_checksums_is_read(same, dataset, tmp_path):
+    path = columnar.write(dataset, tmp_path / "a.parquet")
+    table = parquet.read_table(path)
+    metadata = {b"rankgrad": table.schema.metadata[b"rankgrad"]}
+    parquet.write_table(table.replace_schema_metadata(metadata), path)
+    same(columnar.read(path), dataset)
+
+
+READING = """
+import sys
+sys.path.insert(0, {source!r})
+from rankgrad.data import columnar
+for path in sys.argv[1:]:
+    try:
+        columnar.read(path, id="id")
+    except ValueError as error:
+        assert path in str(error), error
+print("alive")
+"""
+
+
+def test_no_damaged_arrow_file_ends_the_process(dataset, tmp_path):
+    table = parquet.read_table(columnar.write(dataset, tmp_path / "a.parquet"))
+    sources = [tmp_path / "plain.arrow", tmp_path / "lz4.arrow", tmp_path / "stream.arrow"]
+    feather.write_feather(table, sources[0], compression="uncompressed")
+    feather.write_feather(table, sources[1], compression="lz4")
+    with pa.ipc.new_stream(sources[2], table.schema) as writer:
+        writer.write_table(table)
+    paths = []
+    for source in sources:
+        for number, damaged in enumerate(mutations(source.read_bytes(), 300)):
+            paths.append(str(source.with_name(f"{source.stem}{number}.arrow")))
+            Path(paths[-1]).write_bytes(damaged)
+    program = READING.format(source=str(Path(columnar.__file__).parents[2]))
+    done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-2000:]

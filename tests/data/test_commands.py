@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rankgrad import checksums
 from rankgrad.cli import app
 from rankgrad.data import Dataset, columnar, load, store
 
@@ -30,7 +31,8 @@ def refused(*arguments: object) -> str:
     return result.stderr
 
 
-def test_verify(dataset: Dataset, tmp_path: Path) -> None:
+def test_verify(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "BLOCK", 128)  # so that opening reads no more than the first
     store.write_splits({"train": dataset, "test": dataset}, tmp_path / "set")
     run("data", tmp_path / "set", "--verify")
     path = tmp_path / "set" / "test" / "features.npy"

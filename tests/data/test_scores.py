@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,15 @@ def test_there_and_back(dataset, given, tmp_path, name):
     scores.write(path, given, dataset)
     assert scores.read(path, dataset).tobytes() == given.tobytes()
     assert [inside.name for inside in path.parent.iterdir()] == [name]
+
+
+def test_a_fifo_is_written_to_without_being_asked_to_overwrite(dataset, given, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    scores.write(tmp_path / "fifo", given, dataset, format="plain")
+    assert np.array(os.read(reader, 10_000).split(), np.float32).tobytes() == given.tobytes()
+    os.close(reader)
+    assert (tmp_path / "fifo").is_fifo()
 
 
 def test_run_file_is_best_first(tmp_path):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mutations import mutations
 
-from rankgrad.data import Dataset, load, store
+from rankgrad import checksums
+from rankgrad.data import Dataset, load, load_splits, store
 
 Same = Callable[[Dataset, Dataset], None]
 FILES = ["features", "labels", "offsets", "qids", "weights", "ids"]
@@ -28,6 +33,16 @@ def rewrite(folder: Path, **changes: object) -> None:
     manifest = {**json.loads(path.read_text()), **changes}
     manifest["checksum"] = store._manifest_checksum(manifest)
     path.write_text(json.dumps(manifest))
+
+
+def sums_of_zeros(path: Path) -> str:
+    """The checksums of a file that is zeros after its first block, of which that one is read."""
+    size, block = path.stat().st_size, checksums.BLOCK
+    with path.open("rb") as file:
+        first = checksums.of_bytes(file.read(block))
+    blocks, left = divmod(max(0, size - block), block)
+    last = checksums.of_bytes(bytes(left)) if left else ""
+    return first + checksums.of_bytes(bytes(block)) * blocks + last
 
 
 def fail_rename(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
@@ -90,9 +105,11 @@ def test_a_set_far_larger_than_what_opening_reads(tmp_path: Path) -> None:
             start = file.tell()
             file.truncate(start + int(np.prod(shape)) * dtype.itemsize)
         files[name] |= {"shape": list(shape), "bytes": path.stat().st_size}
+        files[name]["crc32"] = sums_of_zeros(path)
     with (folder / "offsets.npy").open("r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(rows.to_bytes(8, "little"))
+    files["offsets"]["crc32"] = store._sums(folder / "offsets.npy")
     rewrite(folder, files=files)
     opened = store.open(folder)
     assert opened.features.shape == (rows, 100) and opened.features[-1, -1] == 0
@@ -302,6 +319,7 @@ def test_a_crash_while_writing_leaves_nothing(
 def test_a_crash_while_replacing_leaves_what_was_there(
     same: Same, dataset: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
+    monkeypatch.setattr("rankgrad.files._swap", lambda *_: False)  # as on file systems that cannot
     fail_rename(monkeypatch, failing)
     with pytest.raises(KeyboardInterrupt):
         store.write(replace(dataset, labels=dataset.labels + 1), folder, overwrite=True)
@@ -374,3 +392,100 @@ def test_splits_are_written_all_or_nothing(
     with pytest.raises(AttributeError):
         store.write_splits({"train": dataset, "test": None}, tmp_path / "half")  # type: ignore[dict-item]
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_no_damage_goes_unnoticed(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checksums, "BLOCK", 64)
+    rows = np.arange(dataset.n_items)[::-1]
+    folder = store.write(replace(dataset, source_rows=rows), tmp_path / "set")
+    expected, silent = store.open(folder).checksum(), []
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        for number, damaged in enumerate(mutations(content, 50)):
+            path.write_bytes(damaged)
+            try:
+                opened = store.open(folder)
+                assert opened.checksum() == expected
+                np.asarray(opened.source_rows)
+            except ValueError as error:
+                assert "damaged" in str(error) or "not a rankgrad store" in str(error), error
+            else:
+                silent.append((path.name, number))
+        path.write_bytes(content)
+    assert len(list(folder.iterdir())) == 8 and silent == []
+
+
+def test_stores_of_before_checksums_of_blocks_are_read(
+    same: Same, dataset: Dataset, folder: Path
+) -> None:
+    files = store.read_manifest(folder)["files"]
+    for name, entry in files.items():
+        del entry["crc32"]
+        entry["blake2b"] = store._digest(folder / f"{name}.npy")
+    rewrite(folder, files=files)
+    for verify in (False, True):
+        same(store.open(folder, verify=verify), dataset)
+    np.load(folder / "features.npy", mmap_mode="r+")[0, 0] += 1
+    with pytest.raises(ValueError, match=r"features.npy does not have the checksum"):
+        store.open(folder, verify=True)
+
+
+REPLACING = """
+import sys
+sys.path.insert(0, {source!r})
+import numpy as np
+from rankgrad import files
+from rankgrad.data import Dataset, store
+if {renames}:
+    files._swap = lambda *_: False
+print("ready", flush=True)
+for version in range(1, 10_000):
+    values = np.full((300, 5), version)
+    sizes = np.arange(0, 301, 1 + version % 3)
+    qids = [str(q) for q in range(len(sizes) - 1)]
+    data = Dataset(values, values[:, 0], [*sizes[:-1], 300], qids)
+    store.write_splits({{"train": data, "vali": data}}, {folder!r}, overwrite=True)
+"""
+
+
+def version_of(folder: Path) -> float:
+    """The version of the splits in a folder, which must be one."""
+    splits = load_splits(folder)
+    for part in (splits["train"], splits["vali"], load(folder, split="train")):
+        (version,) = np.unique(part.features)
+        assert (part.labels == version).all()
+        assert len(part) == 1 if version == 0 else part.lengths[0] == 1 + version % 3
+    assert splits["train"].checksum() == splits["vali"].checksum()
+    return float(version)
+
+
+@pytest.mark.parametrize("renames", [False, True])
+def test_a_reader_sees_one_version_while_another_process_replaces_it(
+    tmp_path: Path, renames: bool
+) -> None:
+    folder, source = tmp_path / "set", str(Path(store.__file__).parents[2])
+    nothing = Dataset(np.zeros((300, 5)), np.zeros(300), [0, 300], ["0"])
+    store.write_splits({"train": nothing, "vali": nothing}, folder)
+    program = REPLACING.format(source=source, renames=renames, folder=str(folder))
+    seen = set()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+            deadline = time.monotonic() + 20
+            while len(seen) < 25 and time.monotonic() < deadline and other.poll() is None:
+                seen.add(version_of(folder))
+            assert other.poll() is None, "the writer has failed"
+        finally:
+            other.kill()
+    assert len(seen) == 25
+
+
+def test_a_reader_changes_nothing(same: Same, dataset: Dataset, folder: Path) -> None:
+    left = folder.with_name(".set.0123abcd.replaced")
+    folder.rename(left)  # a writer is about to put another in its place
+    same(store.open(folder), dataset)
+    same(load(folder), dataset)
+    assert store.is_store(folder) and store.read_manifest(folder)["items"] == dataset.n_items
+    assert [path.name for path in folder.parent.iterdir()] == [left.name]

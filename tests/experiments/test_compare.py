@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from experiments.dying import Dying
 from learnable import lists
+from rewritten import rewrite
 from scipy.stats import ttest_rel
 
 from rankgrad import files
@@ -305,8 +306,7 @@ def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, t
     small = plan(folds=(1,))
     first = run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
-    facts = json.loads((path / "evaluation.json").read_text())
-    (path / "evaluation.json").write_text(json.dumps({**facts, "version": 99}))
+    rewrite(path / "evaluation.json", version=99)
     found = compare.load(small, tmp_path / "out")
     assert "another version of rankgrad (format 99" in found.gaps["mse", 1, 0]
     anew = run(small, tmp_path / "out", workers=0)
@@ -321,8 +321,7 @@ def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
-    facts = files.read_json(path / "run.json")
-    files.write(path / "run.json", json.dumps({**facts, "version": 99}))
+    rewrite(path / "run.json", version=99)
     if not evaluated:
         shutil.rmtree(path / "evaluations")
     for found in (run(small, tmp_path / "out", workers=0), compare.load(small, tmp_path / "out")):

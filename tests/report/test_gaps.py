@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import numpy as np
 import pytest
 from pages import text_of
+from rewritten import rewrite
 
 from rankgrad import report
 from rankgrad.data import Dataset
@@ -36,9 +39,20 @@ def test_without_gaps_none_are_said(runs):
     assert "never averaged over" not in text
 
 
+def test_a_page_for_a_device_leaves_the_device(runs, tmp_path_factory):
+    null = tmp_path_factory.mktemp("devices") / "null"  # one of our own
+    try:
+        os.mknod(null, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        null.open("wb").close()
+    except OSError as error:
+        pytest.skip(f"devices cannot be made here: {error}")
+    report.write([runs], null)
+    assert null.is_char_device() and os.listdir(null.parent) == ["null"]
+
+
 def test_a_run_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}))
+    rewrite(path, version=9)
     text, gaps, found = gaps_of(runs)
     assert "another version of rankgrad (format 9, this one reads 1)" in gaps["mse"][0]
     assert gaps["mse"][0] in text
@@ -48,7 +62,7 @@ def test_a_run_of_another_version(runs):
 
 def test_an_evaluation_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "evaluations" / "test" / "evaluation.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}))
+    rewrite(path, version=9)
     text, gaps, found = gaps_of(runs)
     assert "another version of rankgrad" in text and found.complete == (False, True)
     assert gaps["ranknet"] == []

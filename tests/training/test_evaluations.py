@@ -1,9 +1,8 @@
 """Evaluations kept in run folders."""
 
-import json
-
 import numpy as np
 import pytest
+from rewritten import rewrite
 
 from rankgrad.data import Dataset
 from rankgrad.training import evaluations
@@ -42,7 +41,7 @@ def test_says_what_is_missing(saved):
 def test_another_version_is_named(saved):
     _, run = saved
     path = run / "evaluations" / "test" / "evaluation.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    rewrite(path, version=2)
     with pytest.raises(ValueError, match="another version of rankgrad"):
         Evaluated.load(run)
 

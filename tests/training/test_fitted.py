@@ -1,9 +1,8 @@
-import json
-
 import numpy as np
 import pytest
 import torch
 from learnable import lists
+from rewritten import rewrite
 
 from rankgrad.training import FittedRanker, Settings, fitted
 
@@ -75,8 +74,7 @@ def test_damage_is_named(ranker, tmp_path):
     (tmp_path / "m" / "model.safetensors").write_bytes(weights[:-10])
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         FittedRanker.load(tmp_path / "m")
-    manifest = json.loads((tmp_path / "m" / "model.json").read_text())
-    (tmp_path / "m" / "model.json").write_text(json.dumps(manifest | {"version": 99}))
+    rewrite(tmp_path / "m" / "model.json", version=99)
     with pytest.raises(ValueError, match="format version 99"):
         FittedRanker.load(tmp_path / "m")
     (tmp_path / "m" / "model.json").write_text("{")

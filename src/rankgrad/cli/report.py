@@ -75,9 +75,10 @@ def report(
       rankgrad report runs/mse runs/neural -o report.html --overwrite
       rankgrad report comparison/ --baseline lightgbm --metric ndcg@5
     """  # noqa: D301
+    from rankgrad import files
     from rankgrad.report import write
 
-    if output.is_file() and not overwrite:
+    if output.is_file() and not overwrite and not files.is_stream(output):
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
     found = write(
         runs,

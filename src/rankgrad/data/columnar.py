@@ -2,6 +2,10 @@
 
 Rows are streamed, a record batch at a time, into the arrays of the data set: memory is bounded by
 the output. Needs the extra ``rankgrad[columnar]``.
+
+Parquet files are read with the checksums of their pages, where they have any; those written here
+have them, and one of the whole data set. Arrow files have none: what is damaged in their values
+cannot be told, only what is no Arrow any more.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import difflib
 import importlib
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import checksums, files
 from rankgrad.data import memory, streams
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data.layout import parts
@@ -33,9 +38,8 @@ _CELLS = 1 << 22  # values of a batch, at most, but for one row
 _CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: usually, and at most
 _CSV_COLUMN = 20_000  # bytes that pyarrow takes for a column, whatever is in it
 _SEARCHED = 1000  # columns among which the nearest name is looked for
-_ROLES = (
-    b"rankgrad"  # the key of the schema's metadata under which write() keeps the columns' roles
-)
+# Keys of the schema's metadata: the columns' roles; the checksums of schema and contents.
+_ROLES, _SUMS = b"rankgrad", b"rankgrad.crc32"
 
 
 def suffix(path: str | os.PathLike[str]) -> str:
@@ -99,7 +103,11 @@ def read(
                     builder.add(batch.slice(start, _ROWS))
     assert builder is not None
     roles.path = path
-    return builder.finish()
+    dataset = builder.finish()
+    known = roles.checksum if len(sources) == 1 and not builder.filled else None
+    if known not in (None, _checksum(dataset)):
+        raise ValueError(files.damaged(path, "its contents do not have their checksum"))
+    return dataset
 
 
 def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -110,11 +118,14 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     path = Path(path)
     if suffix(path) not in PARQUET:
         raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
-    if path.exists() and not overwrite:
+    if path.exists() and not overwrite and not files.is_stream(path):
         raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
     parquet = _pyarrow("pyarrow.parquet")
     schema = _schema(dataset)
-    with files.whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with (
+        files.whole(path) as file,
+        parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
+    ):
         for start in range(0, max(1, dataset.n_items), _ROWS):
             writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
     return path
@@ -133,20 +144,13 @@ class _Roles:
     labelled: bool
     names: list[str] = field(default_factory=list)  # of the features
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
-
-    def _recorded(self, text: bytes) -> dict[str, str]:
-        """The roles that :func:`write` recorded in the file."""
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
-            return found
-        raise ValueError(files.damaged(self.path, "its record of the columns is not readable"))
+    checksum: str | None = None  # of the contents, where the file has it and all of it is read
 
     def settle(self, schema: Any) -> None:
         """Find the columns in a schema, or say which one is missing and what there is."""
-        recorded = self._recorded((schema.metadata or {}).get(_ROLES, b"{}"))
+        metadata = schema.metadata or {}
+        recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS, b"").decode()
+        own = (self.weight, self.id) == (None, None)
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
         self._counts = Counter(schema.names)
@@ -161,8 +165,7 @@ class _Roles:
                 self._find(name, "features", schema)
             self.names = list(self.features)
         else:
-            others = [column for column in schema if column.name not in given]
-            self.names = [column.name for column in others if _is_number(column.type)]
+            self.names = _numeric(schema, given)
         if not self.names:
             raise ValueError(
                 f"{self.path} has no numeric columns for features beside {quote(given)}"
@@ -173,7 +176,22 @@ class _Roles:
                     f"{self.path}: the feature {quote(name)} must be a column of numbers, found "
                     f"{shorten(str(schema.field(name).type))}"
                 )
+        if own and self.label == "label" and self.names == _numeric(schema, given):
+            self.checksum = sums[8:] or None
         self.features = self.names
+
+    def _recorded(self, metadata: dict[bytes, bytes], schema: Any) -> dict[str, str]:
+        """The roles that :func:`write` recorded in the file, compared with their checksum."""
+        text, sums = metadata.get(_ROLES, b"{}"), metadata.get(_SUMS)
+        if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
+            raise ValueError(files.damaged(self.path, "its schema does not have its checksum"))
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
+            return found
+        raise ValueError(files.damaged(self.path, "its record of the columns is not readable"))
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
@@ -360,14 +378,16 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
     kind = suffix(path)
     try:
         if kind in PARQUET:
-            with _pyarrow("pyarrow.parquet").ParquetFile(path) as file:
+            read = _pyarrow("pyarrow.parquet").ParquetFile
+            with read(path, page_checksum_verification=True) as file:
                 roles.settle(file.schema_arrow)
                 columns = roles.columns()
-                height = _rows(len(columns))
-                yield file.metadata.num_rows, file.iter_batches(height, columns=columns)
+                batches = file.iter_batches(_rows(len(columns)), columns=columns)
+                yield file.metadata.num_rows, _valid(batches)
         elif kind in ARROW:
             with arrow.memory_map(os.fspath(path)) as source:
-                yield _arrow_batches(source, roles)
+                total, batches = _arrow_batches(source, roles)
+                yield total, _valid(batches)
         elif kind in TEXT:
             with _text_batches(path, roles) as batches:
                 yield None, batches
@@ -376,6 +396,10 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
             raise ValueError(f"{path} must end in one of {known}")
     except arrow.ArrowException as error:
         raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
+    except (UnicodeDecodeError, OSError) as error:  # of names, and what Arrow finds in its files
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path} is damaged: {shorten(str(error), 400)}") from error
 
 
 def _rows(columns: int) -> int:
@@ -383,12 +407,19 @@ def _rows(columns: int) -> int:
     return max(1, min(_ROWS, _CELLS // max(1, columns)))
 
 
+def _valid(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches, each checked first: Arrow follows the offsets of a damaged one anywhere."""
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
+
+
 def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
     """Both forms of Arrow files: with an index at the end, or a mere stream of batches."""
     ipc = _pyarrow("pyarrow.ipc")
     try:
         reader = ipc.open_file(source)
-    except _pyarrow("pyarrow").ArrowInvalid:
+    except (_pyarrow("pyarrow").ArrowInvalid, OSError):
         source.seek(0)
         stream = ipc.open_stream(source)
         roles.settle(stream.schema)
@@ -452,7 +483,34 @@ def _schema(dataset: Dataset) -> Any:
             f"{', '.join(sorted(taken)) or 'the same name twice'}"
         )
     fields += [(name, arrow.float32()) for name in names]
-    return arrow.schema(fields, metadata={_ROLES: json.dumps(roles).encode()})
+    text = json.dumps(roles).encode()
+    sums = _schema_checksum(arrow.schema(fields), text) + _checksum(dataset)
+    return arrow.schema(fields, metadata={_ROLES: text, _SUMS: sums.encode()})
+
+
+def _schema_checksum(schema: Any, roles: bytes) -> str:
+    columns = [(column.name, str(column.type)) for column in schema]
+    return checksums.of_bytes(repr(columns).encode() + roles)
+
+
+def _checksum(dataset: Dataset) -> str:
+    """The checksum of what a file holds: features, labels, and which items are of which query."""
+    blocks = range(0, dataset.n_items, _ROWS)
+    arrays: list[Any] = [dataset.features[start : start + _ROWS] for start in blocks]
+    arrays += [dataset.labels, dataset.offsets, dataset.weights]
+    total = 0
+    for array in arrays:
+        if array is not None:
+            total = zlib.crc32(array, total)
+    for texts in (dataset.qids, dataset.ids):
+        if texts is not None:
+            total = zlib.crc32("\0".join(texts.tolist()).encode("utf-8", "surrogatepass"), total)
+    return f"{total:08x}"
+
+
+def _numeric(schema: Any, given: Sequence[str]) -> list[str]:
+    """The columns of numbers that have no other role."""
+    return [c.name for c in schema if c.name not in given and _is_number(c.type)]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:

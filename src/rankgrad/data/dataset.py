@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad.data import memory
+from rankgrad.data.checked import CheckedArray
 from rankgrad.quoting import quote
 
 LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
@@ -118,16 +119,16 @@ class Dataset:
             starts = self.offsets[:-1][indices]
             rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Dataset(
-            features=self.features[rows],
+            features=_rows(self.features, rows),
             labels=self.labels[rows],
             offsets=offsets,
             qids=self.qids[indices],
             weights=None if self.weights is None else self.weights[rows],
-            ids=None if self.ids is None else self.ids[rows],
+            ids=None if self.ids is None else _rows(self.ids, rows),
             feature_names=self.feature_names,
             notes=self.notes,
             zero_based=self.zero_based,
-            source_rows=None if self.source_rows is None else self.source_rows[rows],
+            source_rows=None if self.source_rows is None else _rows(self.source_rows, rows),
             check=False,
         )
 
@@ -320,6 +321,10 @@ def as_float32(
     )
 
 
+def _as_array(values: Any) -> Any:
+    return values if isinstance(values, (np.ndarray, CheckedArray)) else np.asarray(values)
+
+
 def _numbers(
     name: str,
     values: Any,
@@ -328,7 +333,7 @@ def _numbers(
     feature_names: Sequence[str] | None = None,
 ) -> np.ndarray:
     """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array: np.ndarray = _as_array(values)
     if array.ndim != dims:
         raise ValueError(f"{name} must have {dims} dimension(s), found shape {list(array.shape)}")
     whole = issubclass(dtype, np.integer)
@@ -340,6 +345,15 @@ def _numbers(
     if whole:
         return np.ascontiguousarray(array, dtype=dtype)
     return as_float32(name, array, feature_names)
+
+
+def _rows(array: Any, rows: Any) -> np.ndarray:
+    """Some rows of an array; a slice of one that is checked as it is read stays unread."""
+    if isinstance(array, CheckedArray) and isinstance(rows, slice):
+        part: Any = array.part(rows.start, rows.stop)
+    else:
+        part = array[rows]
+    return part  # type: ignore[no-any-return]
 
 
 def id_array(name: str, values: Sequence[str]) -> np.ndarray:
@@ -367,7 +381,7 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
 def _texts(name: str, values: Any) -> np.ndarray:
     if isinstance(values, list | tuple) and all(isinstance(value, str) for value in values):
         values = id_array(name, values)
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array: np.ndarray = _as_array(values)
     if array.ndim != 1:
         raise ValueError(f"{name} must have 1 dimension, found shape {list(array.shape)}")
     if array.dtype.kind == "O":  # any objects; their texts may be of any length

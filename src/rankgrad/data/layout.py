@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+from rankgrad import files
 from rankgrad.data import store, streams
 from rankgrad.quoting import quote
 
@@ -62,12 +63,18 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
     A folder with several sets of splits, such as Yahoo's ``set1.train.txt`` and ``set2.train.txt``,
     is given with the part before: ``folder/set1``.
     """
-    path = Path(path)
+    place = Path(path)
+    return files.snapshot(lambda: store.manifests(place), lambda: _splits(place, fold))
+
+
+def _splits(path: Path, fold: int | None) -> dict[str, Path]:
+    """Find the splits of a folder, which may not be replaced while it is listed."""
     check_exists(path)
     if streams.is_stream(path):
         raise ValueError(
             f"{streams.shown(path)} is one data set that can be read once: give a folder of splits"
         )
+    path = files.standing(path)
     inside = folds(path)
     if fold is not None:
         if fold not in inside:
@@ -122,7 +129,7 @@ def check_exists(path: Path) -> None:
     if streams.is_stream(path):
         return
     streams.check_link(path)
-    store.is_store(path)  # which brings back one that was lost while it was being replaced
+    path = files.standing(path)
     if path.exists() or (path.parent.is_dir() and _find_splits(path)):
         return
     parent, name = path.parent, path.name

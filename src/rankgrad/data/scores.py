@@ -118,7 +118,7 @@ def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file to write")
-    if path.exists() and not overwrite:
+    if path.exists() and not overwrite and not files.is_stream(path):
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.whole(path) as file:
@@ -158,14 +158,16 @@ def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
     columns = {"qid": _qids(dataset)}
     if dataset.ids is not None:
         columns["id"] = dataset.ids.tolist()
-    parquet.write_table(arrow.table({**columns, "label": dataset.labels, "score": scores}), file)
+    table = arrow.table({**columns, "label": dataset.labels, "score": scores})
+    parquet.write_table(table, file, write_page_checksum=True)
 
 
 def _read_parquet(path: Path, dataset: Dataset) -> Array:
     parquet = _pyarrow("pyarrow.parquet")
     try:
-        table = parquet.read_table(path)
-    except _pyarrow("pyarrow").ArrowException as error:
+        table = parquet.read_table(path, page_checksum_verification=True)
+        table.validate(full=True)
+    except (_pyarrow("pyarrow").ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
     if "score" not in table.column_names:
         raise ValueError(f"{path} has no column 'score'. There are: {listing(table.column_names)}")

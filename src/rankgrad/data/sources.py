@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import files
 from rankgrad.data import catalog, columnar, decimals, layout, memory, store, streams
 from rankgrad.data.dataset import Dataset, FeaturesError
 from rankgrad.quoting import quote
@@ -57,8 +58,26 @@ def load(
     ...     data.load(path), data.load(place, split="train", n_features=4).n_features
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
-    path = Path(path)
+    place = Path(path)
+    return files.snapshot(
+        lambda: store.manifests(place),
+        lambda: _load(place, split, fold, n_features, zero_based, feature_names, finite, labelled),
+    )
+
+
+def _load(
+    path: Path,
+    split: str | None,
+    fold: int | None,
+    n_features: int | None,
+    zero_based: bool | None,
+    feature_names: Sequence[str] | None,
+    finite: bool,
+    labelled: bool,
+) -> Dataset:
+    """Read a data set, which may not be replaced meanwhile."""
     layout.check_exists(path)
+    path = files.standing(path)
     if layout.is_single(path):
         if split is not None or fold is not None:
             whole = "one store" if store.is_store(path) else "one data set in parts"
@@ -122,6 +141,20 @@ def load_splits(
     what differs is warned of.
     """
     path = Path(path)
+    datasets = files.snapshot(
+        lambda: store.manifests(path), lambda: _load_splits(path, fold, finite, ids, columns)
+    )
+    entry = catalog.recognise(path)
+    if entry is not None:
+        for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
+            warnings.warn(f"{path}: {difference}", stacklevel=2)
+    return datasets
+
+
+def _load_splits(
+    path: Path, fold: int | None, finite: bool, ids: bool, columns: Mapping[str, Any] | None
+) -> dict[str, Dataset]:
+    """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
     found = layout.splits(path, fold)
     for name, source in found.items():
@@ -137,12 +170,7 @@ def load_splits(
         for name, data in datasets.items():
             if _is_letor(found[name]) and not data.zero_based:
                 datasets[name] = _from_zero(data)
-    datasets = _same_width(path, datasets)
-    entry = catalog.recognise(path)
-    if entry is not None:
-        for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
-            warnings.warn(f"{path}: {difference}", stacklevel=2)
-    return datasets
+    return _same_width(path, datasets)
 
 
 def _read(

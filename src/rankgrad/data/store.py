@@ -1,12 +1,18 @@
 """Stores: a data set as a folder of ``.npy`` memory maps and a JSON manifest.
 
 A store opens at once whatever its size: opening maps the files, compares their sizes with the
-manifest and checks offsets, labels and weights, but reads no features. It is written beside its
-place and renamed into it, so a store is there whole or not at all. What is wrong with a damaged one
-is said by file.
+manifest and checks offsets, labels and weights, but reads no features. These are compared with
+their checksums block by block, when they are first read (:mod:`rankgrad.data.checked`). What is
+wrong with a damaged store is said by file.
 
-The manifest holds the format's version, the shape, type, size and checksum of each file, the names
-of the features, notes, and where the data came from. qids are a file of their own and not in the
+A store is written beside its place and renamed into it, so it is there whole or not at all. Who
+reads while it is replaced has the old one or the new one: the manifest is read before and after,
+and if it changed, all is read again. Maps of a store that was replaced stay as they are. Readers
+change nothing.
+
+The manifest holds the format's version, the shape, type, size and checksums of each file, the names
+of the features, notes, and where the data came from. Stores of earlier versions have one checksum
+per file, which only ``verify`` compares. qids are a file of their own and not in the
 manifest, since reading a million of them from JSON would take a second at every opening.
 """
 
@@ -24,7 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import checksums, files
+from rankgrad.data.checked import CheckedArray, CheckedFile
 from rankgrad.data.dataset import Dataset
 from rankgrad.quoting import quote, shorten
 
@@ -41,13 +48,14 @@ _KEYS = {  # of a manifest, and their types
     "notes": list,
     "files": dict,
 }
-_FILE_KEYS = {"shape", "dtype", "bytes", "blake2b"}
+_FILE_KEYS = {"shape": list, "dtype": str, "bytes": int}  # of a file there
+_SUMS = ("crc32", "blake2b")  # its checksums: of each block, or, in earlier versions, of all
+_READ = ("labels", "offsets", "weights")  # files that opening reads, whatever their size
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a store, whole or damaged; one lost in replacing is brought back."""
-    folder = Path(folder)
-    files.recover(folder)
+    """Whether a folder is a store, whole or damaged."""
+    folder = files.standing(Path(folder))
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
@@ -97,12 +105,18 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     verify: also read everything and compare it with the checksums it was written with.
     """
     folder = Path(folder)
+    return files.snapshot(
+        lambda: [folder / MANIFEST], lambda: _open(files.standing(folder), verify=verify)
+    )
+
+
+def _open(folder: Path, *, verify: bool) -> Dataset:
     manifest = read_manifest(folder)
-    arrays = {name: _map(folder, name, entry) for name, entry in manifest["files"].items()}
+    entries = manifest["files"]
+    arrays = {name: _map(folder, name, entry) for name, entry in entries.items()}
     if verify:
-        for name, entry in manifest["files"].items():
-            if _digest(folder / f"{name}.npy") != entry["blake2b"]:
-                raise _damaged(folder, f"{name}.npy does not have the checksum it was written with")
+        for name, entry in entries.items():
+            _verify(folder, name, entry)
     names = manifest["feature_names"]
     try:
         dataset = Dataset(
@@ -117,14 +131,26 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     except ValueError as error:
         name = str(error).split(" ", 1)[0]  # errors of a data set begin with the array's name
         raise _damaged(folder, f"{name}.npy: {error}" if name in arrays else str(error)) from error
+    if not verify:
+        for name, entry in entries.items():
+            if "crc32" in entry and not isinstance(arrays[name], CheckedArray):
+                _verify(folder, name, entry)
     return dataset
+
+
+def manifests(folder: Path) -> list[Path]:
+    """The manifests of a store, or of the stores that a folder of splits or folds holds."""
+    inside, found = files.standing(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
+    if not inside.is_dir():
+        return []
+    return [folder / path.relative_to(inside) for name in found for path in inside.glob(name)]
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """A store's manifest, checked: what the store holds, without mapping it."""
     folder = Path(folder)
+    folder = files.standing(folder)
     path = folder / MANIFEST
-    files.recover(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
     if not path.is_file():
@@ -159,7 +185,10 @@ def _check_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
         if name not in manifest["files"]:
             raise _damaged(folder, f"{MANIFEST} does not list {name}.npy")
     for name, entry in manifest["files"].items():
-        if not isinstance(entry, dict) or not entry.keys() >= _FILE_KEYS:
+        known = isinstance(entry, dict) and all(
+            isinstance(entry.get(key), kind) for key, kind in _FILE_KEYS.items()
+        )
+        if not known or not any(isinstance(entry.get(key), str) for key in _SUMS):
             raise _damaged(folder, f"{MANIFEST} does not tell all of {name}.npy")
 
 
@@ -177,7 +206,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
             "shape": list(array.shape),
             "dtype": array.dtype.str,
             "bytes": path.stat().st_size,
-            "blake2b": _digest(path),
+            "crc32": _sums(path),
         }
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -229,7 +258,10 @@ def _holds_stores_only(folder: Path) -> bool:
 
 
 def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
-    """Memory-map one file after comparing its size, shape and type with the manifest."""
+    """Memory-map one file after comparing its size, shape and type with the manifest.
+
+    A large file that opening does not read is checked block by block when it is read.
+    """
     path = folder / f"{name}.npy"
     if name not in (*_REQUIRED, *_OPTIONAL):
         raise _damaged(folder, f"{MANIFEST} lists an unknown file {name!r}")
@@ -239,8 +271,10 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     if size != entry["bytes"]:
         raise _damaged(folder, f"{path.name} has {size} bytes, {entry['bytes']} were written")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged header makes NumPy raise errors of many types
+        array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # NumPy evaluates the header: a damaged one may raise anything
         what = shorten(" ".join(str(error).split()), 200)
         raise _damaged(folder, f"{path.name} is not readable as .npy ({what})") from error
     found, wanted = (list(array.shape), array.dtype.str), (entry["shape"], entry["dtype"])
@@ -248,11 +282,32 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
         raise _damaged(
             folder, f"{path.name} holds {found[1]} {found[0]}, {wanted[1]} {wanted[0]} was written"
         )
-    return array  # type: ignore[no-any-return]
+    if "crc32" not in entry or name in _READ or size <= checksums.BLOCK:
+        return array
+    try:
+        file = CheckedFile(path, entry["crc32"])
+        file.check(0, 1)  # the header, which says where the values begin
+    except ValueError as error:
+        raise _damaged(folder, str(error)) from error
+    checked: Any = CheckedArray(file, array.dtype, array.shape, array.offset)
+    return checked  # type: ignore[no-any-return]
+
+
+def _verify(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    """Compare all of a file with its checksums."""
+    path = folder / f"{name}.npy"
+    same = _sums(path) == entry["crc32"] if "crc32" in entry else _digest(path) == entry["blake2b"]
+    if not same:
+        raise _damaged(folder, f"{path.name} does not have the checksum it was written with")
 
 
 def _damaged(folder: Path, what: str) -> ValueError:
     return ValueError(f"the store {folder} is damaged: {what}. Import the data again")
+
+
+def _sums(path: Path) -> str:
+    with path.open("rb") as file:
+        return checksums.of_blocks(file)
 
 
 def _digest(path: Path) -> str:

@@ -155,7 +155,7 @@ def _save_best(folder: Path, scores: Any, data: Mapping[str, Dataset]) -> None:
     """A folder for the best ranking there is, which was not trained: to be shown, not compared."""
     place = folder / BEST.replace(" ", "-")
     place.mkdir()
-    files.write(place / RUN, json.dumps(facts_of({}), indent=1) + "\n")
+    files.write_json(place / RUN, facts_of({}))
     labels = {"candidate": BEST, "kind": "reference"}
     Evaluated.of(scores, data["test"], METRICS, labels).save(place)
 

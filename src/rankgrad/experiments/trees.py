@@ -171,7 +171,8 @@ class TreeCandidate:
         features = np.asarray(data["test"].features)
         model = task.path / _MODEL[self.kind]
         if model.exists():
-            return Scored(_loaded(self.kind, model)(features))
+            saved = files.read_part(model, files.read_json(task.path / RUN))
+            return Scored(_loaded(self.kind, saved)(features))
         tell("boosting")
         settings = task.plan.settings
         done = self.boost(data, settings.metric, task.seed, task.values)
@@ -188,7 +189,7 @@ class TreeCandidate:
         with files.folder(task.path) as place:
             done.save(place / _MODEL[self.kind])
             files.write(place / METRICS, "".join(lines))
-            files.write(place / RUN, json.dumps(facts, indent=1) + "\n")
+            files.write_json(place / RUN, facts, [_MODEL[self.kind], METRICS])
         return Scored(done.predict(features))
 
     def boost(
@@ -311,13 +312,13 @@ def _matrix(xgboost: Any, lists: Dataset) -> Any:
     return matrix
 
 
-def _loaded(kind: Kind, path: Path) -> Callable[[Any], Any]:
+def _loaded(kind: Kind, saved: bytes) -> Callable[[Any], Any]:
     """What predicts with a model that was saved."""
     made = library(kind)
     if kind == "lightgbm":
-        booster = made.Booster(model_str=path.read_text(encoding="utf-8"))
+        booster = made.Booster(model_str=saved.decode())
         return lambda features: booster.predict(features, num_threads=1)
-    booster = made.Booster({"nthread": 1}, model_file=bytearray(path.read_bytes()))
+    booster = made.Booster({"nthread": 1}, model_file=bytearray(saved))
     return lambda features: booster.predict(made.DMatrix(features, nthread=1))
 
 

@@ -8,7 +8,6 @@ them does, however it ended.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -20,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from rankgrad import locks
 from rankgrad.experiments import jobs
 from rankgrad.experiments.plans import Task
 from rankgrad.training import Settings, processes
@@ -55,23 +55,10 @@ def number(settings: Settings) -> int:
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold a folder, so that no two processes run the same comparison."""
-    busy = f"another process is comparing in {folder}: wait for it, or choose another folder"
-    with (folder / LOCK).open("w") as lock, (folder / WORKERS).open("w") as workers:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(busy) from None
+    with locks.held(folder / LOCK, "comparing"):
         # Workers of a process that was killed end by themselves, a moment later.
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(workers, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise ValueError(busy) from None
-                time.sleep(0.05)
-        fcntl.flock(workers, fcntl.LOCK_UN)
+        with locks.held(folder / WORKERS, "comparing", _PATIENCE):
+            pass
         yield
 
 
@@ -206,8 +193,7 @@ def _work(connection: Connection, folder: str) -> None:
 
         torch.set_num_threads(1)
         data = jobs.Data()
-        with open(os.path.join(folder, WORKERS), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        with locks.shared(Path(folder) / WORKERS):
             connection.send("")
             while True:
                 job: Job = connection.recv()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,15 @@ from rankgrad.quoting import quote
 from rankgrad.significance import Significance
 from rankgrad.training import evaluations
 from rankgrad.training.evaluations import Evaluated
-from rankgrad.training.run import BEST, METRICS, RUN, SETTINGS, RunFacts
+from rankgrad.training.run import (
+    BEST,
+    METRICS,
+    RUN,
+    SETTINGS,
+    RunFacts,
+    read_history,
+    read_settings,
+)
 
 COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
 REPRODUCTION = "reproduction.json"  # what `rankgrad reproduce` writes beside a comparison
@@ -249,23 +256,13 @@ def _settings(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         own = facts.get("settings")
         return dict(own) if isinstance(own, dict) else {}
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_settings(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{SETTINGS} is damaged ({error})") from None
 
 
 def _history(path: Path) -> list[Mapping[str, float]]:
-    file = path / METRICS
-    if not file.exists():
-        return []
-    lines: list[Mapping[str, float]] = []
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            lines.append({name: float(value) for name, value in line.items()})
-        except (ValueError, AttributeError, TypeError, RecursionError):
-            raise ValueError(f"line {number} of {METRICS} is damaged") from None
-    return lines
+    return list(read_history(path)) if (path / METRICS).exists() else []
 
 
 def _not_evaluated(

@@ -72,6 +72,8 @@ def check_run(settings: Settings, folder: Path, resume: bool) -> None:
     if processes.launched():
         return  # another of the processes may have made the folder already
     if resume:
-        RunFolder.open(folder).check_settings(settings)
+        run = RunFolder.open(folder)
+        run.check_free()
+        run.check_settings(settings)
     else:
         RunFolder.check_new(folder)

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -116,14 +115,18 @@ class Evaluated:
             for array in _ARRAYS:
                 with files.whole(place / f"{array}.npy") as file:
                     np.save(file, getattr(self, array), allow_pickle=False)
-            files.write(place / FACTS, json.dumps(facts, indent=1) + "\n")
+            files.write_json(place / FACTS, facts, [f"{array}.npy" for array in _ARRAYS])
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
         """Read what :meth:`save` wrote."""
-        place = files.standing(Path(run) / EVALUATIONS / name)
-        if not place.is_dir():
+        place = Path(run) / EVALUATIONS / name
+        if not files.standing(place).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
+        return files.snapshot(lambda: [place / FACTS], lambda: cls._load(files.standing(place)))
+
+    @classmethod
+    def _load(cls, place: Path) -> Evaluated:
         facts = schemas.read_json(place / FACTS, dict[str, Any])
         if facts.get("format") != _FORMAT:
             raise ValueError(files.damaged(place / FACTS, "it is no evaluation"))
@@ -133,7 +136,7 @@ class Evaluated:
                 f"{quote(facts.get('version'))}, this one reads {_VERSION}): evaluate the run again"
             )
         schemas.check(place / FACTS, facts, _Facts)
-        arrays = {array: _read(place / f"{array}.npy", array) for array in _ARRAYS}
+        arrays = {array: _read(place / f"{array}.npy", array, facts) for array in _ARRAYS}
         lists, metrics = arrays["values"].shape
         if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
@@ -168,8 +171,8 @@ def names(run: str | os.PathLike[str]) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read(path: Path, name: str) -> NDArray[Any]:
-    array = schemas.read_array(path)
+def _read(path: Path, name: str, facts: Mapping[str, Any]) -> NDArray[Any]:
+    array = schemas.parse_array(path, files.read_part(path, facts))
     kind, dims = _KINDS.get(name, ("f", 1))
     if array.dtype.kind != kind or array.ndim != dims:
         what = f"it holds {array.dtype} of {array.ndim} dimensions"

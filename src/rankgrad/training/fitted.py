@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -209,7 +208,7 @@ class FittedRanker:
     def write(self, folder: Path) -> None:
         """:meth:`save` into a folder that is there, beside what it holds."""
         stored.write(folder / WEIGHTS, self.tensors())
-        files.write(folder / MANIFEST, json.dumps(self._manifest(), indent=1) + "\n")
+        files.write_json(folder / MANIFEST, self._manifest(), [WEIGHTS])
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
@@ -219,8 +218,14 @@ class FittedRanker:
             folder: a saved model, or the ``best`` or ``last`` folder of a run.
             network: of the same class and sizes, where the model was trained with the user's own.
         """
-        folder = Path(folder)
-        manifest = _read_manifest(folder)
+        place = Path(folder)
+        return files.snapshot(
+            lambda: [place / MANIFEST], lambda: cls._load(files.standing(place), network)
+        )
+
+    @classmethod
+    def _load(cls, folder: Path, network: nn.Module | None) -> FittedRanker:
+        manifest = read_manifest(folder)
         try:
             settings = Settings(**manifest["settings"])
         except ValueError as error:
@@ -230,7 +235,7 @@ class FittedRanker:
                 f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
                 "one as network= and its weights are loaded into it"
             )
-        tensors = stored.read(folder / WEIGHTS)
+        tensors = stored.read(folder / WEIGHTS, manifest)
         transform = Pipeline(settings.transforms)
         if manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
             # The first layer has a weight for each: a wrong number would take any memory.
@@ -266,7 +271,8 @@ class FittedRanker:
         }
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What ``model.json`` in a folder says, checked."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"there is no model in {folder}: it has no {MANIFEST}")

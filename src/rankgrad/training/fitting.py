@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -76,24 +77,25 @@ def fit(
 def work(fabric: Any, job: Job) -> Fit:
     """:func:`fit` in this process, one of those that ``fabric`` connects."""
     run, checkpoint, problem = None, None, None
-    if fabric.global_rank == 0 and job.folder is not None:
-        try:
-            run, checkpoint = _folder(job)
-        except (OSError, ValueError) as error:
-            problem = error
-    problem = fabric.broadcast(problem)  # so that no process waits for one that has given up
-    if problem is not None:
-        raise problem
-    checkpoint = fabric.broadcast(checkpoint)
-    devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        try:
-            return Trainer(fabric, job, run, checkpoint).run()
-        except BaseException:
-            # A run that has nothing to go on from would only stand in the way of the next try.
-            if run is not None and not job.resume and not run.started:
-                shutil.rmtree(run.path, ignore_errors=True)
-            raise
+    with ExitStack() as lock:  # which the process holds that writes
+        if fabric.global_rank == 0 and job.folder is not None:
+            try:
+                run, checkpoint = _folder(job, lock)
+            except (OSError, ValueError) as error:
+                problem = error
+        problem = fabric.broadcast(problem)  # so that no process waits for one that has given up
+        if problem is not None:
+            raise problem
+        checkpoint = fabric.broadcast(checkpoint)
+        devices = [fabric.device] if fabric.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            try:
+                return Trainer(fabric, job, run, checkpoint).run()
+            except BaseException:
+                # A run that has nothing to go on from would only be in the way of the next try.
+                if run is not None and not job.resume and not run.started:
+                    shutil.rmtree(run.path, ignore_errors=True)
+                raise
 
 
 def _fit_in_processes(job: Job) -> Fit:
@@ -114,10 +116,13 @@ def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
     return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
 
 
-def _folder(job: Job) -> tuple[RunFolder, Checkpoint | None]:
+def _folder(job: Job, lock: ExitStack) -> tuple[RunFolder, Checkpoint | None]:
     assert job.folder is not None
     if not job.resume:
-        return RunFolder.create(job.folder, job.settings, job.data), None
+        run = RunFolder.create(job.folder, job.settings, job.data)
+        lock.enter_context(run.locked())
+        return run, None
     run = RunFolder.open(job.folder)
+    lock.enter_context(run.locked())
     run.check(job.settings, job.data)
     return run, run.checkpoint()

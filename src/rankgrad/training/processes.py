@@ -11,15 +11,19 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rankgrad import checksums
+from rankgrad.data.checked import CheckedArray, CheckedFile
 from rankgrad.data.dataset import Dataset
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.settings import Settings
 
+_SMALL = 1 << 26  # bytes up to which a map is compared: its file may be replaced on the way
 _ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
 
 
@@ -134,16 +138,39 @@ class _File:
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    checksum: str | None
 
 
-def _pack(array: np.ndarray | None) -> Any:
+@dataclass(frozen=True)
+class _Checked:
+    """A part of a file that is compared with its checksums as it is read, there as here."""
+
+    path: str
+    sums: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def _pack(array: Any) -> Any:
+    if isinstance(array, CheckedArray):
+        file = array.file
+        path = str(file.path.resolve())
+        return _Checked(path, file.sums, array.dtype.str, array.shape, array.offset)
     # A part of a map says its offset wrong, so only a whole one goes by name.
     if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename:
-        return _File(os.fspath(array.filename), array.dtype.str, array.shape, array.offset)
+        mark = checksums.of_bytes(array) if array.nbytes <= _SMALL else None
+        return _File(os.fspath(array.filename), array.dtype.str, array.shape, array.offset, mark)
     return array
 
 
 def _unpack(array: Any) -> Any:
+    if isinstance(array, _Checked):
+        file = CheckedFile(Path(array.path), array.sums)
+        return CheckedArray(file, np.dtype(array.dtype), array.shape, array.offset)
     if isinstance(array, _File):
-        return np.memmap(array.path, array.dtype, "r", array.offset, array.shape)
+        there = np.memmap(array.path, array.dtype, "r", array.offset, array.shape)
+        if array.checksum not in (None, checksums.of_bytes(there)):
+            raise ValueError(f"{array.path} was replaced while processes were started: start again")
+        return there
     return array

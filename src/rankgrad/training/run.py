@@ -19,6 +19,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -28,13 +29,14 @@ from pydantic import ConfigDict
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas
+from rankgrad import files, locks, schemas
 from rankgrad.data.dataset import Dataset
 from rankgrad.training import tensors
-from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.fitted import MANIFEST, WEIGHTS, FittedRanker, read_manifest
 from rankgrad.training.settings import Settings
 
 SETTINGS, RUN, METRICS, BEST, LAST = "settings.toml", "run.json", "metrics.jsonl", "best", "last"
+LOCK = "run.lock"  # while it is trained
 STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 
 _PACKAGES = ("rankgrad", "torch", "numpy", "lightning-fabric", "safetensors")
@@ -118,10 +120,14 @@ class RunFolder:
         """A new run folder. One that is there already is never used again, unless by resuming."""
         path = Path(path)
         cls.check_new(path)
-        with files.folder(path) as place:
-            files.write(place / SETTINGS, settings.to_toml())
-            files.write(place / RUN, json.dumps(facts_of(data, command), indent=1) + "\n")
-            files.write(place / METRICS, "")
+        try:
+            with files.folder(path, replace=False) as place:
+                files.write(place / SETTINGS, settings.to_toml())
+                files.write_json(place / RUN, facts_of(data, command), [SETTINGS])
+                files.write(place / METRICS, "")
+        except OSError:
+            cls.check_new(path)  # another process may have made it meanwhile
+            raise
         return cls(path, settings)
 
     @staticmethod
@@ -138,11 +144,11 @@ class RunFolder:
         if not (path / RUN).is_file():
             what = "is not a run folder" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {what}: nothing to resume")
+        text = read_settings(path)
         try:
-            settings = Settings.from_toml((path / SETTINGS).read_text(encoding="utf-8"))
+            return cls(path, Settings.from_toml(text))
         except ValueError as error:
             raise ValueError(f"{path / SETTINGS}: {error}") from None
-        return cls(path, settings)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -153,13 +159,7 @@ class RunFolder:
     @property
     def history(self) -> list[dict[str, float]]:
         """The lines of ``metrics.jsonl``."""
-        path = self.path / METRICS
-        try:
-            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        except (ValueError, RecursionError) as error:
-            raise ValueError(files.damaged(path, str(error))) from None
-        schemas.check(path, lines, list[dict[str, float]])
-        return lines
+        return read_history(self.path)
 
     @property
     def started(self) -> bool:
@@ -168,11 +168,19 @@ class RunFolder:
 
     def best(self) -> FittedRanker:
         """The model of the best epoch so far."""
-        place = self.path / BEST
-        try:
-            return FittedRanker.load(files.standing(place))
-        except FileNotFoundError:  # a better one may have taken its place while it was read
-            return FittedRanker.load(files.standing(place))
+        return FittedRanker.load(self.path / BEST)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the folder: one process at a time trains in it.
+
+        Raises:
+            LockedError: another one does; the error says which.
+        """
+        return locks.held(self.path / LOCK, "training")
+
+    def check_free(self) -> None:
+        """An error if another process trains in the folder."""
+        locks.check(self.path / LOCK, "training")
 
     def check_settings(self, settings: Settings) -> None:
         """An error that says what differs, if these are not the settings of this run."""
@@ -197,10 +205,8 @@ class RunFolder:
 
     def log(self, line: Mapping[str, float]) -> None:
         """Add an epoch to ``metrics.jsonl``."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with files.appended(self.path / METRICS) as file:
+            file.write(_line(line).encode())
 
     def save_best(self, ranker: FittedRanker) -> None:
         """Replace ``best/``."""
@@ -214,7 +220,7 @@ class RunFolder:
         with files.folder(self.path / LAST) as place:
             ranker.write(place)
             tensors.write(place / OPTIMIZER, other)
-            files.write(place / STATE, json.dumps(asdict(position)) + "\n")
+            files.write_json(place / STATE, asdict(position), [OPTIMIZER])
 
     def checkpoint(self) -> Checkpoint | None:
         """What to go on from, or None if no epoch was finished.
@@ -228,16 +234,29 @@ class RunFolder:
         if not last.exists():
             files.write(self.path / METRICS, "")
             return None
-        position = _read_position(last / STATE)
-        lines = [json.dumps(line) + "\n" for line in position.history]
-        files.write(self.path / METRICS, "".join(lines))
-        best = self.path / BEST / "model.safetensors"
-        return Checkpoint(
-            position=position,
-            model=tensors.read(last / "model.safetensors"),
-            other=tensors.read(last / OPTIMIZER),
-            best=tensors.read(best) if best.exists() else {},
-        )
+        state = files.read_json(last / STATE)
+        position = _position(state, last / STATE)
+        manifest = read_manifest(last)
+        self._check_saved(manifest["settings"], last)
+        model, other = tensors.read(last / WEIGHTS, manifest), tensors.read(last / OPTIMIZER, state)
+        best = self.path / BEST
+        chosen = tensors.read(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
+        files.write(self.path / METRICS, "".join(map(_line, position.history)))
+        return Checkpoint(position, model, other, chosen)
+
+    def _check_saved(self, saved: Mapping[str, Any], place: Path) -> None:
+        """An error if ``settings.toml`` does not say what the checkpoint was trained with."""
+        try:
+            differences = self.settings.differences(Settings(**saved))
+        except ValueError as error:
+            raise ValueError(files.damaged(place / MANIFEST, str(error))) from None
+        if differences:
+            raise ValueError(
+                files.damaged(
+                    self.path / SETTINGS,
+                    f"it differs from the checkpoint in {place}: {'; '.join(differences)}",
+                )
+            )
 
 
 def command() -> list[str]:
@@ -247,9 +266,61 @@ def command() -> list[str]:
     return ["rankgrad" if own else program.name, *sys.argv[1:]]
 
 
-def _read_position(path: Path) -> Position:
-    # What is read is taken, not what is validated, which makes decimals of whole numbers.
-    position = Position(**schemas.read_json(path, _PositionFacts))
+def read_settings(path: Path) -> str:
+    """The ``settings.toml`` of a run folder, compared with the checksum in ``run.json``."""
+    content = files.read_part(path / SETTINGS, _read_facts(path))
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(files.damaged(path / SETTINGS, str(error))) from None
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """The lines of ``metrics.jsonl`` in a run folder, compared with what the folder knows of them.
+
+    ``last/`` has the lines up to its epoch, which is that of the last line or the one before; runs
+    that are written at once have a checksum.
+    """
+    facts, known, state = _read_facts(path), [], path / LAST / STATE
+    if files.standing(state).exists():  # before the lines, which may become more
+        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.standing(state)))
+        known = _position(saved, state).history
+    if METRICS in facts.get("files", {}):
+        content = files.read_part(path / METRICS, facts)
+    else:
+        content = (path / METRICS).read_bytes()
+    lines = [_parse(line, at, path) for at, line in enumerate(content.splitlines(), start=1)]
+    written = content.splitlines(keepends=True)[: len(known)]
+    if "files" in facts and written != [_line(line).encode() for line in known]:
+        raise ValueError(files.damaged(path / METRICS, f"it does not have the lines of {state}"))
+    return lines
+
+
+def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
+    try:
+        values: dict[str, float] = json.loads(text)
+        schemas.check(path / METRICS, values, dict[str, float])
+    except (ValueError, RecursionError):
+        raise ValueError(f"line {number} of {path / METRICS} is damaged") from None
+    return values
+
+
+def _line(values: Mapping[str, float]) -> str:
+    return json.dumps(values) + "\n"
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = schemas.read_json(path / RUN, RunFacts)
+    return facts
+
+
+def _position(saved: Any, path: Path) -> Position:
+    values = saved
+    if isinstance(saved, dict):
+        values = {name: value for name, value in saved.items() if name != "files"}
+    schemas.check(path, values, _PositionFacts)
+    # What was read is taken, not what is validated, which makes decimals of whole numbers.
+    position = Position(**values)
     counts = position.epoch, position.step, position.lists, position.seconds
     if min(counts) < 0 or not 0 <= position.best_epoch <= len(position.history):
         raise ValueError(files.damaged(path, "its counts are wrong"))

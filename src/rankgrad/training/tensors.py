@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -21,13 +22,18 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     files.write(path, save(own))
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """What :func:`write` wrote."""
+def read(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What :func:`write` wrote, compared with the checksum in the JSON file that goes with it.
+
+    Args:
+        path: the file.
+        values: what :func:`rankgrad.files.read_json` gave of that one.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        tensors: dict[str, Tensor] = load(path.read_bytes())
+        tensors: dict[str, Tensor] = load(files.read_part(path, values))
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or is not safetensors: {error}") from None
     return tensors
