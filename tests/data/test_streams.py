@@ -30,7 +30,11 @@ class Input:
         self.buffer = io.BytesIO(content)
 
 
-@pytest.mark.parametrize("content", [TEXT, gzip.compress(TEXT), b"\xef\xbb\xbf" + TEXT])
+@pytest.mark.parametrize(
+    "content",
+    [TEXT, gzip.compress(TEXT), b"\xef\xbb\xbf" + TEXT],
+    ids=["plain", "gzip", "byte order mark"],
+)
 def test_pipes_and_the_standard_input(tmp_path, monkeypatch, expected, content):
     monkeypatch.setattr(sys, "stdin", Input(content))
     assert data.load("-").checksum() == expected
