@@ -11,7 +11,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from rankgrad.data.dataset import Dataset
@@ -19,6 +18,7 @@ from rankgrad.training import processes
 from rankgrad.training.checks import check_data, check_run
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.job import Fit, Job, OnEpoch
+from rankgrad.training.random_state import isolated
 from rankgrad.training.run import Checkpoint, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.trainer import Trainer
@@ -85,10 +85,9 @@ def work(fabric: Any, job: Job) -> Fit:
     if problem is not None:
         raise problem
     checkpoint = fabric.broadcast(checkpoint)
-    devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with isolated(fabric.device, custom=job.network is not None) as random:
         try:
-            return Trainer(fabric, job, run, checkpoint).run()
+            return Trainer(fabric, job, run, checkpoint, random).run()
         except BaseException:
             # A run that has nothing to go on from would only stand in the way of the next try.
             if run is not None and not job.resume and not run.started:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.data.dataset import Dataset
-from rankgrad.lists import Lists, Randomness
+from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
 from rankgrad.training.arriving import Arriving
@@ -26,6 +26,7 @@ from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.job import Fit, Job
 from rankgrad.training.optimisers import learning_rates, optimizers
 from rankgrad.training.progress import Progress
+from rankgrad.training.random_state import RandomState, randomness_of
 from rankgrad.training.run import Checkpoint, Position, RunFolder
 from rankgrad.training.sums import Finite, Total
 from rankgrad.training.validation import score, validate
@@ -37,20 +38,27 @@ class Trainer:
     """One training run in one process."""
 
     def __init__(
-        self, fabric: Any, job: Job, folder: RunFolder | None, checkpoint: Checkpoint | None
+        self,
+        fabric: Any,
+        job: Job,
+        folder: RunFolder | None,
+        checkpoint: Checkpoint | None,
+        random: RandomState,
     ) -> None:
         self.fabric, self.job, self.settings, self.folder = fabric, job, job.settings, folder
         self.rank, self.ranks = fabric.global_rank, fabric.world_size
         settings = job.settings
-        torch.manual_seed(_seed(settings.seed))  # the same network in every process
-        self.ranker = FittedRanker.new(
-            settings,
-            job.train.features,
-            job.train.offsets,
-            job.network,
-            feature_names=job.train.feature_names,
-            zero_based=job.train.zero_based,
-        ).to(fabric.device)
+        self.random = random
+        random.seed(_seed(settings.seed))  # the same network in every process
+        with random.building():
+            self.ranker = FittedRanker.new(
+                settings,
+                job.train.features,
+                job.train.offsets,
+                job.network,
+                feature_names=job.train.feature_names,
+                zero_based=job.train.zero_based,
+            ).to(fabric.device)
         self.loss: Loss = losses.get(settings.loss)
         self.metrics = [metrics.get(spec) for spec in settings.logged]
         self.rates = learning_rates.get(settings.schedule)
@@ -72,7 +80,7 @@ class Trainer:
         self.asking: deque[Arriving] = deque()  # what the last steps say of that
         # Lists with a loss since the last step of the optimiser.
         self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
-        torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
+        random.seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
             self._restore(checkpoint)
         self.resumed_at = self.position.seconds
@@ -92,7 +100,8 @@ class Trainer:
         settings, position = self.settings, self.position
         self.ranker.network.train()
         stopped = self._reason()
-        with Progress(self) as progress, Interrupts() as interrupts:
+        drawing = self.random.training(self.ranker.network, self.loss)
+        with Progress(self) as progress, Interrupts() as interrupts, drawing:
             while stopped is None:
                 if self._epoch(progress, interrupts):
                     self._finish_epoch(progress)
@@ -341,17 +350,15 @@ class Trainer:
         return state
 
     def _generators(self) -> dict[str, torch.Generator]:
-        """Everything that draws random numbers in training: PyTorch's own, and the loss's."""
-        found = {"cpu": torch.default_generator}
+        """Everything that draws random numbers in training: the training's own, and the loss's."""
+        found = {"cpu": self.random.generator}
         device = self.fabric.device
         if device.type == "cuda":
             found["cuda"] = torch.cuda.default_generators[device.index]
-        owners = {"loss": self.loss, "relaxation": getattr(self.loss, "relaxation", None)}
-        for name, owner in owners.items():
-            for value in vars(owner).values() if owner is not None else ():
-                own = value.generator(device) if isinstance(value, Randomness) else None
-                if own is not None:
-                    found[name] = own
+        for name, randomness in randomness_of(self.loss).items():
+            own = None if randomness.seed is None else randomness.generator(device)
+            if own is not None:
+                found[name] = own
         return found
 
     def _restore(self, checkpoint: Checkpoint) -> None:
