@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.data.dataset import Dataset
@@ -343,10 +343,12 @@ class Trainer:
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
-                gathered = self.fabric.all_gather(own.to(self.fabric.device)).cpu()
+                here = own.to(self.fabric.device)
+                gathered = [torch.empty_like(here) for _ in range(self.ranks)]
+                distributed.all_gather(gathered, here)
             else:
-                gathered = own[None]
-            state |= {f"random.{rank}.{name}": row for rank, row in enumerate(gathered)}
+                gathered = [own]
+            state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
         return state
 
     def _generators(self) -> dict[str, torch.Generator]:
