@@ -83,6 +83,8 @@ class _Started:
         context = multiprocessing.get_context("spawn")
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count))
+        if "OMP_NUM_THREADS" not in os.environ:  # the threads there are, shared out
+            sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
             own, other = context.Pipe()
             process = context.Process(

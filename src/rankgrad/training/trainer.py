@@ -18,6 +18,7 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
+from rankgrad.threads import for_work
 from rankgrad.training.arriving import Arriving
 from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
@@ -101,7 +102,9 @@ class Trainer:
         self.ranker.network.train()
         stopped = self._reason()
         drawing = self.random.training(self.ranker.network, self.loss)
-        with Progress(self) as progress, Interrupts() as interrupts, drawing:
+        items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
+        threads = for_work(self.ranker.network, items)
+        with Progress(self) as progress, Interrupts() as interrupts, drawing, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
                     self._finish_epoch(progress)
