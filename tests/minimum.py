@@ -41,11 +41,15 @@ def pins(project: dict, tested: dict[str, str]) -> list[str]:
     return sorted(found)
 
 
+def project() -> dict:
+    """What pyproject.toml says."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
 def read() -> list[str]:
     """The pins of this project."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return pins(project, dict(line.split("==") for line in lines if "==" in line))
+    return pins(project(), dict(line.split("==") for line in lines if "==" in line))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from learnable import lists
 
 from rankgrad.kernels.cpu.compiled import share
-from rankgrad.threads import available, for_work
+from rankgrad.threads import available, for_work, passes
 from rankgrad.training import Settings, fit
 
 SHOW = "print(json.dumps([os.environ.get('OMP_WAIT_POLICY'), os.environ.get('KMP_BLOCKTIME')]))"
@@ -61,13 +61,13 @@ SMALL, LARGE = torch.nn.Linear(46, 1), torch.nn.Linear(1000, 1000)
 
 @pytest.mark.usefixtures("three")
 def test_small_work_has_one_thread_and_large_work_all():
-    with for_work(SMALL, 640):
+    with for_work(passes(SMALL, 640)):
         assert (torch.get_num_threads(), available()) == (1, 3)
-        with for_work(LARGE, 640):  # such as validation, all lists at once
+        with for_work(passes(LARGE, 640)):  # such as validation, all lists at once
             assert (torch.get_num_threads(), available()) == (3, 3)
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
-    with pytest.raises(KeyError), for_work(SMALL, 1):
+    with pytest.raises(KeyError), for_work(1):
         raise KeyError
     assert (torch.get_num_threads(), available()) == (3, 3)
 
@@ -77,13 +77,13 @@ def test_threads_that_begin_meanwhile_are_left_with_all():
     inside, leave = threading.Barrier(3), threading.Event()
 
     def work(_):
-        with for_work(SMALL, 1):
+        with for_work(1):
             inside.wait()
             leave.wait()
         return torch.get_num_threads()
 
     with ThreadPoolExecutor(2) as pool:
-        with for_work(SMALL, 1):
+        with for_work(1):
             found = pool.map(work, range(2))
             inside.wait()
         leave.set()

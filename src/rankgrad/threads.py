@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 _TOLD = (*_PASSIVE, "GOMP_SPINCOUNT", "KMP_LIBRARY")
 
-#: Products of weights and items below which a second thread gains little: some ms on one core.
+#: Multiplications below which a second thread gains little: some milliseconds on one core.
 _SMALL = 1e8
 
 
@@ -57,7 +57,7 @@ def available() -> int:
 
     >>> from rankgrad.threads import available, for_work
     >>> given = torch.get_num_threads()
-    >>> with for_work(torch.nn.Linear(46, 1), items=640):
+    >>> with for_work(operations=1e3):
     ...     available() == given
     True
     """
@@ -66,18 +66,22 @@ def available() -> int:
     return _here.outside or torch.get_num_threads()
 
 
+def passes(network: nn.Module, items: int) -> int:
+    """The work of a pass over a batch: each weight is multiplied once for each item."""
+    return items * sum(weights.numel() for weights in network.parameters())
+
+
 @contextmanager
-def for_work(network: nn.Module, items: int) -> Iterator[None]:
-    """While open, PyTorch uses as many threads as passes over a batch are worth: one, or all.
+def for_work(operations: float) -> Iterator[None]:
+    """While open, PyTorch uses as many threads as the work is worth: one, or all it was given.
 
     The choice depends on the sizes alone, so that results are the same again.
 
     Args:
-        network: that scores the items.
-        items: of a batch.
+        operations: multiplications, about, between two steps of Python: see :func:`passes`.
 
-    >>> from rankgrad.threads import for_work
-    >>> with for_work(torch.nn.Linear(46, 1), items=640):
+    >>> from rankgrad.threads import for_work, passes
+    >>> with for_work(passes(torch.nn.Linear(46, 1), items=640)):
     ...     torch.get_num_threads()
     1
     """
@@ -85,8 +89,7 @@ def for_work(network: nn.Module, items: int) -> Iterator[None]:
 
     before, nested = torch.get_num_threads(), _here.outside
     _here.outside = nested or _enter(before)
-    small = sum(weights.numel() for weights in network.parameters()) * items < _SMALL
-    torch.set_num_threads(1 if small else _here.outside)
+    torch.set_num_threads(1 if operations < _SMALL else _here.outside)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from rankgrad.data.batches import Batches
 from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
-from rankgrad.threads import for_work
+from rankgrad.threads import for_work, passes
 from rankgrad.training import tensors as stored
 from rankgrad.training.settings import Settings
 
@@ -130,7 +130,7 @@ class FittedRanker:
         was_training = self.network.training
         self.network.eval()
         try:
-            with torch.no_grad(), for_work(self.network, len(features)):
+            with torch.no_grad(), for_work(passes(self.network, len(features))):
                 scores = self._items(features) if self.per_item else self._lists(features, offsets)
         finally:
             self.network.train(was_training)

@@ -18,7 +18,7 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
-from rankgrad.threads import for_work
+from rankgrad.threads import for_work, passes
 from rankgrad.training.arriving import Arriving
 from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
@@ -103,7 +103,7 @@ class Trainer:
         stopped = self._reason()
         drawing = self.random.training(self.ranker.network, self.loss)
         items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
-        threads = for_work(self.ranker.network, items)
+        threads = for_work(passes(self.ranker.network, items))
         with Progress(self) as progress, Interrupts() as interrupts, drawing, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
