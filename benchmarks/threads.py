@@ -7,7 +7,7 @@ the table has the smallest time of each and their ratio. With two neighbors on t
 of one thread gets two thirds of a core: the least that is possible is 1.5. The goal is 2.5.
 
 LightGBM trains beside it, for comparison. ``spinning`` is rankgrad as it would be with two threads
-that spin, by ``OMP_WAIT_POLICY=active``; its time beside neighbors is cut off at ``--limit`` seconds.
+that spin, by ``OMP_WAIT_POLICY=active``; what takes more than ``--limit`` seconds is cut off there.
 Cores that others use too are not idle: take the ratios of a quiet machine.
 """
 

@@ -45,9 +45,11 @@ def fit(
     several threads at once. PyTorch's own random numbers are left as they were; a ``network`` of
     your own and dropout on GPUs draw from them, so such fits wait for each other. Small networks
     are trained on one thread; the sums of large ones are split among the threads PyTorch has
-    (``torch.set_num_threads``), the number of which may change the last bits. With ``settings.devices`` above 1, processes are started
-    for it (then ``on_epoch`` and ``network`` must be things that can be sent to them); under
-    ``torchrun``, every process calls this function.
+    (``torch.set_num_threads``), the number of which may change the last bits.
+
+    With ``settings.devices`` above 1, processes are started for it (then ``on_epoch`` and
+    ``network`` must be things that can be sent to them); under ``torchrun``, every process calls
+    this function.
 
     Args:
         settings: how.
