@@ -8,12 +8,14 @@ MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_tr
 	tests/training/test_trainer.py
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py
 
-.PHONY: demo test gpu-test minimum lint format bench clean
+.PHONY: demo test gpu-test minimum kernels lint format bench clean
 
 demo: $(READY)
 	$(BIN)/rankgrad demo
 
-test: lint
+# Kernels are compiled on one core while the linters use the other.
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 lint kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # With the packages of PYTHON, which must have PyTorch with CUDA, Triton and what the tests need.
@@ -28,6 +30,9 @@ minimum:
 	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt --editable ".[test]"
 	.venv-minimum/bin/rankgrad --help > /dev/null
 	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -W default $(MINIMUM_TESTS)
+
+kernels: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/warm.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ def compare(one, several):
         np.testing.assert_allclose(several["weights"][name], tensor, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
     paths = [str(TESTS), str(TESTS.parent / "src")]
     done = subprocess.run(
