@@ -30,6 +30,9 @@ from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.settings import Settings
 
 _ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
+_UNGUARDED = (
+    "processes cannot be started: in a script, call this under `if __name__ == '__main__':`"
+)
 _GRACE = 5.0  # seconds that processes have to end when one of them has failed
 
 
@@ -40,6 +43,8 @@ def launched() -> bool:
 
 def connect(settings: Settings) -> Any:
     """The Fabric of this process, connected with the others where there are others."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ChildProcessError(_UNGUARDED)  # a new process runs the script that started it
     from lightning_fabric import Fabric
 
     _hush()
@@ -124,6 +129,8 @@ class _Started:
         except (EOFError, OSError):  # it died
             process = self.processes[rank]
             process.join()
+            if process.exitcode == 1:  # before it came to what it is to do, which answers
+                return _Answer(error=ChildProcessError(_UNGUARDED))
             ended = f"process {rank + 1} of {self.count} {children.why(process.exitcode)}"
             text = f"{ended}; the training was stopped, and --resume goes on from its last epoch"
             return _Answer(error=ChildProcessError(text))
