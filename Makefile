@@ -3,19 +3,36 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
+MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_trees.py \
+	tests/oracle tests/report/test_page.py tests/test_estimator.py tests/test_readme.py \
+	tests/training/test_trainer.py
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py
 
-.PHONY: demo test gpu-test lint format bench clean
+.PHONY: demo test gpu-test minimum kernels lint format bench clean
 
 demo: $(READY)
 	$(BIN)/rankgrad demo
 
-test: lint
+# Kernels are compiled on one core while the linters use the other.
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 lint kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # With the packages of PYTHON, which must have PyTorch with CUDA, Triton and what the tests need.
 gpu-test:
 	RANKGRAD_TEST_DEVICE=cuda $(PYTHON) tests/sharded.py $(GPU_TESTS) $(PYTEST_ARGS)
+
+# The oldest packages that pyproject.toml declares, those of extras too, in an environment of their
+# own. Newer packages that these depend on warn of what they will drop: no errors here.
+minimum:
+	$(PYTHON) -m venv --clear .venv-minimum
+	$(PYTHON) tests/minimum.py > .venv-minimum/constraints.txt
+	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt --editable ".[test]"
+	.venv-minimum/bin/rankgrad --help > /dev/null
+	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -W default $(MINIMUM_TESTS)
+
+kernels: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/warm.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,7 +51,7 @@ bench: $(PEERS)
 	$(BIN)/python benchmarks/time_to_quality.py --out runs/bench/quality.json
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-minimum .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -19,6 +19,11 @@ with install_import_hook(CHECKED, "shapes.check"):
     from rankgrad import data, losses, metrics, models, sorting
 
 
+def pytest_collection_modifyitems(items):
+    """Long tests first, so that no process is left with one when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
     import torch

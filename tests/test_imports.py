@@ -15,7 +15,8 @@ KNOWS = {
     "files": {"checksums"},
     "schemas": {"files", "quoting"},
     "compilation": set(),
-    "kernels": {"compilation"},
+    "threads": set(),
+    "kernels": {"compilation", "threads"},
     "given": {"kernels"},
     "lists": {"given", "options", "kernels"},
     "significance": {"options"},
@@ -26,7 +27,7 @@ KNOWS = {
     "models": {"options", "specs"},
     "training": {
         *("lists", "options", "quoting", "schemas", "specs", "checksums", "files", "locks"),
-        *("losses", "metrics", "data", "models"),
+        *("losses", "metrics", "data", "models", "threads"),
     },
     "experiments": {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rankgrad.threads import wait_passively
+
 if TYPE_CHECKING:
     from rankgrad import data, experiments, lists, losses, metrics, models, sorting, specs, training
     from rankgrad.estimator import Ranker
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from rankgrad.metrics import evaluate
 
 __version__ = "0.1.0"
+
+wait_passively()  # PyTorch is not loaded yet, or it is too late
 
 __all__ = [
     "ApproxNDCG",

@@ -389,6 +389,8 @@ class Randomness:
         if not isinstance(seed, torch.Generator | None):
             seed = check_whole("seed", seed, least=0, most=2**63 - 1)
         self._generators: dict[str, torch.Generator] = {}
+        #: Drawn from where there is no seed, in place of PyTorch's own generator.
+        self.fallback: torch.Generator | None = None
         if isinstance(seed, torch.Generator):
             self._generators[str(seed.device)] = seed
             seed = seed.initial_seed()
@@ -406,7 +408,7 @@ class Randomness:
     def generator(self, device: torch.device) -> torch.Generator | None:
         """The generator on a device; None for PyTorch's own."""
         if self.seed is None:
-            return None
+            return self.fallback
         if str(device) not in self._generators:
             generator = torch.Generator(device).manual_seed(self.seed)
             self._generators[str(device)] = generator

@@ -11,8 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from rankgrad.training import RunFolder
 
 COMMAND = [sys.executable, "-m", "rankgrad"]
@@ -46,23 +44,6 @@ def test_interrupted_training_goes_on(folder: Path, tmp_path: Path):
     assert RunFolder.open(run).facts["command"] == shlex.join(command[:-1])
     assert "Traceback" not in err
     assert len(RunFolder.open(run).history) >= 1
-
-
-@pytest.mark.slow
-def test_interrupted_training_of_two_processes_is_saved(folder: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    options = ["--model", "mlp(hidden=[8])", "--device", "cpu", "--devices", 2]
-    arguments = ["train", folder, "-o", run, *options, "--epochs", 100000, "--patience", "none"]
-    process = start(*arguments, start_new_session=True)
-    until = time.monotonic() + 120
-    while not (run / "last").exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2, err
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].endswith("--resume")
-    assert RunFolder.open(run).history[0]["epoch"] == 1
 
 
 def limit() -> None:

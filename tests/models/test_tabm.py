@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from rankgrad import models
-from rankgrad.models.tabm import TabMNet, _Dropout
+from rankgrad.models.dropout import FastDropout
+from rankgrad.models.tabm import TabMNet
 
 SHARES = ["adapters", "nothing"]
 
@@ -71,7 +72,7 @@ def test_adapters_share_their_weights_and_start_as_signs() -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_drops_its_share_and_keeps_the_mean(rate: float) -> None:
     torch.manual_seed(0)
-    dropout = _Dropout(rate)
+    dropout = FastDropout(rate)
     values = dropout(torch.ones(3, 50_001))
     assert (values == 0).double().mean().item() == pytest.approx(rate, abs=0.005)
     assert values.mean().item() == pytest.approx(1, abs=0.03)

@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ def compare(one, several):
         np.testing.assert_allclose(several["weights"][name], tensor, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
     paths = [str(TESTS), str(TESTS.parent / "src")]
     done = subprocess.run(
@@ -71,17 +73,23 @@ def refuse(fabric):
     raise FileExistsError("run is there already")
 
 
-def test_an_error_in_the_processes_is_raised_here(monkeypatch):
-    launched = []
+def fail(fabric):
+    raise RuntimeError("Connection closed by peer")
 
-    def launch(fabric, function, *arguments):  # in this process, as the others would
-        launched.append(fabric.world_size)
-        return function(fabric, *arguments)
 
-    monkeypatch.setattr("lightning_fabric.Fabric.launch", launch)
+@pytest.mark.parametrize("functions", [(refuse, refuse), (fail, refuse), (refuse, fail)])
+def test_an_error_in_the_processes_is_raised_here(functions, monkeypatch):
+    """What each process does, done in this one: of several errors, the one that explains."""
+    monkeypatch.setattr(processes, "connect", lambda settings: None)
+    monkeypatch.setattr(processes.children, "follow_parent", lambda: None)
+    monkeypatch.setenv("RANK", "0")
+    started = processes._Started(Settings(device="cpu", devices=2))
+    for function in functions:
+        own, other = multiprocessing.Pipe()
+        started.connections.append(own)
+        processes._work(other, started.settings, function)
     with pytest.raises(FileExistsError, match="run is there already"):
-        processes.start(Settings(device="cpu", devices=2), refuse)
-    assert launched == [2]
+        started.result()
 
 
 def test_memory_maps_travel_by_name(tmp_path):

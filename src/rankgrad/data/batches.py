@@ -195,7 +195,12 @@ class Batches:
         parts = self._parts(plan, draws is not None, rounded)
         if self.resident:
             return (self._batch(part, draws) for part in parts)
-        raw = _ahead(parts, lambda part: self._pinned(self._batch(part, draws)))
+
+        def read(part: _Part) -> Batch:
+            return self._pinned(self._batch(part, draws))
+
+        # A single batch, as in most predictions, has nothing to be read ahead of.
+        raw = _ahead(parts, read) if len(plan) > 1 else map(read, parts)
         return (self._finish(batch) for batch in raw)
 
     def _parts(self, plan: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_Part]:

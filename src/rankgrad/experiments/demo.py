@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from rankgrad import files
 from rankgrad.data import Dataset, synthetic
@@ -107,17 +104,16 @@ def run(
         _make(folder)
     for loss, kind in (losses or LOSSES).items():
         settings = Settings(**shared.model_dump() | {"loss": loss})
-        with _threads(1 if size == "small" else None):
-            done = fit(
-                settings,
-                data["train"],
-                data["vali"],
-                folder=None if folder is None else _place(folder, loss),
-                on_epoch=None if on_epoch is None else _reporter(on_epoch, loss),
-            )
-            if done.stopped == "interrupted":
-                raise KeyboardInterrupt
-            scores = done.model.predict(test.features, test.offsets)
+        done = fit(
+            settings,
+            data["train"],
+            data["vali"],
+            folder=None if folder is None else _place(folder, loss),
+            on_epoch=None if on_epoch is None else _reporter(on_epoch, loss),
+        )
+        if done.stopped == "interrupted":
+            raise KeyboardInterrupt
+        scores = done.model.predict(test.features, test.offsets)
         if folder is not None:
             labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
             Evaluated.of(scores, test, METRICS, labels).save(_place(folder, loss))
@@ -158,19 +154,6 @@ def _save_best(folder: Path, scores: Any, data: Mapping[str, Dataset]) -> None:
     files.write_json(place / RUN, facts_of({}))
     labels = {"candidate": BEST, "kind": "reference"}
     Evaluated.of(scores, data["test"], METRICS, labels).save(place)
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """As many threads for PyTorch. Small batches gain nothing from a second one, and lose much by
-    it where something else runs on the same cores.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _reporter(on_epoch: OnEpoch, loss: str) -> Callable[[dict[str, float]], None]:

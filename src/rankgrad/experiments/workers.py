@@ -11,18 +11,16 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 from rankgrad import locks
 from rankgrad.experiments import jobs
 from rankgrad.experiments.plans import Task
-from rankgrad.training import Settings, processes
+from rankgrad.training import Settings, children, processes
 
 LOCK, WORKERS = ".lock", ".workers"
 
@@ -120,7 +118,12 @@ class Pool:
                     "worker processes cannot be started. In a script, call this under "
                     "`if __name__ == '__main__':`; or take workers=0"
                 ) from None
-            ended(job, jobs.Outcome("failed", _why(worker.process.exitcode)))
+            ended(
+                job,
+                jobs.Outcome(
+                    "failed", f"its worker process {children.why(worker.process.exitcode)}"
+                ),
+            )
             return
         worker.ready = True
         if isinstance(said, jobs.Outcome):
@@ -162,7 +165,7 @@ class _Worker:
         variables = dict.fromkeys(_THREADS, "1")
         if gpu is not None:
             variables["CUDA_VISIBLE_DEVICES"] = gpu
-        with _environment(variables), _no_interrupts():
+        with children.environment(variables), children.no_interrupts():
             self.process.start()
         other.close()
 
@@ -185,10 +188,8 @@ class _Worker:
 def _work(connection: Connection, folder: str) -> None:
     """What a worker process does."""
     try:
-        os.setsid()  # Ctrl-C is for the first process, which tells its workers once
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        children.follow_parent()
+        children.take_interrupts()
         import torch
 
         torch.set_num_threads(1)
@@ -202,20 +203,6 @@ def _work(connection: Connection, folder: str) -> None:
         pass
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _why(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"its worker process ended with exit code {code}"
-    hint = ", as happens where memory runs out" if -code == signal.SIGKILL else ""
-    return f"its worker process was killed by signal {-code}{hint}"
-
-
 def _gpus() -> list[str]:
     """What CUDA_VISIBLE_DEVICES calls each GPU."""
     import torch
@@ -224,28 +211,3 @@ def _gpus() -> list[str]:
     if named:
         return [name.strip() for name in named.split(",") if name.strip()]
     return [str(index) for index in range(torch.cuda.device_count())]
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _no_interrupts() -> Iterator[Any]:
-    """A process started meanwhile takes no Ctrl-C until it is ready for one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -22,6 +22,7 @@ from rankgrad.models.base import (
     models,
     output_layer,
 )
+from rankgrad.models.dropout import Dropout
 from rankgrad.options import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]
@@ -155,7 +156,7 @@ class _Block(nn.Module):
     def __init__(self, model: ContextAware) -> None:
         super().__init__()
         width = model.fc[-1]
-        self.heads, self.rate = model.heads, model.dropout
+        self.heads = model.heads
         self.attention_norm = nn.LayerNorm(width)
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.mix = nn.Linear(width, width)
@@ -163,10 +164,10 @@ class _Block(nn.Module):
             nn.LayerNorm(width),
             nn.Linear(width, model.ff),
             nn.ReLU(),
-            nn.Dropout(model.dropout),
+            Dropout(model.dropout),
             nn.Linear(model.ff, width),
         )
-        self.dropout = nn.Dropout(model.dropout)
+        self.dropout = Dropout(model.dropout)
 
     def forward(self, items: Tensor, attended: Tensor | None) -> Tensor:
         items = items + self.dropout(self._attention(self.attention_norm(items), attended))
@@ -174,13 +175,18 @@ class _Block(nn.Module):
         return changed
 
     def _attention(self, items: Tensor, attended: Tensor | None) -> Tensor:
-        mixed = F.scaled_dot_product_attention(
-            self._split(self.query(items)),
-            self._split(self.key(items)),
-            self._split(self.value(items)),
-            attn_mask=attended,
-            dropout_p=self.rate if self.training else 0.0,
-        )
+        parts = (self.query, self.key, self.value)
+        query, key, value = (self._split(linear(items)) for linear in parts)
+        rate = self.dropout.p if self.training else 0.0
+        if rate and self.dropout.generator is not None:  # which the fused form cannot be given
+            scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+            if attended is not None:
+                scores = scores.masked_fill(~attended, float("-inf"))
+            mixed = self.dropout(scores.softmax(-1)) @ value
+        else:
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=attended, dropout_p=rate
+            )
         attention: Tensor = self.mix(mixed.transpose(1, 2).flatten(-2))
         return attention
 

@@ -22,6 +22,7 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.batch_norm import BatchNorm
+from rankgrad.models.dropout import Dropout
 from rankgrad.options import check_choice, check_rate
 
 
@@ -123,7 +124,7 @@ def _hidden_layer(model: MLP, width: int, size: int, rate: float) -> list[nn.Mod
     if model.batch_norm:
         layers.insert(2 if model.batch_norm == "after" else 1, BatchNorm(size, model.norm_decay))
     if rate:
-        layers.append(nn.Dropout(rate))
+        layers.append(Dropout(rate))
     return layers
 
 

@@ -19,6 +19,7 @@ from rankgrad.models.base import (
     check_sizes,
     models,
 )
+from rankgrad.models.dropout import FastDropout
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
 from rankgrad.options import check_choice, check_rate, check_whole
 
@@ -92,7 +93,7 @@ class TabMNet(Scorer):
         self.per_item = not model.in_list
         layers: list[nn.Module] = []
         if model.input_dropout:
-            layers.append(_Dropout(model.input_dropout))
+            layers.append(FastDropout(model.input_dropout))
         width = n_features * (1 + len(model.in_list))
         for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
@@ -101,7 +102,7 @@ class TabMNet(Scorer):
                 layers.append(_Own(model.members, width, size))
             layers.append(ACTIVATIONS[model.activation]())
             if model.dropout:
-                layers.append(_Dropout(model.dropout))
+                layers.append(FastDropout(model.dropout))
             width = size
         self.layers = nn.Sequential(*layers, _Own(model.members, width, 1))
 
@@ -160,23 +161,3 @@ class _Adapted(nn.Module):
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
         mixed = nn.functional.linear(items * self.scale_in, self.weight)
         return torch.addcmul(self.bias, mixed, self.scale_out)
-
-
-class _Dropout(nn.Module):
-    """Dropout with 16 random bits for each value: on a CPU several times faster than PyTorch's."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-        self.dropped = round(rate * 2**16)
-
-    def forward(self, values: Tensor) -> Tensor:
-        if not self.training:
-            return values
-        numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
-        bits = numbers.random_(-(2**63), None).view(torch.int16)[: values.numel()]
-        kept = bits.view(values.shape) >= self.dropped - 2**15
-        return values * kept * (2**16 / (2**16 - self.dropped))
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"

@@ -17,6 +17,7 @@ from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
 from rankgrad.quoting import quote, shorten
+from rankgrad.threads import for_work, passes
 from rankgrad.training import tensors as stored
 from rankgrad.training.settings import Settings
 
@@ -132,7 +133,7 @@ class FittedRanker:
         was_training = self.network.training
         self.network.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), for_work(passes(self.network, len(features))):
                 scores = self._items(features) if self.per_item else self._lists(features, offsets)
         finally:
             self.network.train(was_training)

@@ -12,17 +12,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from rankgrad.data.dataset import Dataset
+from rankgrad.threads import for_work
 from rankgrad.training import processes
 from rankgrad.training.checks import check_data, check_run
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.job import Fit, Job, OnEpoch
+from rankgrad.training.random_state import isolated
 from rankgrad.training.run import Checkpoint, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.trainer import Trainer
+
+_SORTED = 30  # operations for each value that is sorted
 
 
 def fit(
@@ -39,10 +42,15 @@ def fit(
 ) -> Fit:
     """Train a ranker.
 
-    Same settings and data on the same machine: the same bytes out, resumed or not. PyTorch's own
-    random numbers are left as they were. With ``settings.devices`` above 1, processes are started
-    for it (then ``on_epoch`` and ``network`` must be things that can be sent to them); under
-    ``torchrun``, every process calls this function.
+    Same settings and data on the same machine: the same bytes out, resumed or not, also of fits in
+    several threads at once. PyTorch's own random numbers are left as they were; a ``network`` of
+    your own and dropout on GPUs draw from them, so such fits wait for each other. Small networks
+    are trained on one thread; the sums of large ones are split among the threads PyTorch has
+    (``torch.set_num_threads``), the number of which may change the last bits.
+
+    With ``settings.devices`` above 1, processes are started for it (then ``on_epoch`` and
+    ``network`` must be things that can be sent to them); under ``torchrun``, every process calls
+    this function.
 
     Args:
         settings: how.
@@ -87,10 +95,11 @@ def work(fabric: Any, job: Job) -> Fit:
         if problem is not None:
             raise problem
         checkpoint = fabric.broadcast(checkpoint)
-        devices = [fabric.device] if fabric.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
+        with isolated(fabric.device, custom=job.network is not None) as random:
             try:
-                return Trainer(fabric, job, run, checkpoint).run()
+                with for_work(_SORTED * job.train.features.size):  # transforms are fitted
+                    trainer = Trainer(fabric, job, run, checkpoint, random)
+                return trainer.run()
             except BaseException:
                 # A run that has nothing to go on from would only be in the way of the next try.
                 if run is not None and not job.resume and not run.started:

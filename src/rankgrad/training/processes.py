@@ -5,14 +5,22 @@ One process needs nothing. Several are started here, or by ``torchrun``, which a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
+import multiprocessing
 import os
+import signal
+import socket
+import time
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +28,16 @@ import torch
 from rankgrad import checksums
 from rankgrad.data.checked import CheckedArray, CheckedFile
 from rankgrad.data.dataset import Dataset
+from rankgrad.training import children
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.settings import Settings
 
 _SMALL = 1 << 26  # bytes up to which a map is compared: its file may be replaced on the way
 _ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
+_UNGUARDED = (
+    "processes cannot be started: in a script, call this under `if __name__ == '__main__':`"
+)
+_GRACE = 5.0  # seconds that processes have to end when one of them has failed
 
 
 def launched() -> bool:
@@ -34,6 +47,8 @@ def launched() -> bool:
 
 def connect(settings: Settings) -> Any:
     """The Fabric of this process, connected with the others where there are others."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ChildProcessError(_UNGUARDED)  # a new process runs the script that started it
     from lightning_fabric import Fabric
 
     _hush()
@@ -50,30 +65,131 @@ def connect(settings: Settings) -> Any:
 def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> Any:
     """Run ``function(*arguments, fabric)`` in as many new processes; what the first one gives.
 
-    An error that all of them raise, as they do on bad input, is raised here.
+    An error in one of them is raised here, as is :class:`ChildProcessError` where one was killed.
+    The first Ctrl-C is passed on to all of them, which save and stop; the second one ends them.
     """
-    from lightning_fabric import Fabric
-
-    kind = accelerator(settings)
     check_devices(settings)
-    before = dict(os.environ)
-    fabric = Fabric(
-        accelerator=kind,
-        devices=settings.devices,
-        strategy="ddp_spawn",
-        precision=settings.precision,
-    )
+    accelerator(settings)
+    started = _Started(settings)
     try:
-        launch: Any = fabric.launch
-        # Ctrl-C reaches the processes too: they stop and save, and what they say is waited for.
-        with Interrupts():
-            result = launch(_guarded, partial(function, *arguments))
-    finally:  # the launcher leaves the address of this run there, and the next would take it
-        os.environ.clear()
-        os.environ.update(before)
-    if isinstance(result, Exception):
-        raise result
-    return result
+        started.begin(partial(function, *arguments))
+        with Interrupts(started.interrupt):
+            return started.result()
+    finally:
+        started.end()
+
+
+class _Started:
+    """The processes that train together, and what they say."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.count = settings, settings.devices
+        self.processes: list[Any] = []
+        self.connections: list[Connection] = []
+
+    def begin(self, function: Callable[..., Any]) -> None:
+        """Start them, each told of the others as ``torchrun`` does."""
+        context = multiprocessing.get_context("spawn")
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count))
+        if "OMP_NUM_THREADS" not in os.environ:  # the threads there are, shared out
+            sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
+        for rank in range(self.count):
+            own, other = context.Pipe()
+            process = context.Process(
+                target=_work, args=(other, self.settings, function), daemon=True
+            )
+            ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+            with children.environment(address | sizes | ranks), children.no_interrupts():
+                process.start()
+            other.close()
+            self.processes.append(process)
+            self.connections.append(own)
+
+    def interrupt(self) -> None:
+        """Ask all of them to save and stop."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGINT)
+
+    def result(self) -> Any:
+        """Wait for all of them; what the first one gives, or the error that explains the others."""
+        found: dict[int, _Answer] = {}
+        while len(found) < self.count and not any(answer.error for answer in found.values()):
+            found |= self._hear(found, None)
+        if any(answer.error for answer in found.values()):
+            raise self._explain(found)
+        return found[0].value
+
+    def _hear(self, found: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
+        """What those that had not answered say."""
+        ranks = {own: rank for rank, own in enumerate(self.connections) if rank not in found}
+        ready = [ranks[own] for own in wait(list(ranks), timeout)]  # type: ignore[index]
+        return {rank: self._answer(rank) for rank in ready}
+
+    def _answer(self, rank: int) -> _Answer:
+        try:
+            answer: _Answer = self.connections[rank].recv()
+        except (EOFError, OSError):  # it died
+            process = self.processes[rank]
+            process.join()
+            if process.exitcode == 1:  # before it came to what it is to do, which answers
+                return _Answer(error=ChildProcessError(_UNGUARDED))
+            ended = f"process {rank + 1} of {self.count} {children.why(process.exitcode)}"
+            text = f"{ended}; the training was stopped, and --resume goes on from its last epoch"
+            return _Answer(error=ChildProcessError(text))
+        return answer
+
+    def _explain(self, found: dict[int, _Answer]) -> BaseException:
+        """The error to raise: where a process dies, the others fail too, and may be heard first."""
+        deadline = time.monotonic() + _GRACE
+        while len(found) < self.count and (left := deadline - time.monotonic()) > 0:
+            found |= self._hear(found, left)
+        errors = [error for _, (_, error) in sorted(found.items()) if error is not None]
+        kinds = (ChildProcessError, ValueError, OSError, BaseException)
+        return next(error for kind in kinds for error in errors if isinstance(error, kind))
+
+    def end(self) -> None:
+        """Leave none of them behind. Those that have answered end by themselves."""
+        deadline = time.monotonic() + _GRACE
+        for process, connection in zip(self.processes, self.connections, strict=True):
+            connection.close()
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+class _Answer(NamedTuple):
+    value: Any = None
+    error: BaseException | None = None
+
+
+def _work(connection: Connection, settings: Settings, function: Callable[..., Any]) -> None:
+    """What a process does. Ctrl-C waits until training is ready for it: see Interrupts."""
+    children.follow_parent()
+    try:
+        # As the command line: what a library warns of is no traceback. Only the first one speaks.
+        if os.environ["RANK"] != "0":
+            warnings.simplefilter("ignore")
+        answer = _Answer(function(connect(settings)))
+    except KeyboardInterrupt as error:
+        answer = _Answer(error=error)
+    except Exception as error:
+        error.add_note("".join(traceback.format_exception(error)))
+        answer = _Answer(error=error)
+    try:
+        connection.send(answer)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    except Exception:  # an error that cannot be sent
+        connection.send(_Answer(error=RuntimeError(repr(answer.error))))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def check_devices(settings: Settings) -> None:
@@ -81,14 +197,6 @@ def check_devices(settings: Settings) -> None:
     there = torch.cuda.device_count()
     if accelerator(settings) == "cuda" and settings.devices > there and not launched():
         raise ValueError(f"devices is {settings.devices}, but there are {there} GPUs")
-
-
-def _guarded(fabric: Any, function: Callable[..., Any]) -> Any:
-    _hush()
-    try:
-        return function(fabric)
-    except (ValueError, OSError) as error:
-        return error
 
 
 def _hush() -> None:

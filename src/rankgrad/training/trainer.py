@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.data.dataset import Dataset
-from rankgrad.lists import Lists, Randomness
+from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
+from rankgrad.threads import for_work, passes
 from rankgrad.training.arriving import Arriving
 from rankgrad.training.averaging import Average
 from rankgrad.training.fitted import FittedRanker
@@ -26,6 +27,7 @@ from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.job import Fit, Job
 from rankgrad.training.optimisers import learning_rates, optimizers
 from rankgrad.training.progress import Progress
+from rankgrad.training.random_state import RandomState, randomness_of
 from rankgrad.training.run import Checkpoint, Position, RunFolder
 from rankgrad.training.sums import Finite, Total
 from rankgrad.training.validation import score, validate
@@ -37,20 +39,27 @@ class Trainer:
     """One training run in one process."""
 
     def __init__(
-        self, fabric: Any, job: Job, folder: RunFolder | None, checkpoint: Checkpoint | None
+        self,
+        fabric: Any,
+        job: Job,
+        folder: RunFolder | None,
+        checkpoint: Checkpoint | None,
+        random: RandomState,
     ) -> None:
         self.fabric, self.job, self.settings, self.folder = fabric, job, job.settings, folder
         self.rank, self.ranks = fabric.global_rank, fabric.world_size
         settings = job.settings
-        torch.manual_seed(_seed(settings.seed))  # the same network in every process
-        self.ranker = FittedRanker.new(
-            settings,
-            job.train.features,
-            job.train.offsets,
-            job.network,
-            feature_names=job.train.feature_names,
-            zero_based=job.train.zero_based,
-        ).to(fabric.device)
+        self.random = random
+        random.seed(_seed(settings.seed))  # the same network in every process
+        with random.building():
+            self.ranker = FittedRanker.new(
+                settings,
+                job.train.features,
+                job.train.offsets,
+                job.network,
+                feature_names=job.train.feature_names,
+                zero_based=job.train.zero_based,
+            ).to(fabric.device)
         self.loss: Loss = losses.get(settings.loss)
         self.metrics = [metrics.get(spec) for spec in settings.logged]
         self.rates = learning_rates.get(settings.schedule)
@@ -72,7 +81,7 @@ class Trainer:
         self.asking: deque[Arriving] = deque()  # what the last steps say of that
         # Lists with a loss since the last step of the optimiser.
         self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
-        torch.manual_seed(_seed(settings.seed, self.rank))  # but not the same dropout
+        random.seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
             self._restore(checkpoint)
         self.resumed_at = self.position.seconds
@@ -92,7 +101,10 @@ class Trainer:
         settings, position = self.settings, self.position
         self.ranker.network.train()
         stopped = self._reason()
-        with Progress(self) as progress, Interrupts() as interrupts:
+        drawing = self.random.training(self.ranker.network, self.loss)
+        items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
+        threads = for_work(passes(self.ranker.network, items))
+        with Progress(self) as progress, Interrupts() as interrupts, drawing, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
                     self._finish_epoch(progress)
@@ -334,24 +346,24 @@ class Trainer:
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
-                gathered = self.fabric.all_gather(own.to(self.fabric.device)).cpu()
+                here = own.to(self.fabric.device)
+                gathered = [torch.empty_like(here) for _ in range(self.ranks)]
+                distributed.all_gather(gathered, here)
             else:
-                gathered = own[None]
-            state |= {f"random.{rank}.{name}": row for rank, row in enumerate(gathered)}
+                gathered = [own]
+            state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
         return state
 
     def _generators(self) -> dict[str, torch.Generator]:
-        """Everything that draws random numbers in training: PyTorch's own, and the loss's."""
-        found = {"cpu": torch.default_generator}
+        """Everything that draws random numbers in training: the training's own, and the loss's."""
+        found = {"cpu": self.random.generator}
         device = self.fabric.device
         if device.type == "cuda":
             found["cuda"] = torch.cuda.default_generators[device.index]
-        owners = {"loss": self.loss, "relaxation": getattr(self.loss, "relaxation", None)}
-        for name, owner in owners.items():
-            for value in vars(owner).values() if owner is not None else ():
-                own = value.generator(device) if isinstance(value, Randomness) else None
-                if own is not None:
-                    found[name] = own
+        for name, randomness in randomness_of(self.loss).items():
+            own = None if randomness.seed is None else randomness.generator(device)
+            if own is not None:
+                found[name] = own
         return found
 
     def _restore(self, checkpoint: Checkpoint) -> None:

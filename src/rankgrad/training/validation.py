@@ -12,6 +12,7 @@ from rankgrad.data.batches import Batch, Batches
 from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric
 from rankgrad.metrics.evaluate import list_values
+from rankgrad.threads import for_work, passes
 
 _DOCUMENTS = 1 << 15  # items scored at a time, padding included
 _GPU_DOCUMENTS = 1 << 20  # the same on a GPU, at most
@@ -47,7 +48,8 @@ def validate(
     network.eval()
     try:
         for batch in batches.evaluation(_documents(batches.device), rank=rank, ranks=ranks):
-            found.append(_per_list(network, batch, metrics))
+            with for_work(passes(network, batch.labels.numel())):
+                found.append(_per_list(network, batch, metrics))
             lists.append(batch.lists)
     finally:
         network.train(was_training)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from rankgrad.compilation import compile_cached
+from rankgrad.threads import available
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Sums may be reordered, so that they run in vector registers. NaN and infinity keep their meaning.
 _REORDERED = {"contract", "reassoc", "nsz"}
 _SMALL = 100_000  # elementary steps for which a second thread is not worth its start
+_PARTS = 4  # ranges for each thread
 
 
 def compiled(function: Function) -> Function:
@@ -44,26 +45,35 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
 def share(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
-    """Call ``work(first, last)`` on ranges of lists of about equal cost, one for each thread.
+    """Call ``work(first, last)`` on ranges of lists of about equal cost, in several threads.
 
-    As many threads as PyTorch uses. A list is one thread's work, so its result is the same however
-    many there are.
+    At most as many threads as PyTorch was given. A list is one thread's work, so its result is the
+    same however many there are. Each thread takes the next range when it is done with one, so that
+    nothing waits for a thread that gets no core beside other busy processes. Threads that wait
+    sleep.
     """
-    lists, threads = len(costs), torch.get_num_threads()
-    total = float(costs.sum())
-    if threads < 2 or lists < 2 or total < _SMALL:
+    lists, total = len(costs), float(costs.sum())
+    threads = min(available(), lists) if total >= _SMALL else 1
+    if threads < 2:
         work(0, lists)
         return
-    cuts = np.searchsorted(costs.cumsum(), total * np.arange(1, threads) / threads) + 1
+    parts = _PARTS * threads
+    cuts = np.searchsorted(costs.cumsum(), total * np.arange(1, parts) / parts) + 1
     edges = [0, *np.minimum(cuts, lists).tolist(), lists]
-    others = [
-        _pool(threads - 1).submit(work, first, last)
-        for first, last in pairwise(edges[1:])
-        if first < last
-    ]
-    work(edges[0], edges[1])
+    ranges = iter([(first, last) for first, last in pairwise(edges) if first < last])
+
+    def take() -> None:
+        for first, last in ranges:  # which threads share: each range is given once
+            work(first, last)
+
+    others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    try:
+        take()
+    finally:
+        wait([other for other in others if not other.cancel()])  # those that began
     for other in others:
-        other.result()
+        if not other.cancelled():
+            other.result()
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:

@@ -1,0 +1,99 @@
+"""Trainings in threads draw random numbers of their own."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from learnable import lists
+from torch import nn
+
+from rankgrad.estimator import Ranker
+from rankgrad.models import models
+from rankgrad.training import Settings, fit
+from rankgrad.training.random_state import RandomState
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def forward(self, features, mask):
+        return self.layers(features).squeeze(-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        ("tabm(hidden=[8], members=2, dropout=0.3)", "listmle"),
+        ("mlp(hidden=[8], dropout=0.3)", "gumbel_neural_ndcg"),
+        ("context_aware(fc=[8], ff=8, blocks=1, heads=2, dropout=0.3)", "softmax"),
+        ("a module", "softmax"),
+    ],
+)
+def test_fits_in_four_threads_with_one_seed_are_one(model, loss):
+    train = lists(12, 0)
+    if model == "a module":
+        model = Own()
+    qid = np.repeat(np.arange(len(train)), train.lengths)
+
+    def predict(_=None):
+        ranker = Ranker(loss, model, epochs=4, batch_size=4, device="cpu", random_state=3)
+        return ranker.fit(train.features, train.labels, qid).predict(train.features, qid)
+
+    alone, over = predict(), threading.Event()
+    drawing = threading.Thread(target=draw_all_the_while, args=(over,))
+    if isinstance(model, str):  # a module of one's own draws from what all threads share
+        drawing.start()
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(predict, range(4)))
+    over.set()
+    if drawing.is_alive():
+        drawing.join()
+    for found in together:
+        np.testing.assert_array_equal(found, alone)
+
+
+def draw_all_the_while(over):
+    while not over.is_set():
+        torch.rand(10)
+
+
+def test_pytorchs_own_numbers_are_not_touched():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    fit(Settings(model="mlp(hidden=[8], dropout=0.5)", epochs=1, device="cpu"), lists(4, 0))
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_networks_are_built_as_from_pytorchs_own_generator(name):
+    state = RandomState(torch.device("cpu"))
+    state.seed(5)
+    before = torch.default_generator.get_state()
+    with state.building():
+        ours = models.get(name).build(7)
+    assert torch.equal(torch.default_generator.get_state(), before)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(5)
+        theirs = models.get(name).build(7)
+    for (key, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        assert torch.equal(a, b), key
+
+
+def test_dropout_draws_as_pytorchs_does():
+    from rankgrad.models.dropout import Dropout
+
+    values, layer = torch.randn(5, 7, requires_grad=True), Dropout(0.3)
+    layer.generator = torch.Generator().manual_seed(2)
+    ours = layer(values)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(2)
+        theirs = nn.functional.dropout(values, 0.3)
+    assert torch.equal(ours, theirs)
+    (slope,) = torch.autograd.grad(ours.sum(), values)
+    assert torch.equal(slope, (ours != 0) / (1 - torch.tensor(0.3)))
+    assert torch.equal(layer.eval()(values), values)
