@@ -1,0 +1,1 @@
+"""Text: collections, topics, the first stage, and rankers that read text."""

@@ -1,0 +1,280 @@
+"""TextRanker: an encoder that reads a query and a document together and gives a score."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankgrad import files
+from rankgrad.options import check_choice
+from rankgrad.text.inputs import DOCUMENT, QUERY, InputBatch, PairInputs, Passages, tokenize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Head = Literal["classifier", "similarity"]
+Pooling = Literal["mean", "max"]
+HEADS, POOLINGS = ("classifier", "similarity"), ("mean", "max")
+MANIFEST = "rankgrad.json"
+_FORMAT, _VERSION = "rankgrad text ranker", 1
+_SCALE = 20.0  # of the cosine at the start, as sentence-transformers' losses have it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a ranker reads a pair of texts and makes a score of it.
+
+    Args:
+        max_length: tokens per input, special ones included; None for the model's limit.
+        passages: inputs per document, at most.
+        document_tokens: of a document that are read, at most; None for as many as fit.
+        pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
+        head: ``"classifier"``, the [CLS] vector through the model's classification head, which is
+            new where the checkpoint has none; or ``"similarity"``, the cosine of the mean vectors of
+            the query's and of the document's tokens, which both have seen the other text. An encoder
+            trained for sentence embeddings starts from what it knows with the latter.
+    """
+
+    max_length: int | None = None
+    passages: int = 1
+    document_tokens: int | None = None
+    pooling: Pooling = "mean"
+    head: Head = "classifier"
+
+    def __post_init__(self) -> None:
+        check_choice("pooling", self.pooling, POOLINGS)
+        check_choice("head", self.head, HEADS)
+
+
+class TextRanker(nn.Module):
+    """A cross-encoder with its tokenizer; documents may be read in passages.
+
+    Args:
+        network: with a classification head of one output, or without a head for ``"similarity"``.
+        tokenizer: its tokenizer.
+        reading: how pairs are read.
+    """
+
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        reading: Reading | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.tokenizer = network, tokenizer
+        self.reading = Reading() if reading is None else reading
+        self.max_length = _limit(network, tokenizer, self.reading.max_length)
+        if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+            tokenizer.pad_token = tokenizer.eos_token
+        if getattr(network.config, "pad_token_id", None) is None:
+            network.config.pad_token_id = tokenizer.pad_token_id
+        self.scale: nn.Parameter | None = None
+        if self.reading.head == "similarity":
+            self.scale = nn.Parameter(torch.tensor(_SCALE))
+        elif self.reading.passages > 1:
+            _check_head(network)
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str], reading: Reading | None = None
+    ) -> TextRanker:
+        """An encoder from a folder or a hub; one without a classification head gets a new one.
+
+        Args:
+            name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
+            reading: how pairs are read; by default as the folder says.
+        """
+        import transformers
+        from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+        manifest = _read_manifest(Path(name_or_path))
+        reading = reading or Reading(**manifest.get("reading", {}))
+        options: dict[str, Any] = {"dtype": torch.float32}
+        auto: Any = AutoModel
+        if reading.head == "classifier":
+            auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
+        level = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity_error()  # a new head is what is asked for
+        bars = transformers.logging.is_progress_bar_enabled()
+        transformers.logging.disable_progress_bar()
+        try:
+            network = auto.from_pretrained(os.fspath(name_or_path), **options)
+            tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
+        finally:
+            transformers.logging.set_verbosity(level)
+            if bars:
+                transformers.logging.enable_progress_bar()
+        ranker = cls(network, tokenizer, reading)
+        if ranker.scale is not None and "scale" in manifest:
+            ranker.scale.data.fill_(manifest["scale"])
+        return ranker
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.network.device
+
+    def tokenize(self, queries: Sequence[str], texts: Sequence[str]) -> PairInputs:
+        """The tokens of pairs, ``[N]`` queries and ``[N]`` documents, on the ranker's device."""
+        found = tokenize(
+            self.tokenizer,
+            queries,
+            texts,
+            max_length=self.max_length,
+            passages=Passages(self.reading.passages, self.reading.document_tokens),
+        )
+        return found.to(self.device)
+
+    def forward(self, batch: InputBatch) -> Tensor:
+        """The scores ``[p]`` of a mini-batch's pairs, in float32."""
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
+        if self.reading.head == "similarity":
+            # Token types that the encoder was not trained with would only disturb it.
+            hidden = self.network(**inputs).last_hidden_state.float()
+            query, document = (_mean(hidden, batch.segments == part) for part in (QUERY, DOCUMENT))
+            query, document = self._pooled(query, batch), self._pooled(document, batch)
+            assert self.scale is not None
+            return self.scale * torch.cosine_similarity(query, document, eps=1e-6)
+        if batch.token_type_ids is not None:
+            inputs["token_type_ids"] = batch.token_type_ids
+        if self.reading.passages == 1:
+            return self.network(**inputs).logits.squeeze(-1).float()
+        first = self.network.base_model(**inputs).last_hidden_state[:, 0]
+        return _head_of(self.network, self._pooled(first, batch)).squeeze(-1).float()
+
+    def _pooled(self, vectors: Tensor, batch: InputBatch) -> Tensor:
+        """One vector per pair from those of its inputs."""
+        if len(vectors) == len(batch):
+            return vectors
+        pooled = vectors.new_zeros(len(batch), vectors.shape[-1])
+        owners = batch.pair_of[:, None].expand_as(vectors)
+        how = "mean" if self.reading.pooling == "mean" else "amax"
+        return pooled.scatter_reduce(0, owners, vectors, how, include_self=False)
+
+    @torch.no_grad()
+    def score(
+        self, inputs: PairInputs, pairs: NDArray[np.int64] | None = None, *, batch_size: int = 256
+    ) -> NDArray[np.float32]:
+        """The scores of tokenized pairs, dropout off, in the order asked for.
+
+        Args:
+            inputs: from :meth:`tokenize`.
+            pairs: which ones; by default all.
+            batch_size: pairs at a time.
+        """
+        wanted = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
+        scores = torch.empty(len(wanted), device=inputs.device)
+        was_training = self.training
+        self.eval()
+        try:
+            for batch in inputs.batches(wanted, batch_size):
+                scores[torch.from_numpy(batch.places).to(scores.device)] = self(batch)
+        finally:
+            self.train(was_training)
+        found: NDArray[np.float32] = scores.cpu().numpy()
+        return found
+
+    def predict(self, pairs: Iterable[tuple[str, str]], **options: Any) -> NDArray[np.float32]:
+        """The scores of pairs of texts (query, document), ``[N]``."""
+        queries, texts = zip(*pairs, strict=True)
+        return self.score(self.tokenize(queries, texts), **options)
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """What is not part of the pretrained encoder."""
+        encoder = {id(parameter) for parameter in self.network.base_model.parameters()}
+        return [parameter for parameter in self.parameters() if id(parameter) not in encoder]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a Hugging Face folder with ``rankgrad.json``, which says how pairs are read.
+
+        Without passages and with a classification head, sentence-transformers'
+        ``CrossEncoder(folder)`` gives the same scores.
+        """
+        with files.folder(Path(folder)) as place:
+            self.write(place)
+
+    def write(self, folder: Path) -> None:
+        """:meth:`save` into a folder that exists, beside what it holds."""
+        config = self.network.config
+        # CrossEncoder would else put a sigmoid on the scores.
+        config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        self.network.save_pretrained(folder)
+        limit = self.tokenizer.model_max_length
+        self.tokenizer.model_max_length = self.max_length
+        try:
+            self.tokenizer.save_pretrained(folder)
+        finally:
+            self.tokenizer.model_max_length = limit
+        facts = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "reading": {**asdict(self.reading), "max_length": self.max_length},
+        }
+        if self.scale is not None:
+            facts["scale"] = float(self.scale)
+        files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return {}
+    facts = files.read_json(path)
+    if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+        raise ValueError(files.damaged(path, "it describes no text ranker"))
+    if facts.get("version") != _VERSION:
+        raise ValueError(
+            f"{path} has format version {facts.get('version')}, this rankgrad reads {_VERSION}"
+        )
+    return facts
+
+
+def _limit(
+    network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None
+) -> int:
+    """Tokens per input: what is asked for, within what the model can take."""
+    limits = [tokenizer.model_max_length, getattr(network.config, "max_position_embeddings", None)]
+    known = int(min(limit for limit in limits if limit is not None))
+    # RoBERTa counts positions from after its padding token.
+    if getattr(network.config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
+        known = min(known, int(network.config.max_position_embeddings) - 2)
+    if wanted is None:
+        return known
+    least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
+    if not least <= wanted <= known:
+        raise ValueError(f"max_length must be from {least} to the model's {known}, found {wanted}")
+    return wanted
+
+
+def _check_head(network: PreTrainedModel) -> None:
+    if not hasattr(network, "classifier"):
+        raise ValueError(
+            f"{type(network).__name__} has no classification head that is known here, which passages "
+            "need: use a BERT, RoBERTa or ELECTRA encoder, or one input per document"
+        )
+
+
+def _head_of(network: Any, vectors: Tensor) -> Tensor:
+    """The classification head over pooled [CLS] vectors ``[p, d]``."""
+    pooler = getattr(network.base_model, "pooler", None)
+    if pooler is not None:  # BERT
+        return network.classifier(network.dropout(pooler(vectors[:, None])))  # type: ignore[no-any-return]
+    if isinstance(network.classifier, nn.Linear):
+        return network.classifier(network.dropout(vectors))  # type: ignore[no-any-return]
+    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]  # RoBERTa, ELECTRA
+
+
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The mean vector of some tokens of each input; zeros where there are none."""
+    weights = mask.to(hidden.dtype)
+    return torch.einsum("mld,ml->md", hidden, weights) / weights.sum(-1, keepdim=True).clamp(min=1)
