@@ -24,6 +24,10 @@ KNOWS = {
         *("options", "specs", "files", "losses", "metrics", "data", "models", "training"),
         "significance",
     },
+    "text": {
+        *("lists", "options", "specs", "files", "losses", "metrics", "data", "models", "training"),
+        "significance",
+    },
     "report": {"files", "significance", "losses", "metrics", "training"},
     "estimator": {"files", "metrics", "losses", "data", "models", "training"},
 }

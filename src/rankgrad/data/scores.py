@@ -9,11 +9,8 @@ their place in their list, from 1.
 from __future__ import annotations
 
 import importlib
-import lzma
 import os
-import re
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +19,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data import columnar, layout
+from rankgrad.data import columnar, layout, lines, trec
 from rankgrad.data.dataset import Dataset
 
 Array = np.ndarray[Any, Any]
@@ -72,14 +69,12 @@ def write(
     kind = format or format_of(path)
     if kind not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
-    if kind == "trec" and (not tag or re.search(r"\s", tag)):
-        raise ValueError(f"the tag of a run must be one word, found {tag!r}")
     with _whole(path, overwrite) as file:
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
         else:
-            lines = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
-            file.writelines(f"{line}\n".encode() for line in lines)
+            rows = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
+            file.writelines(f"{row}\n".encode() for row in rows)
 
 
 def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
@@ -95,18 +90,18 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         raise ValueError(f"{path} is a folder, not a file of scores")
     if format_of(path) == "parquet":
         return _read_parquet(path, dataset)
-    lines = [line.split() for line in _text(path).splitlines()]
-    first = next((line for line in lines if line), None)
-    if first is None:
+    number, first = next(((n, line) for n, line in lines.numbered(path) if line.split()), (0, b""))
+    columns = len(first.split())
+    if not columns:
         raise ValueError(f"{path} has no scores in it")
-    if len(first) == 6:
-        return _read_trec(path, lines, dataset)
-    if len(first) > 1:
+    if columns >= 6:
+        return _read_trec(path, dataset)
+    if columns > 1:
         raise ValueError(
-            f"{path}, line 1: expected one score, or the six columns of a TREC run (qid Q0 id rank "
-            f"score tag), found {len(first)} columns"
+            f"{path}, line {number}: expected one score, or the six columns of a TREC run (qid Q0 "
+            f"id rank score tag), found {columns} columns"
         )
-    return _read_plain(path, lines, dataset)
+    return _read_plain(path, dataset)
 
 
 @contextmanager
@@ -148,13 +143,10 @@ def _names(dataset: Dataset) -> list[str]:
 
 
 def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
-    texts, names = _decimals(scores), _names(dataset)
-    for qid, start, stop in zip(
-        dataset.qids.tolist(), dataset.offsets[:-1], dataset.offsets[1:], strict=True
-    ):
-        best_first = start + np.argsort(-scores[start:stop], kind="stable")
-        for rank, item in enumerate(best_first.tolist(), start=1):
-            yield f"{qid} Q0 {names[item]} {rank} {texts[item]} {tag}"
+    names, offsets = _names(dataset), dataset.offsets.tolist()
+    for qid, start, stop in zip(dataset.qids.tolist(), offsets[:-1], offsets[1:], strict=True):
+        ranked = trec.RankedList(names[start:stop], scores[start:stop])
+        yield from trec.format_run({qid: ranked}, tag)
 
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
@@ -189,13 +181,15 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     return scores
 
 
-def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
+def _read_plain(path: Path, dataset: Dataset) -> Array:
     scores = []
-    for number, line in enumerate(lines, start=1):
-        if len(line) > 1:
-            raise ValueError(f"{path}, line {number}: expected one score, found {' '.join(line)!r}")
-        if line:
-            scores.append(_number(path, number, line[0]))
+    for number, line in lines.numbered(path):
+        columns = lines.decode(path, number, line).split()
+        if len(columns) > 1:
+            found = " ".join(columns)
+            raise ValueError(f"{path}, line {number}: expected one score, found {found!r}")
+        if columns:
+            scores.append(_number(path, number, columns[0]))
     _check_count(path, len(scores), dataset)
     given = np.array(scores, np.float32)
     _check_finite(path, given)
@@ -207,23 +201,20 @@ def _read_plain(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
     return placed
 
 
-def _read_trec(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
+def _read_trec(path: Path, dataset: Dataset) -> Array:
     qids = np.repeat(dataset.qids, np.diff(dataset.offsets)).tolist()
     item = {key: row for row, key in enumerate(zip(qids, _names(dataset), strict=True))}
     if len(item) < dataset.n_items:
         raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
     scores = np.full(dataset.n_items, np.nan, np.float32)
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        if len(line) != 6:
-            raise ValueError(f"{path}, line {number}: expected six columns, found {len(line)}")
-        row = item.get((line[0], line[2]))
+    for line in trec.run_lines(path):
+        row = item.get((line.query, line.document))
         if row is None:
             raise ValueError(
-                f"{path}, line {number}: the data has no item {line[2]!r} in query {line[0]!r}"
+                f"{path}, line {line.number}: the data has no item {line.document!r} in query "
+                f"{line.query!r}"
             )
-        scores[row] = _number(path, number, line[4])
+        scores[row] = line.score
     missing = np.flatnonzero(np.isnan(scores))
     if len(missing):
         qid, name = qids[missing[0]], _names(dataset)[missing[0]]
@@ -233,22 +224,6 @@ def _read_trec(path: Path, lines: list[list[str]], dataset: Dataset) -> Array:
         )
     _check_finite(path, scores)
     return scores
-
-
-def _text(path: Path) -> str:
-    try:
-        with layout.open_bytes(path) as file:
-            content: bytes = file.read()
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"{path}: damaged compressed file: {error}") from None
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise ValueError(f"{path}: damaged compressed file: {error}") from None  # gzip and bz2
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file of scores: {error}") from error
 
 
 def _number(path: Path, line: int, text: str) -> float:

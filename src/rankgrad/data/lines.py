@@ -1,0 +1,60 @@
+"""Lines of text files, also compressed ones, with their numbers for errors."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from rankgrad.data import layout
+
+
+def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file as bytes, without their ends, numbered from 1.
+
+    Only a line feed ends a line (a carriage return before it is dropped), so that numbers are those
+    that an editor shows. Bytes are left to the caller to decode.
+
+    Args:
+        path: a file; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
+
+    Yields:
+        The number of a line, and the line.
+
+    Raises:
+        FileNotFoundError: with the nearest name there is.
+        ValueError: the path is a folder, or its compressed contents are damaged.
+    """
+    path = Path(path)
+    layout.check_exists(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file")
+    try:
+        with layout.open_bytes(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line.removesuffix(b"\n").removesuffix(b"\r")
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"{path}: damaged compressed file: {error}") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ValueError(f"{path}: damaged compressed file: {error}") from None  # gzip and bz2
+
+
+def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
+    r"""A line as UTF-8 text; a line that is not is an error that names it.
+
+    >>> from rankgrad.data import lines
+    >>> lines.decode("topics.tsv", 3, b"caf\xe9")
+    Traceback (most recent call last):
+    ValueError: topics.tsv, line 3: not UTF-8 text (byte 4 is 0xe9)
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number}: not UTF-8 text (byte {error.start + 1} is "
+            f"0x{line[error.start]:02x})"
+        ) from None

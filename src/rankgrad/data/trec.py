@@ -1,0 +1,338 @@
+"""TREC files: runs, which are ranked documents by query, and qrels, which are judgments.
+
+A run has lines ``qid Q0 docid rank score tag``; the ranks are not read, as in trec_eval: the scores
+say the order. Qrels have lines ``qid iteration docid grade``. Both may be compressed (``.gz``,
+``.bz2``, ``.xz``); :func:`write_run` and :func:`write_qrels` compress a name in ``.gz``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad import files
+from rankgrad.data import lines
+
+Qrels: TypeAlias = dict[str, dict[str, int]]  #: grades by query and document
+
+_RUN_COLUMNS, _QRELS_COLUMNS = 6, 4
+_SPACE = re.compile(r"[ \t\n\r\f\v]")  # what separates columns; other spaces may be part of an id
+
+
+class RunLine(NamedTuple):
+    """One line of a run file.
+
+    Attributes:
+        number: of the line in its file, from 1.
+        query: the query's id.
+        document: the document's id.
+        score: higher is better; finite.
+        tag: the name of the run.
+    """
+
+    number: int
+    query: str
+    document: str
+    score: float
+    tag: str
+
+
+@dataclass(frozen=True)
+class RankedList:
+    """The documents retrieved for one query, best first.
+
+    Args:
+        documents: ids, none of them twice.
+        scores: ``[n]``, descending; documents with equal scores come by id, descending, which is
+            how trec_eval breaks ties.
+    """
+
+    documents: list[str]
+    scores: NDArray[np.floating[Any]]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @classmethod
+    def sort(cls, documents: Iterable[str], scores: Any) -> RankedList:
+        """Documents in any order, best first.
+
+        >>> from rankgrad.data.trec import RankedList
+        >>> RankedList.sort(["a", "b", "c"], [0.5, 2.0, 0.5]).documents
+        ['b', 'c', 'a']
+        """
+        documents, values = list(documents), np.asarray(scores)
+        if values.shape != (len(documents),):
+            raise ValueError(
+                f"there must be a score for each of {len(documents)} documents, found the shape "
+                f"{list(values.shape)}"
+            )
+        if not np.isfinite(values).all():
+            at = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise ValueError(f"the score of document {documents[at]!r} is {values[at]}")
+        keys = list(zip(values.tolist(), documents, strict=True))
+        order = sorted(range(len(documents)), key=keys.__getitem__, reverse=True)
+        return cls([documents[at] for at in order], values[order])
+
+
+class Run(Mapping[str, RankedList]):
+    """The ranked lists of a run by query; it cannot be changed.
+
+    Args:
+        lists: by query, in the order of the queries.
+        tag: the name of the run.
+
+    >>> from rankgrad.data.trec import RankedList, Run
+    >>> run = Run({"301": RankedList.sort(["a", "b"], [0.5, 2.0])}, "bm25")
+    >>> run.queries, run["301"].documents, run.tag
+    (['301'], ['b', 'a'], 'bm25')
+    """
+
+    def __init__(self, lists: Mapping[str, RankedList], tag: str = "rankgrad") -> None:
+        self._lists = dict(lists)
+        self._tag = tag
+
+    @property
+    def queries(self) -> list[str]:
+        """The ids of the queries."""
+        return list(self._lists)
+
+    @property
+    def tag(self) -> str:
+        """The name of the run."""
+        return self._tag
+
+    def __getitem__(self, query: str) -> RankedList:
+        return self._lists[query]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lists)
+
+    def __len__(self) -> int:
+        return len(self._lists)
+
+    def __repr__(self) -> str:
+        documents = sum(map(len, self._lists.values()))
+        return f"Run({self.tag!r}, {len(self)} queries, {documents} documents)"
+
+
+def run_lines(path: str | os.PathLike[str]) -> Iterator[RunLine]:
+    """The lines of a run file, checked one by one.
+
+    Columns after the tag are passed over, as trec_eval does; so are blank lines.
+
+    Args:
+        path: the file, also compressed.
+
+    Raises:
+        ValueError: a line has fewer than six columns, a score that is not a finite number, or a
+            document that its query has already; the line is named.
+    """
+    seen: dict[str, set[str]] = {}
+    for number, line in lines.numbered(path):
+        columns = _columns(path, number, line)
+        if not columns:
+            continue
+        if len(columns) < _RUN_COLUMNS:
+            raise ValueError(
+                f"{path}, line {number}: expected six columns (qid Q0 docid rank score tag), found "
+                f"{len(columns)}"
+            )
+        query, _, document, _, text, tag = columns[:_RUN_COLUMNS]
+        score = _score(path, number, text)
+        documents = seen.setdefault(query, set())
+        if document in documents:
+            raise ValueError(
+                f"{path}, line {number}: query {query!r} has document {document!r} twice; a "
+                "document has one rank"
+            )
+        documents.add(document)
+        yield RunLine(number, query, document, score, tag)
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a TREC run; lists come best first, queries in the order of the file.
+
+    Args:
+        path: the file, also compressed.
+
+    Returns:
+        The run, whose scores are float64; its tag is that of the first line.
+
+    Raises:
+        ValueError: as :func:`run_lines`, or the file is empty.
+    """
+    found: dict[str, tuple[list[str], list[float]]] = {}
+    tag = ""
+    for line in run_lines(path):
+        tag = tag or line.tag
+        documents, scores = found.setdefault(line.query, ([], []))
+        documents.append(line.document)
+        scores.append(line.score)
+    if not found:
+        raise ValueError(f"{path} has no ranked documents in it")
+    return Run(
+        {
+            query: RankedList.sort(documents, np.array(scores, np.float64))
+            for query, (documents, scores) in found.items()
+        },
+        tag,
+    )
+
+
+def write_run(
+    path: str | os.PathLike[str],
+    run: Mapping[str, RankedList | Mapping[str, float]],
+    *,
+    tag: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a TREC run, best documents first; the file is complete or not there.
+
+    Scores are written with the fewest digits that read back as the same numbers.
+
+    Args:
+        path: the file; a name in ``.gz`` is compressed.
+        run: ranked lists, or scores by document, by query.
+        tag: the name of the run; by default the run's own, or ``rankgrad``.
+        overwrite: replace a file that exists.
+
+    Raises:
+        ValueError: an id or the tag has white space in it, or a score is not finite.
+        FileExistsError: the file exists and is not to be replaced.
+    """
+    name = tag if tag is not None else run.tag if isinstance(run, Run) else "rankgrad"
+    _write(Path(path), format_run(run, name), overwrite)
+
+
+def format_run(
+    run: Mapping[str, RankedList | Mapping[str, float]], tag: str = "rankgrad"
+) -> Iterator[str]:
+    """The lines of a run file, without their ends; see :func:`write_run`.
+
+    >>> from rankgrad.data.trec import format_run
+    >>> list(format_run({"7": {"a": 0.5, "b": 2.0}}, "bm25"))
+    ['7 Q0 b 1 2.0 bm25', '7 Q0 a 2 0.5 bm25']
+    """
+    if not tag or _SPACE.search(tag):
+        raise ValueError(f"the tag of a run must be one word, found {tag!r}")
+    for query, given in run.items():
+        _check_id("query", query)
+        if not isinstance(given, RankedList):
+            given = RankedList(list(given), np.array(list(given.values())))
+        ranked = RankedList.sort(given.documents, given.scores)
+        texts = ranked.scores.astype(np.str_).tolist()
+        for rank, (document, text) in enumerate(zip(ranked.documents, texts, strict=True), start=1):
+            _check_id("document", document)
+            yield f"{query} Q0 {document} {rank} {text} {tag}"
+
+
+def read_qrels(path: str | os.PathLike[str]) -> Qrels:
+    """Read TREC relevance judgments.
+
+    Args:
+        path: the file, also compressed.
+
+    Returns:
+        Grades by query and document. They may be negative; a grade below 1 is not relevant.
+
+    Raises:
+        ValueError: a line does not have four columns, a grade is not a whole number, or a document
+            is judged twice for a query, all with the line; or the file is empty.
+    """
+    qrels: Qrels = {}
+    for number, line in lines.numbered(path):
+        columns = _columns(path, number, line)
+        if not columns:
+            continue
+        if len(columns) != _QRELS_COLUMNS:
+            raise ValueError(
+                f"{path}, line {number}: expected four columns (qid iteration docid grade), found "
+                f"{len(columns)}"
+            )
+        query, _, document, grade = columns
+        if not re.fullmatch(r"[+-]?[0-9]+", grade):
+            raise ValueError(f"{path}, line {number}: the grade {grade!r} is not a whole number")
+        judged = qrels.setdefault(query, {})
+        if document in judged:
+            raise ValueError(
+                f"{path}, line {number}: document {document!r} is judged twice for query {query!r}"
+            )
+        judged[document] = int(grade)
+    if not qrels:
+        raise ValueError(f"{path} has no judgments in it")
+    return qrels
+
+
+def write_qrels(
+    path: str | os.PathLike[str],
+    qrels: Mapping[str, Mapping[str, int]],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write TREC relevance judgments; the file is complete or not there.
+
+    Args:
+        path: the file; a name in ``.gz`` is compressed.
+        qrels: grades by query and document.
+        overwrite: replace a file that exists.
+    """
+
+    def rows() -> Iterator[str]:
+        for query, judged in qrels.items():
+            _check_id("query", query)
+            for document, grade in judged.items():
+                _check_id("document", document)
+                yield f"{query} 0 {document} {grade}"
+
+    _write(Path(path), rows(), overwrite)
+
+
+def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file to write")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    encoded = (f"{row}\n".encode() for row in rows)
+    with files.whole(path) as file:
+        if path.suffix.lower() != ".gz":
+            file.writelines(encoded)
+            return
+        # Neither a name nor a time, so that the same run is the same bytes.
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+            packed.writelines(encoded)
+
+
+def _columns(path: str | os.PathLike[str], number: int, line: bytes) -> list[str]:
+    try:
+        return [column.decode() for column in line.split()]
+    except UnicodeDecodeError:
+        lines.decode(path, number, line)  # which names the byte
+        raise
+
+
+def _score(path: str | os.PathLike[str], number: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = None
+    if score is None or "_" in text:  # Python reads 1_000 as a number
+        raise ValueError(f"{path}, line {number}: {text!r} is not a number")
+    if not math.isfinite(score):
+        raise ValueError(f"{path}, line {number}: the score {text!r} is not finite")
+    return score
+
+
+def _check_id(kind: str, name: str) -> None:
+    if not name or _SPACE.search(name):
+        raise ValueError(f"a {kind}'s id in a TREC file must be one word, found {name!r}")

@@ -1,0 +1,226 @@
+"""Collections of documents and topics (queries), in the formats that test collections come in.
+
+========== ============================================================================
+``jsonl``  one object a line: ``id`` (or ``docid``, ``_id``, ``docno``), an optional
+           ``title``, and ``text`` (or ``contents``, ``body``)
+``tsv``    MS MARCO: ``id<TAB>text``, or ``id<TAB>url<TAB>title<TAB>body``
+``trec``   ``<DOC><DOCNO>...`` documents, ``<top><num>...<title>...`` topics
+``smart``  ``.I``, ``.T``, ``.W`` fields: Cranfield, CISI
+========== ============================================================================
+
+A format is told by a file's name and first line, or given. Files may be compressed. A folder is
+read file by file, in the order of their names. ``ir_datasets:ID`` and ``datasets:NAME`` read
+through these packages where they are installed. The text of a document is its title and its body;
+an empty document is kept, with the empty text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from rankgrad.data import lines
+from rankgrad.options import check_choice
+from rankgrad.text import packages, sgml, smart
+from rankgrad.text.entries import Entry, from_fields, join
+
+Format = Literal["jsonl", "tsv", "trec", "smart"]
+TopicField = Literal["title", "description", "narrative"]
+Source: TypeAlias = str | os.PathLike[str]
+
+_SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+
+
+class Documents(Mapping[str, str]):
+    """Texts by document id, in the order of the collection.
+
+    Args:
+        texts: by id.
+
+    >>> from rankgrad.text.collections import Documents
+    >>> documents = Documents({"a": "first text", "b": ""})
+    >>> documents.ids, documents["a"], len(documents)
+    (['a', 'b'], 'first text', 2)
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = dict(texts)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all documents."""
+        return list(self._texts)
+
+    def __getitem__(self, document: str) -> str:
+        return self._texts[document]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __repr__(self) -> str:
+        return f"Documents({len(self):,})"
+
+
+def read_documents(path: Source, format: Format | None = None) -> Documents:
+    """Read a collection.
+
+    Args:
+        path: a file, a folder of files, ``ir_datasets:ID``, or ``datasets:NAME``.
+        format: of files; by default told by their names and first lines.
+
+    Returns:
+        The texts by id.
+
+    Raises:
+        ValueError: what cannot be read, with its line; a document id that comes twice.
+        ImportError: a package is needed; the message has the install line.
+    """
+    if packages.is_identifier(path):
+        return Documents(_collect(path, packages.documents(os.fspath(path)), "document"))
+    inside = _files(Path(path))
+    texts: dict[str, str] = {}
+    for file in inside:
+        kind = _format(file, format)
+        _collect(file, _DOCUMENTS[kind](file), "document", texts)
+    if not texts:
+        raise ValueError(f"{path} has no documents in it")
+    return Documents(texts)
+
+
+def read_topics(
+    path: Source, format: Format | None = None, *, field: TopicField = "title"
+) -> dict[str, str]:
+    """Read topics, which are queries with ids.
+
+    Args:
+        path: a file, ``ir_datasets:ID``, or ``datasets:NAME``.
+        format: by default told by the file's name and first line.
+        field: of TREC topics, what is taken for the query.
+
+    Returns:
+        The queries' texts by id, in the order of the file.
+
+    Raises:
+        ValueError: what cannot be read, with its line; a query id that comes twice, or a query
+            without text.
+    """
+    check_choice("field", field, get_args(TopicField))
+    if packages.is_identifier(path):
+        entries: Iterable[Entry] = packages.topics(os.fspath(path), field)
+    else:
+        file = Path(path)
+        kind = _format(file, format)
+        entries = sgml.topics(file, field) if kind == "trec" else _DOCUMENTS[kind](file)
+    topics = _collect(path, entries, "query", empty=False)
+    if not topics:
+        raise ValueError(f"{path} has no topics in it")
+    return topics
+
+
+def detect(path: Path) -> Format:
+    """The format of a file, by its name and its first line that is not blank.
+
+    Raises:
+        ValueError: it looks like none of them.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    for suffix in suffixes:
+        if suffix in _SUFFIXES:
+            return _SUFFIXES[suffix]
+    first = next((line for _, line in lines.numbered(path) if line.strip()), b"").lstrip()
+    if first.startswith(b"{"):
+        return "jsonl"
+    if first.startswith(b"<"):
+        return "trec"
+    if first.startswith(b".I"):
+        return "smart"
+    if b"\t" in first:
+        return "tsv"
+    raise ValueError(
+        f"cannot tell the format of {path} by its first line; it must be one of "
+        f"{', '.join(get_args(Format))}"
+    )
+
+
+def _format(path: Path, format: Format | None) -> Format:
+    if format is None:
+        return detect(path)
+    check_choice("format", format, get_args(Format))
+    return format
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    inside = [file for file in inside if not file.name.startswith(".")]
+    if not inside:
+        raise ValueError(f"{path} has no files in it")
+    return inside
+
+
+def _collect(
+    path: Source,
+    entries: Iterable[Entry],
+    kind: str,
+    into: dict[str, str] | None = None,
+    empty: bool = True,
+) -> dict[str, str]:
+    """Texts by id; an id that comes twice is an error."""
+    texts = {} if into is None else into
+    for line, name, text in entries:
+        where = f"{path}, line {line}" if line else f"{path}"
+        if not name or any(character.isspace() for character in name):
+            raise ValueError(f"{where}: the id of a {kind} must be one word, found {name!r}")
+        if name in texts:
+            raise ValueError(f"{where}: the {kind} {name!r} comes twice")
+        if not empty and not text:
+            raise ValueError(f"{where}: the {kind} {name!r} has no text")
+        texts[name] = text
+    return texts
+
+
+def _jsonl(path: Path) -> Iterator[Entry]:
+    for number, line in lines.numbered(path):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(lines.decode(path, number, line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}, line {number}: expected an object, found {line[:40]!r}")
+        yield from_fields(found, number, f"{path}, line {number}")
+
+
+def _tsv(path: Path) -> Iterator[Entry]:
+    """Two columns, or MS MARCO's four of documents; the first line says which."""
+    expected = 0
+    for number, line in lines.numbered(path):
+        if not line:
+            continue
+        columns = lines.decode(path, number, line).split("\t")
+        expected = expected or len(columns)
+        if len(columns) not in (2, 4) or len(columns) != expected:
+            wanted = f"{expected} columns, as in the first line"
+            if expected not in (2, 4):
+                wanted = "2 columns (id, text) or 4 (id, url, title, body)"
+            raise ValueError(
+                f"{path}, line {number}: expected {wanted}, between tabs, found {len(columns)}"
+            )
+        body = columns[1].strip() if len(columns) == 2 else join(columns[2], columns[3])
+        yield Entry(number, columns[0].strip(), body)
+
+
+_DOCUMENTS: dict[Format, Callable[[Path], Iterable[Entry]]] = {
+    "jsonl": _jsonl,
+    "tsv": _tsv,
+    "trec": sgml.documents,
+    "smart": smart.entries,
+}
