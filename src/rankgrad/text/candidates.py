@@ -123,6 +123,19 @@ class Candidates:
             judged=tuple(self.judged[b] for b in lists),
         )
 
+    def evaluate(
+        self, scores: NDArray[Any], metrics: Iterable[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """The metrics of each list, ``[B]``, if its documents were ranked by some scores.
+
+        Relevant documents that were not retrieved count.
+
+        Args:
+            scores: ``[N]``.
+            metrics: their specs.
+        """
+        return evaluate_judged(scores, self, metrics)
+
     def checksum(self) -> str:
         """Of everything in it, to tell data apart."""
         digest = hashlib.blake2b(digest_size=16)
