@@ -19,6 +19,7 @@ from rankgrad.cli import (
     predict,
     report,
     reproduce,
+    text,
     train,
 )
 from rankgrad.cli.errors import Commands
@@ -62,6 +63,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.add_typer(text.app, name="text")
 app.command("import")(import_.import_)
 app.command("data")(data.data)
 app.command("losses")(names.losses)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rankgrad.data import lines
 from rankgrad.data.trec import Qrels
 from rankgrad.text import smart
-from rankgrad.text.collections import Documents, read_documents, read_topics
+from rankgrad.text.entries import Documents
 
 
 class JudgedCollection(NamedTuple):
@@ -48,7 +48,7 @@ def load_cranfield(folder: str | os.PathLike[str]) -> JudgedCollection:
     entries = smart.entries(folder / "cran.qry")
     topics = {str(position): entry.text for position, entry in enumerate(entries, start=1)}
     qrels = _judgments(folder / "cranqrel", topics, {1: 4, 2: 3, 3: 2, 4: 1, -1: 0})
-    documents = read_documents(folder / "cran.all.1400", "smart")
+    documents = Documents(_texts(folder / "cran.all.1400"))
     grades = "4 (complete answer) to 1 (minimum interest), 5 - code; the code -1 is 0"
     return JudgedCollection("cranfield", documents, topics, qrels, grades)
 
@@ -60,23 +60,39 @@ def load_cisi(folder: str | os.PathLike[str]) -> JudgedCollection:
         ValueError: a judgment that cannot be read, with its line.
     """
     folder = Path(folder)
-    topics = read_topics(folder / "CISI.QRY", "smart")
+    topics = _texts(folder / "CISI.QRY")
     qrels = _judgments(folder / "CISI.REL", topics, {0: 1})
-    documents = read_documents(folder / "CISI.ALL", "smart")
+    documents = Documents(_texts(folder / "CISI.ALL"))
     return JudgedCollection("cisi", documents, topics, qrels, "1, relevant")
 
 
+def is_known(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds one of these collections, by the names of its files."""
+    return any(Path(folder, name).is_file() for name in _LOADERS)
+
+
 def load(folder: str | os.PathLike[str]) -> JudgedCollection:
-    """The collection that a folder holds, by the names of its files.
+    """The collection that a folder holds.
 
     Raises:
-        ValueError: it is neither of them.
+        ValueError: it is none of them, or a file of it cannot be read, with the line.
     """
-    if Path(folder, "cran.all.1400").is_file():
-        return load_cranfield(folder)
-    if Path(folder, "CISI.ALL").is_file():
-        return load_cisi(folder)
-    raise ValueError(f"{folder} has neither cran.all.1400 nor CISI.ALL: not a known collection")
+    for name, loader in _LOADERS.items():
+        if Path(folder, name).is_file():
+            return loader(folder)
+    raise ValueError(f"{folder} is not the folder of a known collection: no {', '.join(_LOADERS)}")
+
+
+_LOADERS = {"cran.all.1400": load_cranfield, "CISI.ALL": load_cisi}
+
+
+def _texts(path: Path) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for line, name, text in smart.entries(path):
+        if name in texts:
+            raise ValueError(f"{path}, line {line}: {name!r} comes twice")
+        texts[name] = text
+    return texts
 
 
 def _judgments(path: Path, topics: dict[str, str], grades: dict[int, int]) -> Qrels:

@@ -9,7 +9,8 @@
 ========== ============================================================================
 
 A format is told by a file's name and first line, or given. Files may be compressed. A folder is
-read file by file, in the order of their names. ``ir_datasets:ID`` and ``datasets:NAME`` read
+read file by file, in the order of their names; of Cranfield's and CISI's folders only what is asked
+for, see :mod:`rankgrad.text.classic`. ``ir_datasets:ID`` and ``datasets:NAME`` read
 through these packages where they are installed. The text of a document is its title and its body;
 an empty document is kept, with the empty text.
 """
@@ -18,53 +19,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from rankgrad.data import lines
 from rankgrad.options import check_choice
-from rankgrad.text import packages, sgml, smart
-from rankgrad.text.entries import Entry, from_fields, join
+from rankgrad.text import classic, packages, sgml, smart
+from rankgrad.text.entries import Documents, Entry, from_fields, join
 
 Format = Literal["jsonl", "tsv", "trec", "smart"]
 TopicField = Literal["title", "description", "narrative"]
 Source: TypeAlias = str | os.PathLike[str]
 
 _SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
-
-
-class Documents(Mapping[str, str]):
-    """Texts by document id, in the order of the collection.
-
-    Args:
-        texts: by id.
-
-    >>> from rankgrad.text.collections import Documents
-    >>> documents = Documents({"a": "first text", "b": ""})
-    >>> documents.ids, documents["a"], len(documents)
-    (['a', 'b'], 'first text', 2)
-    """
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = dict(texts)
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all documents."""
-        return list(self._texts)
-
-    def __getitem__(self, document: str) -> str:
-        return self._texts[document]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __repr__(self) -> str:
-        return f"Documents({len(self):,})"
 
 
 def read_documents(path: Source, format: Format | None = None) -> Documents:
@@ -83,9 +51,10 @@ def read_documents(path: Source, format: Format | None = None) -> Documents:
     """
     if packages.is_identifier(path):
         return Documents(_collect(path, packages.documents(os.fspath(path)), "document"))
-    inside = _files(Path(path))
+    if classic.is_known(path):
+        return classic.load(path).documents
     texts: dict[str, str] = {}
-    for file in inside:
+    for file in _files(Path(path)):
         kind = _format(file, format)
         _collect(file, _DOCUMENTS[kind](file), "document", texts)
     if not texts:
@@ -99,7 +68,7 @@ def read_topics(
     """Read topics, which are queries with ids.
 
     Args:
-        path: a file, ``ir_datasets:ID``, or ``datasets:NAME``.
+        path: a file, the folder of Cranfield or CISI, ``ir_datasets:ID``, or ``datasets:NAME``.
         format: by default told by the file's name and first line.
         field: of TREC topics, what is taken for the query.
 
@@ -111,6 +80,8 @@ def read_topics(
             without text.
     """
     check_choice("field", field, get_args(TopicField))
+    if classic.is_known(path):
+        return classic.load(path).topics
     if packages.is_identifier(path):
         entries: Iterable[Entry] = packages.topics(os.fspath(path), field)
     else:

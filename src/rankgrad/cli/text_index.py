@@ -1,0 +1,64 @@
+"""``rankgrad text index``: a collection, indexed for BM25."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rankgrad.cli.arguments import Overwrite
+
+Collection = Annotated[
+    str,
+    typer.Argument(
+        metavar="COLLECTION",
+        help="Documents: JSONL, TSV (MS MARCO), TREC/SGML or SMART, also .gz; a folder of such "
+        "files, or Cranfield's or CISI's; ir_datasets:ID or datasets:NAME where that package is installed.",
+        show_default=False,
+    ),
+]
+CollectionFormat = Annotated[
+    Literal["jsonl", "tsv", "trec", "smart"] | None,
+    typer.Option(help="Of the files.", show_default="by their names and first lines"),
+]
+
+
+def index(
+    collection: Collection,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The index to write, a folder.", show_default=False),
+    ],
+    format: CollectionFormat = None,
+    stop_words: Annotated[
+        Literal["english", "none"], typer.Option(help="Words that are left out.")
+    ] = "english",
+    stemmer: Annotated[
+        str | None,
+        typer.Option(help="A Snowball stemmer, such as english; needs PyStemmer."),
+    ] = None,
+    k1: Annotated[float, typer.Option("--k1", help="How fast repeated terms stop counting.")] = 1.5,
+    b: Annotated[float, typer.Option("--b", help="How much long documents are discounted.")] = 0.75,
+    overwrite: Overwrite = False,
+) -> None:
+    """Index a collection for BM25.
+
+    \b
+    Examples:
+      rankgrad text index collection.tsv -o msmarco.index
+      rankgrad text index corpus.jsonl.gz --stemmer english -o corpus.index
+      rankgrad text index cranfield -o cranfield.index
+    """  # noqa: D301
+    from rankgrad.text.collections import read_documents
+    from rankgrad.text.first_stage import BM25Index, BM25Settings, check_target
+
+    settings = BM25Settings(stop_words=stop_words, stemmer=stemmer, k1=k1, b=b)
+    check_target(output, overwrite)
+    documents = read_documents(collection, format)
+    built = BM25Index.build(documents, settings, progress=sys.stderr.isatty())
+    built.save(output, overwrite=overwrite)
+    empty = sum(not text for text in documents.values())
+    without = f", {empty:,} of them empty" if empty else ""
+    print(f"indexed {len(documents):,} documents{without}: {output}")

@@ -1,0 +1,79 @@
+"""``rankgrad text retrieve``: the best documents by BM25, as a TREC run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rankgrad.cli.arguments import Overwrite
+from rankgrad.cli.printing import console, show_notes
+
+Topics = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPICS",
+        help="Queries: TSV (id, text), JSONL, TREC topics or SMART, also .gz; Cranfield's or CISI's "
+        "folder; ir_datasets:ID or datasets:NAME where that package is installed.",
+        show_default=False,
+    ),
+]
+TopicFormat = Annotated[
+    Literal["jsonl", "tsv", "trec", "smart"] | None,
+    typer.Option(help="Of the topics.", show_default="by name and first line"),
+]
+Field = Annotated[
+    Literal["title", "description", "narrative"],
+    typer.Option(help="What of TREC topics is the query."),
+]
+
+
+def retrieve(
+    index: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INDEX", help="An index of `rankgrad text index`.", show_default=False
+        ),
+    ],
+    topics: Topics,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The TREC run to write, also .gz.", show_default=False),
+    ],
+    depth: Annotated[int, typer.Option(help="Documents a query at most.", min=1)] = 100,
+    format: TopicFormat = None,
+    field: Field = "title",
+    tag: Annotated[str, typer.Option(help="The name of the run.")] = "bm25",
+    overwrite: Overwrite = False,
+) -> None:
+    """Retrieve the best documents for each topic by BM25.
+
+    Documents without any of a query's words are not retrieved; equal scores are in order of
+    document id, descending, as trec_eval ranks them.
+
+    \b
+    Examples:
+      rankgrad text retrieve msmarco.index queries.tsv -o bm25.run --depth 1000
+      rankgrad text retrieve robust.index topics.robust04.txt --field description -o bm25.run.gz
+    """  # noqa: D301
+    from rich.progress import Progress
+
+    from rankgrad.data.trec import write_run
+    from rankgrad.text.collections import read_topics
+    from rankgrad.text.first_stage import BM25Index
+
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{output} is there already; --overwrite replaces it")
+    texts = read_topics(topics, format, field=field)
+    loaded = BM25Index.load(index)
+    quiet = not sys.stderr.isatty()
+    with Progress(console=console(stderr=True), transient=True, disable=quiet) as progress:
+        task = progress.add_task("queries", total=len(texts))
+        run = loaded.retrieve(texts, depth, on_query=lambda: progress.advance(task))
+    write_run(output, run, tag=tag, overwrite=overwrite)
+    missing = [query for query in texts if query not in run]
+    if missing:
+        show_notes([f"nothing was found for {len(missing)} queries; the first is {missing[0]!r}"])
+    print(f"retrieved for {len(run):,} queries: {output}")
