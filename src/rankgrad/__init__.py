@@ -10,7 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankgrad import data, experiments, lists, losses, metrics, models, sorting, specs, training
+    from rankgrad import (
+        data,
+        experiments,
+        lists,
+        losses,
+        metrics,
+        models,
+        sorting,
+        specs,
+        text,
+        training,
+    )
     from rankgrad.estimator import Ranker
     from rankgrad.losses import (
         ApproxNDCG,
@@ -50,6 +61,7 @@ __all__ = [
     "models",
     "sorting",
     "specs",
+    "text",
     "training",
 ]
 
