@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rankgrad.text import judged
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Candidates:
         docids: list[str] = []
         first: list[float] = []
         labels: list[float] = []
-        ends, judged = [0], []
+        ends, grades_of = [0], []
         for qid in chosen:
             grades = {} if qrels is None else qrels[qid]
             if qid in run:
@@ -72,7 +74,7 @@ class Candidates:
                 docids += names
                 first += np.asarray(run[qid].scores, np.float64)[:depth].tolist()
                 labels += [max(0, grades.get(name, 0)) for name in names]
-            judged.append(np.array([g for g in grades.values() if g > 0], np.float32))
+            grades_of.append(np.array([g for g in grades.values() if g > 0], np.float32))
             ends.append(len(docids))
         if not docids:
             raise ValueError(
@@ -90,7 +92,7 @@ class Candidates:
             texts=tuple(documents[name] for name in docids),
             labels=np.array(labels, np.float32),
             first_stage=np.array(first, np.float64),
-            judged=tuple(judged),
+            judged=tuple(grades_of),
         )
 
     def __len__(self) -> int:
@@ -134,7 +136,7 @@ class Candidates:
             scores: ``[N]``.
             metrics: their specs.
         """
-        return evaluate_judged(scores, self, metrics)
+        return judged.evaluate(scores, self.labels, self.offsets, self.judged, metrics)
 
     def checksum(self) -> str:
         """Of everything in it, to tell data apart."""

@@ -19,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-QUERY, DOCUMENT, SPECIAL = 0, 1, 2  # what a token is part of
+QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # what a token is part of
 _PAIRS = 4096  # tokenized at a time
 
 
@@ -31,7 +31,8 @@ class InputBatch:
         input_ids: ``[m, length]``.
         attention_mask: ``[m, length]``, True on tokens.
         token_type_ids: ``[m, length]``, or None where the tokenizer gives none.
-        segments: ``[m, length]``: 0 on the query's tokens, 1 on the document's, 2 elsewhere.
+        segments: ``[m, length]``: 0 on the query's tokens, 1 on the document's, 2 on the special
+            tokens of both, 3 on padding.
         pair_of: ``[m]``: which of the mini-batch's pairs an input is of.
         places: which of the pairs asked for these are, ``[p]``, on the CPU.
     """
@@ -122,7 +123,7 @@ class PairInputs:
         at = torch.where(mask, self._sent(self.offsets[inputs])[:, None] + columns, 0)
         ids = torch.where(mask, self.ids[at].long(), self.padding)
         types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
-        segments = torch.where(mask, self.segments[at], SPECIAL)
+        segments = torch.where(mask, self.segments[at], PADDING)
         return InputBatch(ids, mask, types, segments, self._sent(owners), places)
 
     def _sent(self, values: NDArray[np.int64]) -> Tensor:
@@ -175,6 +176,7 @@ def tokenize(
     *,
     max_length: int,
     passages: Passages | None = None,
+    apart: bool = False,
 ) -> PairInputs:
     """Tokenize pairs of texts.
 
@@ -188,6 +190,8 @@ def tokenize(
         texts: the document of each pair, ``[N]``.
         max_length: tokens per input, special ones included.
         passages: how long documents are read; by default in one input.
+        apart: both texts have special tokens of their own, which count as theirs, and up to
+            ``max_length`` tokens each: what a bi-encoder reads, one after the other.
 
     Raises:
         ValueError: the tokenizer is not a fast one, or an input has no space for a document.
@@ -207,18 +211,11 @@ def tokenize(
     typed = "token_type_ids" in tokenizer.model_input_names
     for start in range(0, len(texts), _PAIRS):
         stop = start + _PAIRS
-        # A question that ends in a document-long text is cut too: both cannot be longer than it.
-        found = tokenizer(
-            list(queries[start:stop]),
-            list(texts[start:stop]),
-            truncation="longest_first",
-            max_length=max_length,
-        )
-        for encoding in found.encodings:
-            ids.append(np.array(encoding.ids, np.int32))
-            types.append(np.array(encoding.type_ids, np.int8))
-            own = encoding.sequence_ids
-            segments.append(np.array([SPECIAL if s is None else s for s in own], np.int8))
+        found = _encodings(tokenizer, queries[start:stop], texts[start:stop], max_length, apart)
+        for own, own_types, parts in found:
+            ids.append(np.array(own, np.int32))
+            types.append(np.array(own_types, np.int8))
+            segments.append(np.array([SPECIAL if part is None else part for part in parts], np.int8))
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in ids], dtype=np.int64)])
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return PairInputs(
@@ -229,6 +226,29 @@ def tokenize(
         pairs.astype(np.int64),
         padding=padding,
     )
+
+
+def _encodings(
+    tokenizer: PreTrainedTokenizerBase,
+    queries: Sequence[str],
+    texts: Sequence[str],
+    max_length: int,
+    apart: bool,
+) -> Iterator[tuple[list[int], list[int], list[int | None]]]:
+    """Tokens, their types, and the texts that they are of (0, 1, or None), of each pair."""
+    if not apart:
+        found = tokenizer(
+            list(queries), list(texts), truncation="longest_first", max_length=max_length
+        )
+        yield from ((own.ids, own.type_ids, own.sequence_ids) for own in found.encodings)
+        return
+    first, second = (
+        [own.ids for own in tokenizer(list(given), truncation=True, max_length=max_length).encodings]
+        for given in (queries, texts)
+    )
+    for query, text in zip(first, second, strict=True):
+        parts: list[int | None] = [QUERY] * len(query) + [DOCUMENT] * len(text)
+        yield query + text, [0] * len(parts), parts
 
 
 def _parts(

@@ -16,17 +16,26 @@ from torch import Tensor, nn
 
 from rankgrad import files
 from rankgrad.options import check_choice
-from rankgrad.text.inputs import DOCUMENT, QUERY, InputBatch, PairInputs, Passages, tokenize
+from rankgrad.training import tensors
+from rankgrad.text.inputs import (
+    DOCUMENT,
+    QUERY,
+    InputBatch,
+    PairInputs,
+    Passages,
+    tokenize,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Head = Literal["classifier", "similarity"]
+Head = Literal["classifier", "similarity", "embedding"]
 Pooling = Literal["mean", "max"]
-HEADS, POOLINGS = ("classifier", "similarity"), ("mean", "max")
-MANIFEST = "rankgrad.json"
+HEADS, POOLINGS = ("classifier", "similarity", "embedding"), ("mean", "max")
+MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
 _FORMAT, _VERSION = "rankgrad text ranker", 1
-_SCALE = 20.0  # of the cosine at the start, as sentence-transformers' losses have it
+_SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
+_CENTER = 0.5  # the cosine whose score is 0 at the start
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,10 @@ class Reading:
         pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
         head: ``"classifier"``, the [CLS] vector through the model's classification head, which is
             new where the checkpoint has none; or ``"similarity"``, the cosine of the mean vectors of
-            the query's and of the document's tokens, which both have seen the other text. An encoder
-            trained for sentence embeddings starts from what it knows with the latter.
+            the query's and of the document's tokens, which have seen the other text, plus a linear
+            function of the [CLS] vector that is 0 at the start. An encoder trained for sentence
+            embeddings starts from what it knows with the latter; or ``"embedding"``, the same with
+            texts that do not see each other: a bi-encoder.
     """
 
     max_length: int | None = None
@@ -53,6 +64,26 @@ class Reading:
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLINGS)
         check_choice("head", self.head, HEADS)
+
+
+class Similarity(nn.Module):
+    """``20 (a cos(query, document) + b) + w · first``; a, b and w are learned.
+
+    ``a = 1``, ``b = -0.5`` and ``w = 0`` at the start: the order is that of the cosine.
+
+    Args:
+        size: of the vectors.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.affine = nn.Parameter(torch.tensor([1.0, -_CENTER]))
+        self.weights = nn.Parameter(torch.zeros(size))
+
+    def forward(self, query: Tensor, document: Tensor, first: Tensor) -> Tensor:
+        """The scores ``[p]`` of vectors ``[p, size]``; of an empty document, the cosine is 0."""
+        cosine = torch.cosine_similarity(query, document, eps=1e-6)
+        return _SCALE * (self.affine[0] * cosine + self.affine[1]) + first @ self.weights
 
 
 class TextRanker(nn.Module):
@@ -78,9 +109,9 @@ class TextRanker(nn.Module):
             tokenizer.pad_token = tokenizer.eos_token
         if getattr(network.config, "pad_token_id", None) is None:
             network.config.pad_token_id = tokenizer.pad_token_id
-        self.scale: nn.Parameter | None = None
-        if self.reading.head == "similarity":
-            self.scale = nn.Parameter(torch.tensor(_SCALE))
+        self.similarity: Similarity | None = None
+        if self.reading.head != "classifier":
+            self.similarity = Similarity(network.config.hidden_size)
         elif self.reading.passages > 1:
             _check_head(network)
 
@@ -115,8 +146,8 @@ class TextRanker(nn.Module):
             if bars:
                 transformers.logging.enable_progress_bar()
         ranker = cls(network, tokenizer, reading)
-        if ranker.scale is not None and "scale" in manifest:
-            ranker.scale.data.fill_(manifest["scale"])
+        if ranker.similarity is not None and manifest:
+            ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD))
         return ranker
 
     @property
@@ -132,25 +163,32 @@ class TextRanker(nn.Module):
             texts,
             max_length=self.max_length,
             passages=Passages(self.reading.passages, self.reading.document_tokens),
+            apart=self.reading.head == "embedding",
         )
         return found.to(self.device)
 
     def forward(self, batch: InputBatch) -> Tensor:
         """The scores ``[p]`` of a mini-batch's pairs, in float32."""
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
-        if self.reading.head == "similarity":
-            # Token types that the encoder was not trained with would only disturb it.
-            hidden = self.network(**inputs).last_hidden_state.float()
-            query, document = (_mean(hidden, batch.segments == part) for part in (QUERY, DOCUMENT))
-            query, document = self._pooled(query, batch), self._pooled(document, batch)
-            assert self.scale is not None
-            return self.scale * torch.cosine_similarity(query, document, eps=1e-6)
+        if self.reading.head != "classifier":
+            return self._similarity(inputs, batch)
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
         if self.reading.passages == 1:
             return self.network(**inputs).logits.squeeze(-1).float()
         first = self.network.base_model(**inputs).last_hidden_state[:, 0]
         return _head_of(self.network, self._pooled(first, batch)).squeeze(-1).float()
+
+    def _similarity(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
+        """Token types are left out: one that the encoder was not trained with would disturb it."""
+        query, document = batch.segments == QUERY, batch.segments == DOCUMENT
+        if self.reading.head == "embedding":
+            inputs |= _apart(query, document)
+        hidden = self.network(**inputs).last_hidden_state.float()
+        vectors = (_mean(hidden, query), _mean(hidden, document), hidden[:, 0])
+        assert self.similarity is not None
+        scores: Tensor = self.similarity(*(self._pooled(own, batch) for own in vectors))
+        return scores
 
     def _pooled(self, vectors: Tensor, batch: InputBatch) -> Tensor:
         """One vector per pair from those of its inputs."""
@@ -220,8 +258,8 @@ class TextRanker(nn.Module):
             "version": _VERSION,
             "reading": {**asdict(self.reading), "max_length": self.max_length},
         }
-        if self.scale is not None:
-            facts["scale"] = float(self.scale)
+        if self.similarity is not None:
+            tensors.write(folder / HEAD, self.similarity.state_dict())
         files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
 
 
@@ -272,6 +310,16 @@ def _head_of(network: Any, vectors: Tensor) -> Tensor:
     if isinstance(network.classifier, nn.Linear):
         return network.classifier(network.dropout(vectors))  # type: ignore[no-any-return]
     return network.classifier(vectors[:, None])  # type: ignore[no-any-return]  # RoBERTa, ELECTRA
+
+
+def _apart(query: Tensor, document: Tensor) -> dict[str, Tensor]:
+    """Inputs whose two texts do not see each other, and both count positions from their start."""
+    side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
+    places = torch.arange(side.shape[1], device=side.device)
+    return {
+        "attention_mask": (side[:, :, None] == side[:, None, :])[:, None],
+        "position_ids": torch.where(query, places, places - query.sum(-1, keepdim=True)),
+    }
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:

