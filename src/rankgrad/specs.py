@@ -135,6 +135,10 @@ class Registry(Generic[T]):
             raise ValueError(f"unknown {self.kind} {name!r}. {hint}")
         return self._makers[name]
 
+    def parse(self, text: str) -> Spec:
+        """Read a spec; a registry may know other names for what it holds."""
+        return Spec.parse(text)
+
     def get(self, spec: str | Spec | T, **options: Any) -> T:
         """The object a spec names; ``options`` override or add to those in it."""
         if not isinstance(spec, str | Spec):
@@ -147,7 +151,7 @@ class Registry(Generic[T]):
                 )
             return spec
         if isinstance(spec, str):
-            spec = Spec.parse(spec)
+            spec = self.parse(spec)
         maker = self.maker(spec.name)
         known = _options(maker)
         k = spec.k if "k" not in options else options.pop("k")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Json, Metrics, Split, load
+from rankgrad.cli.arguments import Device, Fold, Json, Split, load
 from rankgrad.cli.predict import score
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
@@ -16,23 +16,83 @@ if TYPE_CHECKING:
     from rankgrad.experiments.significance import Interval
     from rankgrad.metrics import Evaluation, Metric
 
-Ranker = Annotated[
+Rankers = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN|SCORES...",
+        help="A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a "
+        "column 'score', or a TREC run. Before QRELS, one TREC run or several.",
+        show_default=False,
+    ),
+]
+DataOrQrels = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN|SCORES",
-        help="A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a "
-        "column 'score', or a TREC run.",
+        metavar="DATA|QRELS",
+        help="Data with labels: a LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV "
+        "file, a folder of Parquet parts, a store, or a folder of splits or folds of these. Or "
+        "TREC judgments: a text file whose first line has no features (its second column is not a "
+        "pair such as qid:1), or the folder of Cranfield or CISI.",
         show_default=False,
     ),
 ]
 
 
+MetricNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        "-m",
+        help="A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; give it several times "
+        "for several. See `rankgrad metrics`.",
+        show_default="ndcg@5, ndcg@10, ap, rr; with QRELS nDCG@10, AP, RR, P@10, R@100",
+    ),
+]
+Complete = Annotated[
+    bool,
+    typer.Option(
+        "--complete",
+        "-c",
+        help="QRELS: average over all judged queries, those that are not in the run too.",
+    ),
+]
+Level = Annotated[
+    int | None,
+    typer.Option(
+        "--level",
+        "-l",
+        help="QRELS: the lowest grade that is relevant, in metrics of binary relevance.",
+        min=1,
+        show_default="1",
+    ),
+]
+TieRule = Annotated[
+    Literal["trec_eval", "average"] | None,
+    typer.Option(
+        help="QRELS: how equal scores rank: by document id, descending, as in trec_eval, or the "
+        "mean over their orders.",
+        show_default="trec_eval",
+    ),
+]
+Double = Annotated[
+    bool,
+    typer.Option("--double", help="QRELS: compare scores as float64; trec_eval has float32."),
+]
+Test = Annotated[
+    Literal["t", "randomisation"] | None,
+    typer.Option(
+        help="QRELS: the paired test of several runs against the first, Holm-corrected.",
+        show_default="t",
+    ),
+]
+
+
 def evaluate(
-    ranker: Ranker,
-    data: Data,
+    rankers: Rankers,
+    data: DataOrQrels,
     split: Split = None,
     fold: Fold = None,
-    metric: Metrics = None,
+    metric: MetricNames = None,
     device: Device = "auto",
     per_list: Annotated[
         bool, typer.Option("--per-list", help="With --json, also the values of each list.")
@@ -45,26 +105,90 @@ def evaluate(
             "the name of the split (test, for a file); what is there by that name is replaced.",
         ),
     ] = False,
+    complete: Complete = False,
+    level: Level = None,
+    ties: TieRule = None,
+    double: Double = False,
+    test: Test = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a trained ranker, or scores from anywhere, with exact metrics.
+    """Evaluate a trained ranker, scores from anywhere, or TREC runs, with exact metrics.
+
+    What the last path is decides: with data, each item has a score; with TREC judgments (QRELS),
+    relevant documents that were not retrieved count, unjudged ones are not relevant, and equal
+    scores rank as in trec_eval, whose numbers come out.
 
     \b
     Examples:
       rankgrad evaluate runs/neural MSLR-WEB30K --fold 1
       rankgrad evaluate runs/neural test.txt -m ndcg@10 -m 'ndcg@10(empty=1)'
       rankgrad evaluate lightgbm-scores.txt test.txt
-      rankgrad evaluate bm25.run test.parquet --json
+      rankgrad evaluate scores.run test.parquet --json
       rankgrad evaluate runs/neural MSLR-WEB30K --fold 1 --save
+      rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
+      rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m 'AP(rel=2)'
     """  # noqa: D301
+    from rankgrad.cli.evaluate_trec import evaluate_runs, is_qrels
+
+    if is_qrels(data):
+        _refuse(f"{data} has TREC judgments", split=split, fold=fold, save=save)
+        results = evaluate_runs(
+            rankers,
+            data,
+            metric,
+            {"level": level, "complete": complete, "ties": ties, "double": double},
+            test,
+        )
+        return results.show_json(per_list) if json else results.show()
+    _refuse(
+        f"{data} has no TREC judgments",
+        **{"complete": complete, "level": level, "ties": ties, "double": double, "test": test},
+    )
+    ranker = _only(rankers, data)
+    if save and not (ranker / "run.json").is_file():
+        raise ValueError(f"{ranker} is not a run folder: --save has nowhere to keep the values")
+    result, scores, dataset = _evaluate_data(ranker, data, split, fold, metric, device)
+    if save:
+        _save(ranker, scores, dataset, list(result.metrics), split, fold)
+    weighted = dataset.weights is not None
+    if json:
+        show_json(_facts(result, weighted, dataset.qids.tolist() if per_list else None))
+    else:
+        _show(result, weighted, title=f"{ranker} on {data}")
+    show_notes(dataset.notes)
+
+
+def _refuse(why: str, **options: Any) -> None:
+    """An error for options that are not for what was given."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ValueError(f"{why}: leave out --{name}")
+
+
+def _only(rankers: list[Path], data: Path) -> Path:
+    if len(rankers) > 1:
+        raise ValueError(
+            f"several rankers at once are for TREC runs, and {data} has no TREC judgments: "
+            "evaluate one after the other, or see `rankgrad compare`"
+        )
+    return rankers[0]
+
+
+def _evaluate_data(
+    ranker: Path,
+    data: Path,
+    split: str | None,
+    fold: int | None,
+    metric: list[str] | None,
+    device: str,
+) -> tuple[Evaluation, Any, Dataset]:
+    """The values of a ranker on data with a score for each item, the scores, and the data."""
     import numpy as np
 
     import rankgrad.metrics
     from rankgrad.data import scores as files
     from rankgrad.metrics.evaluate import DEFAULT
 
-    if save and not (ranker / "run.json").is_file():
-        raise ValueError(f"{ranker} is not a run folder: --save has nowhere to keep the values")
     metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
     if ranker.is_dir():
         dataset, scores = score(ranker, data, split, fold, device)
@@ -78,14 +202,7 @@ def evaluate(
         weights=None if dataset.weights is None else np.array(dataset.weights),
         metrics=metrics,
     )
-    if save:
-        _save(ranker, scores, dataset, metrics, split, fold)
-    weighted = dataset.weights is not None
-    if json:
-        show_json(_facts(result, weighted, dataset.qids.tolist() if per_list else None))
-    else:
-        _show(result, weighted, title=f"{ranker} on {data}")
-    show_notes(dataset.notes)
+    return result, scores, dataset
 
 
 def _save(

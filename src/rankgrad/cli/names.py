@@ -98,10 +98,8 @@ def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
 
 def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
     """One name, also where it stands in a spec, or all of them for a machine."""
-    from rankgrad.specs import Spec
-
     if name is not None and name not in registry.names():
-        name = Spec.parse(name).name
+        name = registry.parse(name).name
     if json:
         names = registry.names() if name is None else [name]
         show_json(

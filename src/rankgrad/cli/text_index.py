@@ -15,7 +15,8 @@ Collection = Annotated[
     typer.Argument(
         metavar="COLLECTION",
         help="Documents: JSONL, TSV (MS MARCO), TREC/SGML or SMART, also .gz; a folder of such "
-        "files, or Cranfield's or CISI's; ir_datasets:ID or datasets:NAME where that package is installed.",
+        "files; the folder of Cranfield or CISI; ir_datasets:ID or datasets:NAME where that "
+        "package is installed.",
         show_default=False,
     ),
 ]

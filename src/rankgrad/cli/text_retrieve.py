@@ -15,8 +15,8 @@ Topics = Annotated[
     str,
     typer.Argument(
         metavar="TOPICS",
-        help="Queries: TSV (id, text), JSONL, TREC topics or SMART, also .gz; Cranfield's or CISI's "
-        "folder; ir_datasets:ID or datasets:NAME where that package is installed.",
+        help="Queries: TSV (id, text), JSONL, TREC topics or SMART, also .gz; the folder of "
+        "Cranfield or CISI; ir_datasets:ID or datasets:NAME where that package is installed.",
         show_default=False,
     ),
 ]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad import files
-from rankgrad.data import lines
+from rankgrad.data import columnar, lines
 
 Qrels: TypeAlias = dict[str, dict[str, int]]  #: grades by query and document
 
@@ -271,6 +271,23 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
     if not qrels:
         raise ValueError(f"{path} has no judgments in it")
     return qrels
+
+
+def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is for :func:`read_qrels`, rather than a data set of features.
+
+    The first line decides. In LETOR and LibSVM files its second column is a pair, such as
+    ``qid:10`` or ``1:0.5``; in columnar files, told by their names, it is a header. A text file
+    that is none of them is read as qrels, so that what is wrong with it is said.
+    """
+    path = Path(path)
+    if not path.is_file() or columnar.suffix(path) in (*columnar.PARQUET, *columnar.ARROW):
+        return False
+    first = next((line for _, line in lines.numbered(path) if line.strip()), b"")
+    columns = first.split()
+    if columnar.is_columnar(path):  # MS MARCO's qrels.dev.tsv
+        return len(columns) == _QRELS_COLUMNS and columns[-1].lstrip(b"+-").isdigit()
+    return len(columns) > 1 and b":" not in columns[1] and not first.startswith(b"#")
 
 
 def write_qrels(

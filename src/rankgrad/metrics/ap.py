@@ -32,7 +32,8 @@ class AP(BinaryMetric):
         it, position j is relevant with probability R / m, and then has
         ``before + 1 + (j - 1)(R - 1) / (m - 1)`` relevant items up to itself, on average.
         """
-        relevance = self.gains(ranked.labels) * ranked.mask
+        everything = self.gains(ranked.labels) * ranked.mask
+        relevance = everything * ranked.retrieved
         size = (ranked.end - ranked.start).to(relevance.dtype)
         inside = torch.arange(relevance.shape[-1], device=size.device) - ranked.start
         relevant = ranked.group_sums(relevance)
@@ -42,7 +43,7 @@ class AP(BinaryMetric):
         chance = ranked.group_means(relevance * ranked.weights)
         k = self.cutoff(relevance.shape[-1])
         total = (chance * count / ranked.ranks)[:, :k].sum(-1)
-        return divide(total, (relevance * ranked.weights).sum(-1))
+        return divide(total, (everything * ranked.weights).sum(-1))
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation

@@ -19,7 +19,8 @@ class ARP(LinearMetric):
     """``Σ_i y_i rank_i / Σ_i y_i`` (pirank eq. 4): the mean rank, by relevance. Lower is better.
 
     With a cutoff every rank past it counts as k + 1. (pirank eq. 11 leaves them out, which would
-    reward pushing relevant items below the cutoff.) Lists without relevant items count 0 by default
+    reward pushing relevant items below the cutoff.) So do items that were not retrieved, which have
+    no rank: with such items a cutoff must be given. Lists without relevant items count 0 by default
     as for every metric, which flatters a mean where lower is better: ``empty="skip"`` leaves them
     out.
 
@@ -40,6 +41,14 @@ class ARP(LinearMetric):
         if self.k is None:
             return torch.zeros_like(length)
         return torch.where(length > self.k, self.k + 1.0, 0.0)
+
+    def _unretrieved(self) -> float:
+        if self.k is None:
+            raise ValueError(
+                "arp needs a cutoff where relevant items were not retrieved, as in arp@1000: these "
+                "then count as rank k + 1"
+            )
+        return self.k + 1.0
 
     def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
         return gains.sum(-1)

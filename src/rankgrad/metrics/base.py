@@ -10,11 +10,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankgrad.lists import Lists, descending, tie_groups
+from rankgrad.metrics import other_names
 from rankgrad.metrics.fused import values_of
 from rankgrad.options import check_choice, check_cutoff, check_positive
-from rankgrad.specs import Registry, spec_of
+from rankgrad.specs import Registry, Spec, spec_of
 
-metrics: Registry[Metric] = Registry("metric")
+
+class MetricRegistry(Registry["Metric"]):
+    """The metrics, which are known by other tools' names too."""
+
+    def parse(self, text: str) -> Spec:
+        return other_names.parse(text, self.names())
+
+
+metrics = MetricRegistry("metric")
 
 Empty = Literal[0, 1, "skip"]
 Ties = Literal["average", "stable"]
@@ -45,6 +54,18 @@ class Ranked:
 
     Position p of a list holds rank p + 1; its tie group is ``start:end``. Under ``ties="stable"``
     every group is a single position.
+
+    Items that were not retrieved come after those that were, as one tie group, before padding. They
+    have no rank: a metric counts them in what could have been reached, such as the number of
+    relevant items, and nowhere else.
+
+    Attributes:
+        labels: ``[b, n]``.
+        weights: ``[b, n]``, 0 on padding.
+        mask: True on items.
+        start: of the tie group of each position.
+        end: of it, exclusive.
+        retrieved: True on items that have a rank; all items, unless a caller says otherwise.
     """
 
     labels: Float[Tensor, "b n"]
@@ -52,21 +73,27 @@ class Ranked:
     mask: Bool[Tensor, "b n"]
     start: Int[Tensor, "b n"]
     end: Int[Tensor, "b n"]
+    retrieved: Bool[Tensor, "b n"]
 
     @classmethod
-    def of(cls, lists: Lists, ties: Ties) -> Ranked:
+    def of(cls, lists: Lists, ties: Ties, retrieved: Bool[Tensor, "b n"] | None = None) -> Ranked:
         """Sort each list once, for all metrics."""
-        order = descending(lists.scores, lists.mask)
+        has_rank = lists.mask if retrieved is None else lists.mask & retrieved
+        order = descending(lists.scores, has_rank)
+        if retrieved is not None:  # those without a rank stand among the padding
+            last = lists.mask.gather(-1, order).logical_not().int().argsort(dim=-1, stable=True)
+            order = order.gather(-1, last)
         mask = lists.mask.gather(-1, order)
-        if ties == "average":
-            scores = lists.scores.detach().gather(-1, order)
-            lowest = torch.finfo(scores.dtype).min
-            start, end = tie_groups(scores.clamp(min=lowest).masked_fill(~mask, float("-inf")))
-        else:
-            start = torch.arange(mask.shape[-1], device=mask.device).expand_as(order)
-            end = start + 1
+        has_rank = mask if retrieved is None else has_rank.gather(-1, order)
+        scores = lists.scores.detach().gather(-1, order)
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min)
+        start, end = tie_groups(scores.masked_fill(~has_rank, float("-inf")))
+        if ties == "stable":
+            position = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+            start = torch.where(has_rank, position, start)
+            end = torch.where(has_rank, position + 1, end)
         weights = lists.weighted(lists.mask.to(lists.scores.dtype)).gather(-1, order)
-        return cls(lists.labels.gather(-1, order), weights, mask, start, end)
+        return cls(lists.labels.gather(-1, order), weights, mask, start, end, has_rank)
 
     @property
     def ranks(self) -> Float[Tensor, " n"]:
@@ -119,9 +146,24 @@ class Metric:
         *,
         offsets: Any = None,
         weights: Any = None,
+        retrieved: Any = None,
     ) -> Float[Tensor, "*b"]:
-        """The exact value of each list. Per-list weights matter to means only, not here."""
+        """The exact value of each list. Per-list weights matter to means only, not here.
+
+        Args:
+            scores: of the items, padded or flat, see :mod:`rankgrad.lists`.
+            labels: as scores.
+            mask: of padded lists.
+            offsets: of flat lists.
+            weights: per item or per list.
+            retrieved: False on items that are known and were not retrieved, such as a relevant
+                document that is not in a run: they have no rank, whatever their score, and count
+                in the ideal ranking and the number of relevant items. By default all were.
+        """
         lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        if retrieved is not None:
+            has_rank = as_retrieved(retrieved, lists)
+            return self.of(Ranked.of(lists, self.ties, has_rank)).reshape(lists.shape)
         (found,) = values_of([self], lists)
         if found is None:
             return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
@@ -266,6 +308,19 @@ class BinaryMetric(Metric):
 
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         return (labels >= self.threshold).to(labels.dtype)
+
+
+def as_retrieved(retrieved: Any, lists: Lists) -> Bool[Tensor, "b n"]:
+    """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
+    given = torch.as_tensor(retrieved, device=lists.mask.device)
+    if given.dtype != torch.bool or given.numel() != lists.slots.scores.numel():
+        raise ValueError(
+            f"retrieved must be True or False for each item, found {given.dtype} of shape "
+            f"{list(given.shape)}"
+        )
+    if lists.flat:
+        return torch.zeros_like(lists.mask).masked_scatter(lists.mask, given)
+    return given.reshape(lists.mask.shape)
 
 
 def _repeat(lists: Lists, draws: Float[Tensor, "samples b n"]) -> Lists:

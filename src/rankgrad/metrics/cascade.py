@@ -39,12 +39,12 @@ class CascadeMetric(Metric):
         G_j the mean of ``w stop`` of the j-th item times that product over the j - 1 before it.
         Both grow by recurrences in which the group takes in one item at a time.
         """
-        stops = self.stops(ranked.labels) * ranked.mask
+        stops = self.stops(ranked.labels) * ranked.retrieved
         misses = 1 - stops
         size = ranked.end - ranked.start
         j = torch.arange(1, stops.shape[-1] + 1, device=size.device) - ranked.start
         products, hits = torch.ones_like(stops), torch.zeros_like(stops)
-        real = size.where(ranked.mask, 0)  # padding is one group, and nobody stops there
+        real = size.where(ranked.retrieved, 0)  # padding is one group, and nobody stops there
         for m in range(1, int(real.max()) + 1 if size.numel() else 1):
             at = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
             miss, hit = misses.gather(-1, at), (stops * ranked.weights).gather(-1, at)
@@ -97,7 +97,7 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
         """In a tie group of m items, R of them relevant, the j-th (from 0) is passed by one who got
         there with probability ``(m - R - j) / (m - j)``; then the chances multiply.
         """
-        relevance = self.gains(ranked.labels) * ranked.mask
+        relevance = self.gains(ranked.labels) * ranked.retrieved
         relevant = ranked.group_sums(relevance)
         j = torch.arange(relevance.shape[-1], device=relevance.device) - ranked.start
         left = (ranked.end - ranked.start - j).to(relevance.dtype)

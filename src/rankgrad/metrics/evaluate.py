@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked, Ties, metrics
+from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, metrics
 from rankgrad.metrics.fused import values_of
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -68,9 +68,12 @@ def evaluate(
     *,
     offsets: Any = None,
     weights: Any = None,
+    retrieved: Any = None,
     metrics: str | Metric | Iterable[str | Metric] = DEFAULT,
 ) -> Evaluation:
     """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
+
+    ``retrieved`` is False on items without a rank, as :meth:`Metric.__call__` says.
 
     >>> print(evaluate([0.3, 0.2, 0.1, 0.5, 0.4], [1, 0, 2, 0, 0], offsets=[0, 3, 5],
     ...                metrics=["ndcg@2", "rr"]))
@@ -86,7 +89,7 @@ def evaluate(
     chosen = tuple(_get(metric) for metric in metrics)
     lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
     with torch.no_grad():
-        found = list(list_values(chosen, lists))
+        found = list(list_values(chosen, lists, retrieved))
         sums = [_sums(values, relevant, lists.list_weights) for values, relevant in found]
     rows = torch.stack(sums).tolist() if sums else []  # a GPU is waited for here alone
     per_list, mean, without = {}, {}, {}
@@ -99,16 +102,18 @@ def evaluate(
 
 
 def list_values(
-    chosen: Sequence[Metric], lists: Lists
+    chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
 ) -> Iterator[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]]:
     """The values of each metric, and on which lists it is defined; lists are sorted once."""
     ranked: dict[Ties, Ranked] = {}
-    for metric, found in zip(chosen, values_of(chosen, lists), strict=True):
+    has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
+    computed = values_of(chosen, lists) if has_rank is None else [None] * len(chosen)
+    for metric, found in zip(chosen, computed, strict=True):
         if found is not None:
             yield metric.fill(*found), found[1]
             continue
         if metric.ties not in ranked:
-            ranked[metric.ties] = Ranked.of(lists, metric.ties)
+            ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
         yield metric.of(ranked[metric.ties]), metric.relevant(lists)
 
 

@@ -38,17 +38,23 @@ class LinearMetric(Metric):
         """What every rank past the cutoff is worth."""
         return torch.zeros_like(length)
 
+    def _unretrieved(self) -> float:
+        """What the rank of an item that was not retrieved is worth."""
+        return 0.0
+
     def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-        """What the sum is divided by, given the weighted gains."""
+        """What the sum is divided by, given the weighted gains and which items have a rank."""
         raise TypeError(f"{type(self).__name__} does not say its norm")
 
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
         gains = self.gains(ranked.labels) * ranked.weights
-        inside = self._within(ranked.mask)
-        length = ranked.mask.sum(-1, keepdim=True).to(gains.dtype)
+        inside = self._within(ranked.retrieved)
+        length = ranked.retrieved.sum(-1, keepdim=True).to(gains.dtype)
         discounts = torch.where(inside, self.discount(ranked.ranks), self._beyond(length))
-        total = (gains * ranked.group_means(discounts)).sum(-1)
-        return divide(total, self._norm(gains, ranked.mask))
+        worth = ranked.group_means(discounts)
+        if ranked.retrieved is not ranked.mask and bool((ranked.mask & ~ranked.retrieved).any()):
+            worth = torch.where(ranked.retrieved, worth, self._unretrieved())
+        return divide((gains * worth).sum(-1), self._norm(gains, ranked.retrieved))
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation

@@ -16,7 +16,8 @@ from rankgrad.metrics.linear import LinearBinaryMetric
 @metrics.register("recall")
 @dataclass(frozen=True, kw_only=True)
 class Recall(LinearBinaryMetric):
-    """The part of the relevant items that is in the top k. Without a cutoff it is always 1.
+    """The part of the relevant items that is in the top k. Without a cutoff it is 1, unless
+    relevant items were not retrieved.
 
     >>> Recall(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.5000])

@@ -1,0 +1,184 @@
+"""``rankgrad evaluate RUN... QRELS``: TREC runs against judgments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rankgrad.cli.printing import show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.data.trec import Qrels
+    from rankgrad.significance import Significance
+    from rankgrad.text.evaluation import Conventions, RunEvaluation
+
+
+def is_qrels(path: Path) -> bool:
+    """Whether a path is judgments: a file of qrels, or the folder of Cranfield or CISI."""
+    from rankgrad.data.trec import looks_like_qrels
+    from rankgrad.text import classic
+
+    return looks_like_qrels(path) or classic.is_known(path)
+
+
+def evaluate_runs(
+    runs: Sequence[Path],
+    judgments: Path,
+    metrics: Sequence[str] | None,
+    options: Mapping[str, Any],
+    test: Literal["t", "randomisation"] | None,
+) -> Results:
+    """Evaluate each run, and test all others against the first; ``options`` not None are said."""
+    from rankgrad.data.trec import read_run
+    from rankgrad.significance import Significance
+    from rankgrad.text.evaluation import DEFAULT, Conventions, evaluate_run, p_values
+
+    conventions = Conventions(**{name: x for name, x in options.items() if x is not None})
+    significance = Significance(test or "t", "holm")
+
+    for run in runs:
+        if run.is_dir():
+            raise ValueError(
+                f"{judgments} has TREC judgments, so {run} must be a TREC run: `rankgrad predict "
+                "-o NAME.run` writes one"
+            )
+    qrels = _qrels(judgments)
+    names = _names(runs)
+    found = [evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs]
+    tests = p_values(found, names, significance) if len(found) > 1 else {}
+    return Results(judgments, names, found, tests, conventions, significance)
+
+
+def _qrels(path: Path) -> Qrels:
+    from rankgrad.data.trec import read_qrels
+    from rankgrad.text import classic
+
+    return classic.load(path).qrels if classic.is_known(path) else read_qrels(path)
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """File names where they differ, whole paths where they do not."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+
+
+class Results:
+    """Evaluated runs, to be printed.
+
+    Args:
+        judgments: where they are from.
+        names: of the runs.
+        evaluations: of each run.
+        p_values: by metric, of each run but the first.
+        conventions: of the evaluation.
+        significance: the test.
+    """
+
+    def __init__(
+        self,
+        judgments: Path,
+        names: list[str],
+        evaluations: list[RunEvaluation],
+        p_values: dict[str, list[float]],
+        conventions: Conventions,
+        significance: Significance,
+    ) -> None:
+        self._judgments, self._names = judgments, names
+        self._evaluations, self._p_values = evaluations, p_values
+        self._conventions, self._significance = conventions, significance
+
+    def show(self) -> None:
+        """Print a table, with the conventions under it."""
+        if len(self._names) == 1:
+            columns, rows = self._single()
+        else:
+            columns, rows = self._several()
+        lists = len(self._evaluations[0].queries)
+        under = [f"{lists} queries", *str(self._conventions).splitlines(), *self._gains()]
+        if self._p_values:
+            under.append(f"p: against {self._names[0]}, {self._significance}")
+        show_table(
+            columns, rows, title=f"{', '.join(self._names)} on {self._judgments}", under=under
+        )
+        show_notes(self._notes())
+
+    def show_json(self, per_query: bool) -> None:
+        """Print everything for a machine."""
+        rules = self._conventions
+        show_json(
+            {
+                "qrels": self._judgments,
+                "runs": [self._facts(at, per_query) for at in range(len(self._names))],
+                "conventions": {
+                    "level": rules.level,
+                    "complete": rules.complete,
+                    "ties": rules.ties,
+                    "double": rules.double,
+                },
+                "p_values": self._p_values,
+                "significance": str(self._significance) if self._p_values else None,
+            }
+        )
+        show_notes(self._notes())
+
+    def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        values = self._evaluations[0].values
+        rows: list[Sequence[str]] = []
+        for name, (low, high) in self._intervals(0).items():
+            rows.append((name, f"{values.mean[name]:.4f}", f"{low:.4f} to {high:.4f}"))
+        return ("metric", "mean", "95% interval"), rows
+
+    def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        columns = ["metric", self._names[0]]
+        for name in self._names[1:]:
+            columns += [name, "p"]
+        rows: list[Sequence[str]] = []
+        for metric, tests in self._p_values.items():
+            first, *others = (found.values.mean[metric] for found in self._evaluations)
+            cells = [metric, f"{first:.4f}"]
+            for mean, p in zip(others, tests, strict=True):
+                cells += [f"{mean:.4f}", f"{p:.4f}" if p == p else "-"]
+            rows.append(cells)
+        return columns, rows
+
+    def _gains(self) -> list[str]:
+        gains = {m.gain for m in self._evaluations[0].values.metrics if hasattr(m, "gain")}
+        named = {"exponential": "2^grade - 1", "linear": "grade"}
+        return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
+
+    def _intervals(self, at: int) -> dict[str, Any]:
+        from rankgrad.significance import bootstrap_interval
+
+        per_list = self._evaluations[at].values.per_list
+        return {name: bootstrap_interval(values) for name, values in per_list.items()}
+
+    def _facts(self, at: int, per_query: bool) -> dict[str, Any]:
+        found = self._evaluations[at]
+        facts: dict[str, Any] = {
+            "run": self._names[at],
+            "queries": len(found.queries),
+            "mean": dict(found.values.mean),
+            "interval95": self._intervals(at),
+            "without_relevant": dict(found.values.without_relevant),
+            "judged_not_in_run": found.missing,
+            "in_run_not_judged": found.unjudged,
+        }
+        if per_query:
+            values = {name: each.tolist() for name, each in found.values.per_list.items()}
+            facts["per_list"] = {"qid": found.queries, **values}
+        return facts
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for name, found in zip(self._names, self._evaluations, strict=True):
+            if found.unjudged:
+                notes.append(f"{found.unjudged} queries of {name} are not judged and left out")
+            if found.missing and not self._conventions.complete:
+                notes.append(
+                    f"{found.missing} judged queries are not in {name} and left out; --complete "
+                    "(-c) counts them"
+                )
+            elif found.missing:
+                notes.append(f"{found.missing} judged queries are not in {name}: nothing retrieved")
+        return notes
