@@ -113,6 +113,8 @@ def cached_scores(
     torch.Size([1, 2])
     """
     passes = _TwoPasses(score_fn, batches, no_sync)
+    if len(passes.batches) == 1:
+        return passes.scores(0)
     scores = passes.first()
     if not torch.is_grad_enabled() or not passes.trainable:
         return scores
@@ -154,18 +156,20 @@ class _TwoPasses:
     def first(self) -> Tensor:
         """All scores, detached. Saves what the second pass needs, unless gradients are disabled."""
         if not torch.is_grad_enabled():
-            return torch.cat([self._scores(batch).detach().clone() for batch in self.batches])
+            return torch.cat(
+                [self.scores(index).detach().clone() for index in range(len(self.batches))]
+            )
         scores = []
         with torch.no_grad():
-            for batch in self.batches[:-1]:
+            for index in range(len(self.batches) - 1):
                 self._states.append(_RandomState())
                 # A copy: CUDA graphs of compiled models give the same memory again.
-                scores.append(self._states[-1].checked(self._scores(batch)).clone())
+                scores.append(self._states[-1].checked(self.scores(index)).clone())
         # Autocast has cached weights without a graph, in which no gradient would arrive.
         torch.clear_autocast_cache()
         alone = len(self.batches) == 1
         with nullcontext() if alone else self.no_sync():
-            self._last = self._scores(self.batches[-1])
+            self._last = self.scores(-1)
         scores.append(self._last.detach().clone())
         self._autocast = _AutocastState(scores[0].device)
         self._sizes = [len(own) for own in scores]
@@ -184,7 +188,7 @@ class _TwoPasses:
             final = index == len(rest) - 1
             with nullcontext() if final else self.no_sync():
                 with torch.enable_grad(), self._autocast.entered(), self._states[index].restored():
-                    scores = self._scores(self.batches[index])
+                    scores = self.scores(index)
                 if len(scores) != len(grad):
                     raise RuntimeError(
                         f"mini-batch {index} had {len(grad)} scores in the first pass and has "
@@ -193,8 +197,9 @@ class _TwoPasses:
                 self._backward(scores, grad)
         torch.clear_autocast_cache()
 
-    def _scores(self, batch: Any) -> Tensor:
-        scores = self._score_fn(batch)
+    def scores(self, index: int) -> Tensor:
+        """The scores of a mini-batch, as ``score_fn`` gives them."""
+        scores = self._score_fn(self.batches[index])
         if scores.ndim != 1:
             raise ValueError(f"score_fn must give scores of shape [m], found {list(scores.shape)}")
         return scores
