@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.text import judged
+from rankgrad.data.trec import Qrels, RankedList, Run
+from rankgrad.text.evaluation import Conventions, RunEvaluation, evaluate_run
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Candidates:
         texts: their texts, ``[N]``.
         labels: their grades, ``[N]``; 0 where they are not judged or judged below 0.
         first_stage: their scores in the first stage, ``[N]``.
-        judged: of each query, the grades above 0 of all judged documents, retrieved or not.
+        qrels: the judgments of these queries, also of documents that were not retrieved; without
+            judgments, none.
     """
 
     qids: tuple[str, ...]
@@ -35,7 +38,7 @@ class Candidates:
     texts: tuple[str, ...]
     labels: NDArray[np.float32]
     first_stage: NDArray[np.float64]
-    judged: tuple[NDArray[np.float32], ...]
+    qrels: Qrels
 
     @classmethod
     def of(
@@ -66,7 +69,7 @@ class Candidates:
         docids: list[str] = []
         first: list[float] = []
         labels: list[float] = []
-        ends, grades_of = [0], []
+        ends = [0]
         for qid in chosen:
             grades = {} if qrels is None else qrels[qid]
             if qid in run:
@@ -74,7 +77,6 @@ class Candidates:
                 docids += names
                 first += np.asarray(run[qid].scores, np.float64)[:depth].tolist()
                 labels += [max(0, grades.get(name, 0)) for name in names]
-            grades_of.append(np.array([g for g in grades.values() if g > 0], np.float32))
             ends.append(len(docids))
         if not docids:
             raise ValueError(
@@ -92,7 +94,7 @@ class Candidates:
             texts=tuple(documents[name] for name in docids),
             labels=np.array(labels, np.float32),
             first_stage=np.array(first, np.float64),
-            judged=tuple(grades_of),
+            qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in chosen},
         )
 
     def __len__(self) -> int:
@@ -122,21 +124,37 @@ class Candidates:
             texts=tuple(self.texts[i] for i in items),
             labels=self.labels[items],
             first_stage=self.first_stage[items],
-            judged=tuple(self.judged[b] for b in lists),
+            qrels={self.qids[b]: self.qrels[self.qids[b]] for b in lists} if self.qrels else {},
         )
 
-    def evaluate(
-        self, scores: NDArray[Any], metrics: Iterable[str]
-    ) -> dict[str, NDArray[np.float64]]:
-        """The metrics of each list, ``[B]``, if its documents were ranked by some scores.
+    def run(self, scores: NDArray[Any], tag: str = "rankgrad") -> Run:
+        """The documents of each query ranked by some scores, ``[N]``.
 
-        Relevant documents that were not retrieved count.
+        Queries without candidates are not in it.
+        """
+        bounds = zip(self.qids, self.offsets[:-1], self.offsets[1:], strict=True)
+        return Run(
+            {
+                qid: RankedList.sort(self.docids[first:last], scores[first:last])
+                for qid, first, last in bounds
+                if last > first
+            },
+            tag,
+        )
+
+    def evaluate(self, scores: NDArray[Any], metrics: Iterable[str]) -> RunEvaluation:
+        """Metrics of all queries, in their order, if documents are ranked by some scores.
+
+        As trec_eval does with ``-c``: relevant documents that were not retrieved count, and so do
+        queries without candidates.
 
         Args:
             scores: ``[N]``.
             metrics: their specs.
         """
-        return judged.evaluate(scores, self.labels, self.offsets, self.judged, metrics)
+        if not self.qrels:
+            raise ValueError("there are no judgments to evaluate with")
+        return evaluate_run(self.run(scores), self.qrels, metrics, Conventions(complete=True))
 
     def checksum(self) -> str:
         """Of everything in it, to tell data apart."""
@@ -144,8 +162,9 @@ class Candidates:
         for texts in (self.qids, self.queries, self.docids, self.texts):
             for text in texts:
                 digest.update(f"{len(text)} {text}".encode())
-        for array in (self.offsets, self.labels, self.first_stage, *self.judged):
+        for array in (self.offsets, self.labels, self.first_stage):
             digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(json.dumps(self.qrels).encode())
         return digest.hexdigest()
 
 

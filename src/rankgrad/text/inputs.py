@@ -6,6 +6,7 @@ with each passage.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ class Passages:
             cuts.append(end)
         return [
             text[spans[first][0] : spans[last - 1][1]] if last > first else ""
-            for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+            for first, last in itertools.pairwise(cuts)
         ]
 
 
@@ -180,8 +181,8 @@ def tokenize(
 ) -> PairInputs:
     """Tokenize pairs of texts.
 
-    Where a pair is too long, the longer of its two texts is cut at its end, as sentence-transformers
-    does. An empty document is an input that holds the query alone. A tokenizer without a separator
+    Where a pair is too long, the longer of its two texts is cut at its end, which is what
+    sentence-transformers does. An empty document is an input that holds the query alone. A tokenizer without a separator
     token joins the texts by its own rule for pairs.
 
     Args:
@@ -197,7 +198,9 @@ def tokenize(
         ValueError: the tokenizer is not a fast one, or an input has no space for a document.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed here")
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed here"
+        )
     pairs = np.arange(len(texts) + 1)
     if passages is not None and passages.most > 1:
         parts = _parts(tokenizer, queries, texts, max_length, passages)
@@ -215,7 +218,9 @@ def tokenize(
         for own, own_types, parts in found:
             ids.append(np.array(own, np.int32))
             types.append(np.array(own_types, np.int8))
-            segments.append(np.array([SPECIAL if part is None else part for part in parts], np.int8))
+            segments.append(
+                np.array([SPECIAL if part is None else part for part in parts], np.int8)
+            )
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in ids], dtype=np.int64)])
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return PairInputs(
@@ -243,7 +248,10 @@ def _encodings(
         yield from ((own.ids, own.type_ids, own.sequence_ids) for own in found.encodings)
         return
     first, second = (
-        [own.ids for own in tokenizer(list(given), truncation=True, max_length=max_length).encodings]
+        [
+            own.ids
+            for own in tokenizer(list(given), truncation=True, max_length=max_length).encodings
+        ]
         for given in (queries, texts)
     )
     for query, text in zip(first, second, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ def standardize(scores: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDA
     [-1.0, 1.0, 0.0]
     """
     out = np.zeros(len(scores))
-    for first, last in zip(offsets[:-1], offsets[1:], strict=True):
+    for first, last in itertools.pairwise(offsets.tolist()):
         own = np.asarray(scores[first:last], np.float64)
         deviation = own.std() if len(own) else 0.0
         if deviation > 0:
@@ -54,9 +56,10 @@ def choose_weight(scores: NDArray[np.floating], candidates: Candidates, metric: 
         candidates: these lists.
         metric: what counts.
     """
-    sign = -1 if known_metrics.get(metric).lower_is_better else 1
+    chosen = known_metrics.get(metric)
+    name, sign = str(chosen), -1 if chosen.lower_is_better else 1
     values = {}
     for weight in WEIGHTS:
         mixed = interpolate(scores, candidates.first_stage, candidates.offsets, weight)
-        values[weight] = sign * float(candidates.evaluate(mixed, [metric])[metric].mean())
+        values[weight] = sign * candidates.evaluate(mixed, [metric]).values.mean[name]
     return max(values, key=lambda weight: (round(values[weight], 12), -weight))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from rankgrad import files
 from rankgrad.options import check_choice
-from rankgrad.training import tensors
 from rankgrad.text.inputs import (
     DOCUMENT,
     QUERY,
@@ -25,6 +24,7 @@ from rankgrad.text.inputs import (
     Passages,
     tokenize,
 )
+from rankgrad.training import tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -48,11 +48,11 @@ class Reading:
         document_tokens: of a document that are read, at most; None for as many as fit.
         pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
         head: ``"classifier"``, the [CLS] vector through the model's classification head, which is
-            new where the checkpoint has none; or ``"similarity"``, the cosine of the mean vectors of
-            the query's and of the document's tokens, which have seen the other text, plus a linear
-            function of the [CLS] vector that is 0 at the start. An encoder trained for sentence
-            embeddings starts from what it knows with the latter; or ``"embedding"``, the same with
-            texts that do not see each other: a bi-encoder.
+            new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
+            the query's and of the document's tokens, plus a linear function of the [CLS] vector
+            that is 0 at the start, so that an encoder trained for sentence embeddings starts from
+            what it knows; ``"embedding"``, the same with texts that do not see each other, which is
+            a bi-encoder.
     """
 
     max_length: int | None = None
@@ -277,9 +277,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _limit(
-    network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None
-) -> int:
+def _limit(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
     """Tokens per input: what is asked for, within what the model can take."""
     limits = [tokenizer.model_max_length, getattr(network.config, "max_position_embeddings", None)]
     known = int(min(limit for limit in limits if limit is not None))
@@ -297,8 +295,8 @@ def _limit(
 def _check_head(network: PreTrainedModel) -> None:
     if not hasattr(network, "classifier"):
         raise ValueError(
-            f"{type(network).__name__} has no classification head that is known here, which passages "
-            "need: use a BERT, RoBERTa or ELECTRA encoder, or one input per document"
+            f"{type(network).__name__} has no classification head that is known here, which "
+            "passages need: use a BERT, RoBERTa or ELECTRA encoder, or one input per document"
         )
 
 
@@ -318,7 +316,8 @@ def _apart(query: Tensor, document: Tensor) -> dict[str, Tensor]:
     places = torch.arange(side.shape[1], device=side.device)
     return {
         "attention_mask": (side[:, :, None] == side[:, None, :])[:, None],
-        "position_ids": torch.where(query, places, places - query.sum(-1, keepdim=True)),
+        "position_ids": torch.where(query, places, places - query.sum(-1, keepdim=True))
+        * (side < 2),
     }
 
 

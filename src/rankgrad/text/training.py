@@ -265,8 +265,8 @@ class _Training:
                 candidates.items(vali),
                 batch_size=4 * self.settings.mini_batch_size,
             )
-        values = candidates.select(vali).evaluate(scores, self.settings.logged)
-        return {name: float(own.mean()) for name, own in values.items()}
+        found = candidates.select(vali).evaluate(scores, self.settings.logged)
+        return dict(found.values.mean)
 
     def _finish(self, line: dict[str, float]) -> None:
         """Note whether the epoch is the best so far, and save it."""
