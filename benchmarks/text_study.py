@@ -258,12 +258,11 @@ class Worker:
             settings,
             loss=None if spec else SentenceTransformersLambda(),
         )
-        half = torch.autocast(self.device, torch.bfloat16, settings.precision == "bf16-mixed")
-        with half:
-            scores = {
-                part: ranker.score(inputs, candidates.items(getattr(split, part)), batch_size=400)
-                for part in ("vali", "test")
-            }
+        options = {"batch_size": 400, "precision": settings.precision}
+        scores = {
+            part: ranker.score(inputs, candidates.items(getattr(split, part)), **options)
+            for part in ("vali", "test")
+        }
         state = done.state
         return {
             "history": state.history,

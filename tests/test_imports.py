@@ -22,7 +22,7 @@ KNOWS = {
     "training": {"lists", "options", "specs", "files", "losses", "metrics", "data", "models"},
     "experiments": {
         *("options", "specs", "files", "losses", "metrics", "data", "models", "training"),
-        "significance",
+        *("significance", "text"),
     },
     "text": {
         *("lists", "options", "specs", "files", "losses", "metrics", "data", "models", "training"),

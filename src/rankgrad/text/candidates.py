@@ -100,9 +100,14 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.qids)
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many candidates each query has, ``[B]``."""
+        return np.diff(self.offsets)
+
     def pairs(self) -> tuple[list[str], Sequence[str]]:
         """The query and the document of each pair, ``[N]`` each."""
-        lengths = np.diff(self.offsets).tolist()
+        lengths = self.lengths.tolist()
         repeated = [q for q, n in zip(self.queries, lengths, strict=True) for _ in range(n)]
         return repeated, self.texts
 
@@ -115,7 +120,7 @@ class Candidates:
     def select(self, lists: NDArray[np.int64]) -> Candidates:
         """Some of the lists, in the order given."""
         items = self.items(lists)
-        lengths = np.diff(self.offsets)[lists]
+        lengths = self.lengths[lists]
         return Candidates(
             qids=tuple(self.qids[b] for b in lists),
             queries=tuple(self.queries[b] for b in lists),

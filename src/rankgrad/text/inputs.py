@@ -182,8 +182,8 @@ def tokenize(
     """Tokenize pairs of texts.
 
     Where a pair is too long, the longer of its two texts is cut at its end, which is what
-    sentence-transformers does. An empty document is an input that holds the query alone. A tokenizer without a separator
-    token joins the texts by its own rule for pairs.
+    sentence-transformers does. An empty document is an input that holds the query alone. A
+    tokenizer without a separator token joins the texts by its own rule for pairs.
 
     Args:
         tokenizer: a fast one of Hugging Face.

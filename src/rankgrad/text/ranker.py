@@ -201,7 +201,12 @@ class TextRanker(nn.Module):
 
     @torch.no_grad()
     def score(
-        self, inputs: PairInputs, pairs: NDArray[np.int64] | None = None, *, batch_size: int = 256
+        self,
+        inputs: PairInputs,
+        pairs: NDArray[np.int64] | None = None,
+        *,
+        batch_size: int = 256,
+        precision: str = "32-true",
     ) -> NDArray[np.float32]:
         """The scores of tokenized pairs, dropout off, in the order asked for.
 
@@ -209,14 +214,16 @@ class TextRanker(nn.Module):
             inputs: from :meth:`tokenize`.
             pairs: which ones; by default all.
             batch_size: pairs at a time.
+            precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
         """
         wanted = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
         scores = torch.empty(len(wanted), device=inputs.device)
         was_training = self.training
         self.eval()
         try:
-            for batch in inputs.batches(wanted, batch_size):
-                scores[torch.from_numpy(batch.places).to(scores.device)] = self(batch)
+            with autocast(inputs.device, precision):
+                for batch in inputs.batches(wanted, batch_size):
+                    scores[torch.from_numpy(batch.places).to(scores.device)] = self(batch)
         finally:
             self.train(was_training)
         found: NDArray[np.float32] = scores.cpu().numpy()
@@ -261,6 +268,11 @@ class TextRanker(nn.Module):
         if self.similarity is not None:
             tensors.write(folder / HEAD, self.similarity.state_dict())
         files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Matrix products in bfloat16 for ``bf16-mixed``, and nothing for ``32-true``."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.cached import cached_backward
 from rankgrad.text.candidates import Candidates
 from rankgrad.text.inputs import PairInputs
-from rankgrad.text.ranker import TextRanker
+from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
 
 Lists = NDArray[np.int64]
@@ -239,8 +239,7 @@ class _Training:
         return np.concatenate([good[:count], other[: most - count]])
 
     def _autocast(self) -> torch.autocast:
-        half = self.settings.precision == "bf16-mixed"
-        return torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=half)
+        return autocast(self.ranker.device, self.settings.precision)
 
     def _set_rates(self, step: int) -> None:
         """Bring learning rates and the loss's schedules to a step of the present epoch."""
@@ -259,12 +258,12 @@ class _Training:
         vali, candidates = self.data.vali, self.data.candidates
         if vali is None:
             return {}
-        with self._autocast():
-            scores = self.ranker.score(
-                self.data.inputs,
-                candidates.items(vali),
-                batch_size=4 * self.settings.mini_batch_size,
-            )
+        scores = self.ranker.score(
+            self.data.inputs,
+            candidates.items(vali),
+            batch_size=4 * self.settings.mini_batch_size,
+            precision=self.settings.precision,
+        )
         found = candidates.select(vali).evaluate(scores, self.settings.logged)
         return dict(found.values.mean)
 
