@@ -1,17 +1,13 @@
-"""Data for the tests of rankgrad.data: a made-up set, and the real ones beside the project."""
+"""Data for the tests of rankgrad.data: a made-up set."""
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankgrad.data import Dataset
-
-_SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @pytest.fixture
@@ -30,23 +26,6 @@ def dataset() -> Dataset:
         feature_names=("bm25", "clicks", "pagerank", "length"),
         notes=("made up",),
     )
-
-
-@pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Unpacks a real data set by name, or skips the test where it is not there."""
-    unpacked = tmp_path_factory.mktemp("real")
-
-    def folder(name: str) -> Path:
-        archive = _SHARED / f"{name}.tar.xz"
-        if not archive.is_file():
-            pytest.skip(f"{name} is not beside the project")
-        if not (unpacked / name).exists():
-            with tarfile.open(archive) as tar:
-                tar.extractall(unpacked, filter="data")
-        return unpacked / name
-
-    return folder
 
 
 @pytest.fixture

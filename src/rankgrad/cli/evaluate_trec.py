@@ -173,12 +173,12 @@ class Results:
         notes = []
         for name, found in zip(self._names, self._evaluations, strict=True):
             if found.unjudged:
-                notes.append(f"{found.unjudged} queries of {name} are not judged and left out")
-            if found.missing and not self._conventions.complete:
-                notes.append(
-                    f"{found.missing} judged queries are not in {name} and left out; --complete "
-                    "(-c) counts them"
-                )
+                notes.append(f"queries of {name} without judgments, left out: {found.unjudged}")
+            if found.missing and self._conventions.complete:
+                notes.append(f"judged queries not in {name}, nothing retrieved: {found.missing}")
             elif found.missing:
-                notes.append(f"{found.missing} judged queries are not in {name}: nothing retrieved")
+                notes.append(
+                    f"judged queries not in {name}, left out: {found.missing}; --complete (-c) "
+                    "counts them"
+                )
         return notes

@@ -71,6 +71,8 @@ def metrics(name: Name = None, json: Json = False) -> None:
         "By default lists without relevant items count 0, tied scores earn the mean over their "
         "orders, the gain is 2^y - 1 and an item is relevant from label 1 on; "
         "'ndcg@10(empty=1, ties=stable, gain=linear)' is otherwise.",
+        "Names of trec_eval and ir_measures are understood: ndcg_cut_10 and nDCG@10 have the "
+        "linear gain; P_5, P@5, map, AP, recip_rank, RR, recall_100, success_5, ...",
     )
 
 

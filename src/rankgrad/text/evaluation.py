@@ -57,7 +57,7 @@ class Conventions:
         ties = "by document id, descending" if self.ties == "trec_eval" else "averaged"
         return (
             f"mean over {queries}; relevant documents that were not retrieved count\n"
-            f"relevant from grade {self.level} on; unjudged documents are not relevant\n"
+            f"binary relevance from grade {self.level} on; unjudged documents are not relevant\n"
             f"equal scores (as {width}): {ties}"
         )
 
@@ -135,6 +135,9 @@ def p_values(
         names: of the runs, for errors.
         significance: the test.
 
+    Returns:
+        NaN where a t-test has a single query.
+
     Raises:
         ValueError: the runs were not evaluated on the same queries.
     """
@@ -144,6 +147,8 @@ def p_values(
             check_same_queries(first.queries, other.queries, names=(names[0], name))
         except ValueError as error:
             raise ValueError(f"{error}. --complete (-c) takes all judged queries") from None
+    if significance.test == "t" and len(first.queries) < 2:
+        return {metric: [float("nan")] * len(others) for metric in first.values.per_list}
     found = {}
     for metric, base in first.values.per_list.items():
         columns = [other.values.per_list[metric].numpy() - base.numpy() for other in others]
@@ -198,7 +203,7 @@ def _with_level(metric: str | Metric, level: int) -> Metric:
     said = isinstance(metric, str) and "threshold" in registry.parse(metric).options
     if level == 1 or said or not isinstance(found, BinaryMetric):
         return found
-    return replace(found, threshold=float(level))
+    return replace(found, threshold=level)
 
 
 def _few(queries: Iterable[str]) -> str:

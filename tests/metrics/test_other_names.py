@@ -1,0 +1,42 @@
+"""Other tools' names of metrics, with their conventions."""
+
+import pytest
+
+from rankgrad import metrics
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("ndcg_cut_10 ndcg_cut.10 NDCG_cut_10 nDCG@10", "ndcg@10(gain=linear)"),
+        ("nDCG", "ndcg(gain=linear)"),
+        ("ndcg@10", "ndcg@10"),
+        ("nDCG@5(gain=exponential)", "ndcg@5"),
+        ("P@5 P_5 P.5 p@5 Precision@5", "precision@5"),
+        ("AP ap map MAP", "ap"),
+        ("map_cut_5 AP@5 MAP@5", "ap@5"),
+        ("RR recip_rank MRR rr", "rr"),
+        ("R@100 recall_100 Recall@100", "recall@100"),
+        ("success_1 Success@1 hits@1", "hits@1"),
+        ("AP(rel=2)@10 ap@10(threshold=2)", "ap@10(threshold=2)"),
+        ("RBP(p=0.5)", "rbp(persistence=0.5)"),
+        ("ERR@20", "err@20"),
+        ("set_P", "precision"),
+        ("set_recall", "recall"),
+        ("P_5(empty=skip)", "precision@5(empty=skip)"),
+        ("Kendall_Tau", "kendall_tau"),
+    ],
+)
+def test_names(names, expected):
+    assert {str(metrics.get(name)) for name in names.split()} == {expected}
+
+
+@pytest.mark.parametrize("name", ["NDCG@10", "Ndcg@10"])
+def test_case_is_not_ignored_where_something_hangs_on_it(name):
+    with pytest.raises(ValueError, match=r"ndcg@10 has the gain 2\^y - 1, nDCG@10 the gain y"):
+        metrics.get(name)
+
+
+def test_a_table_has_our_names():
+    found = metrics.evaluate([0.3, 0.2], [0, 1], metrics=["nDCG@10", "recip_rank"])
+    assert list(found.mean) == ["ndcg@10(gain=linear)", "rr"]
