@@ -44,7 +44,8 @@ def tokenizer(**options: Any) -> PreTrainedTokenizerFast:
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    named |= {"mask_token": "[MASK]", "eos_token": "</s>", "model_max_length": 32, **options}
+    named |= {"mask_token": "[MASK]", "eos_token": "</s>", "model_max_length": 32}
+    named |= {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **options}
     return PreTrainedTokenizerFast(tokenizer_object=words, **named)
 
 

@@ -11,6 +11,7 @@ random numbers and the autocast of the first, so that dropout draws the same mas
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import ModuleType
@@ -139,6 +140,7 @@ class _TwoPasses:
         self.batches = list(batches)
         if not self.batches:
             raise ValueError("batches is empty: expected at least one mini-batch of documents")
+        self.distributed = no_sync is not None
         self.no_sync = nullcontext if no_sync is None else no_sync
         self._score_fn = score_fn
         self._states: list[_RandomState] = []
@@ -160,11 +162,13 @@ class _TwoPasses:
                 [self.scores(index).detach().clone() for index in range(len(self.batches))]
             )
         scores = []
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Reentrant gradient checkpointing warns of the missing graph, which comes later.
+            warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
             for index in range(len(self.batches) - 1):
                 self._states.append(_RandomState())
                 # A copy: CUDA graphs of compiled models give the same memory again.
-                scores.append(self._states[-1].checked(self.scores(index)).clone())
+                scores.append(self._states[-1].checked(self._first_scores(index)).clone())
         # Autocast has cached weights without a graph, in which no gradient would arrive.
         torch.clear_autocast_cache()
         alone = len(self.batches) == 1
@@ -196,6 +200,14 @@ class _TwoPasses:
                     )
                 self._backward(scores, grad)
         torch.clear_autocast_cache()
+
+    def _first_scores(self, index: int) -> Tensor:
+        """Scores without a graph."""
+        # DDP communicates in the first forward pass of a step that has a graph: it rebuilds its
+        # buckets, then broadcasts buffers. Processes with a single mini-batch have a graph at once,
+        # so the others do, too, and drop it.
+        with torch.set_grad_enabled(self.distributed and index == 0), self.no_sync():
+            return self.scores(index).detach()
 
     def scores(self, index: int) -> Tensor:
         """The scores of a mini-batch, as ``score_fn`` gives them."""
