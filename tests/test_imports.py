@@ -29,7 +29,6 @@ KNOWS = {
         "significance",
     },
     "report": {"files", "significance", "losses", "metrics", "training"},
-    "text": {"lists", "options", "losses"},
     "integrations": {"lists", "options", "losses", "text"},
     "estimator": {"files", "metrics", "losses", "data", "models", "training"},
 }

@@ -128,7 +128,15 @@ class PairInputs:
         return InputBatch(ids, mask, types, segments, self._sent(owners), places)
 
     def _sent(self, values: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(values).to(self.device)
+        return to_device(values, self.device)
+
+
+def to_device(values: NDArray[np.int64], device: torch.device) -> Tensor:
+    """An array as a tensor on a device; a GPU is not waited for."""
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 @dataclass(frozen=True)
@@ -215,11 +223,11 @@ def tokenize(
     for start in range(0, len(texts), _PAIRS):
         stop = start + _PAIRS
         found = _encodings(tokenizer, queries[start:stop], texts[start:stop], max_length, apart)
-        for own, own_types, parts in found:
+        for own, own_types, texts_of in found:
             ids.append(np.array(own, np.int32))
             types.append(np.array(own_types, np.int8))
             segments.append(
-                np.array([SPECIAL if part is None else part for part in parts], np.int8)
+                np.array([SPECIAL if text is None else text for text in texts_of], np.int8)
             )
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in ids], dtype=np.int64)])
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -255,8 +263,8 @@ def _encodings(
         for given in (queries, texts)
     )
     for query, text in zip(first, second, strict=True):
-        parts: list[int | None] = [QUERY] * len(query) + [DOCUMENT] * len(text)
-        yield query + text, [0] * len(parts), parts
+        sides: list[int | None] = [*[QUERY] * len(query), *[DOCUMENT] * len(text)]
+        yield query + text, [0] * len(sides), sides
 
 
 def _parts(

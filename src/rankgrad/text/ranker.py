@@ -22,6 +22,7 @@ from rankgrad.text.inputs import (
     InputBatch,
     PairInputs,
     Passages,
+    to_device,
     tokenize,
 )
 from rankgrad.training import tensors
@@ -175,7 +176,8 @@ class TextRanker(nn.Module):
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
         if self.reading.passages == 1:
-            return self.network(**inputs).logits.squeeze(-1).float()
+            logits: Tensor = self.network(**inputs).logits
+            return logits.squeeze(-1).float()
         first = self.network.base_model(**inputs).last_hidden_state[:, 0]
         return _head_of(self.network, self._pooled(first, batch)).squeeze(-1).float()
 
@@ -223,7 +225,7 @@ class TextRanker(nn.Module):
         try:
             with autocast(inputs.device, precision):
                 for batch in inputs.batches(wanted, batch_size):
-                    scores[torch.from_numpy(batch.places).to(scores.device)] = self(batch)
+                    scores[to_device(batch.places, scores.device)] = self(batch)
         finally:
             self.train(was_training)
         found: NDArray[np.float32] = scores.cpu().numpy()

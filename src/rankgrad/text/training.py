@@ -17,7 +17,7 @@ from rankgrad.losses import losses
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.cached import cached_backward
 from rankgrad.text.candidates import Candidates
-from rankgrad.text.inputs import PairInputs
+from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
 
@@ -205,9 +205,10 @@ class _Training:
         batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
         # Scores come in the order of the mini-batches, shortest documents first.
         places = np.concatenate([batch.places for batch in batches])
-        back = torch.from_numpy(np.argsort(places, kind="stable")).to(self.labels.device)
-        labels = self.labels[torch.from_numpy(items).to(self.labels.device)]
-        offsets = torch.from_numpy(ends).to(self.labels.device)
+        device = self.labels.device
+        back = to_device(np.argsort(places, kind="stable"), device)
+        labels = self.labels[to_device(items, device)]
+        offsets = to_device(ends, device)
 
         def loss(scores: Tensor) -> Tensor:
             value: Tensor = self.loss(scores[back], labels, offsets=offsets)
@@ -220,7 +221,7 @@ class _Training:
             with self._autocast():
                 scores = torch.cat([self.ranker(batch) for batch in batches])
             value = loss(scores)
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
         if settings.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.ranker.parameters(), settings.clip)
         self.optimizer.step()
