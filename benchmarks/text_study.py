@@ -203,14 +203,17 @@ class SentenceTransformersLambda:
         from sentence_transformers.cross_encoder.losses import LambdaLoss
 
         self._model = _ScoresAsModel()
-        self._loss = LambdaLoss(self._model, k=10, mini_batch_size=-1)
+        self._loss = LambdaLoss(self._model, mini_batch_size=-1)
 
     def __call__(self, scores: Tensor, labels: Tensor, *, offsets: Tensor) -> Tensor:
         lengths = offsets.diff().tolist()
-        self._model.scores = scores
-        documents = [[""] * length for length in lengths]
-        inputs = [[""] * len(lengths), documents]
-        value: Tensor = self._loss(inputs, list(labels.split(lengths)))
+        both = zip(scores.split(lengths), labels.split(lengths), strict=True)
+        lists = [(own, its) for own, its in both if bool((its != its[0]).any())]
+        if not lists:
+            return 0.0 * scores.sum()
+        self._model.scores = torch.cat([own for own, _ in lists])
+        inputs = [[""] * len(lists), [[""] * len(own) for own, _ in lists]]
+        value: Tensor = self._loss(inputs, [its for _, its in lists])
         return value
 
 
@@ -354,6 +357,7 @@ def perform(tasks: list[Task], args: argparse.Namespace) -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     done = {line["task"] for line in read_results([args.output, *args.previous])}
     todo = [task for task in tasks if task.key not in done]
+    check_recipe(args)
     print(f"{len(todo)} of {len(tasks)} runs to do", flush=True)
     if not todo:
         return
@@ -403,6 +407,17 @@ def perform(tasks: list[Task], args: argparse.Namespace) -> None:
         worker.join(timeout=5)
         if worker.is_alive():
             worker.terminate()
+
+
+def check_recipe(args: argparse.Namespace) -> None:
+    """Runs of one table must have one recipe; those of a sweep have many."""
+    now = TextSettings(**{**RECIPE, **parse(args.set)}, model="any").model_dump(mode="json")
+    for line in read_results([args.output, *args.previous]):
+        swept = json.loads(line["task"])[-1]
+        then = line.get("settings", now)
+        differing = [name for name, value in then.items() if now[name] != value]
+        if differing and not swept:
+            raise SystemExit(f"results were made with another recipe: {', '.join(differing)}")
 
 
 def write_result(folder: Path, task: Task, found: Mapping[str, Any]) -> None:

@@ -42,6 +42,16 @@ def test_scores_do_not_depend_on_mini_batches_and_come_back_from_a_folder(head, 
     np.testing.assert_allclose(again.predict(pairs), scores, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
+def test_scores_of_half_precision_are_not_rounded_to_ties(head):
+    own = ranker(head=head)
+    pairs = [("word1", f"word2 {text}") for text in tiny_models.texts(300, seed=5)]
+    exact = own.predict(pairs)
+    half = own.predict(pairs, precision="bf16-mixed")
+    assert len(np.unique(half)) > 0.95 * len(np.unique(exact))
+    np.testing.assert_allclose(half, exact, atol=0.05 * np.ptp(exact))
+
+
 def test_cross_encoder_of_sentence_transformers_scores_alike(tmp_path):
     own = ranker(max_length=12)  # cuts the longer texts
     own.save(tmp_path / "saved")

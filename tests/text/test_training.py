@@ -1,7 +1,7 @@
 """Training of text rankers: the loop, cross-validation in run folders, resuming, interpolation."""
 
 import itertools
-import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,7 +213,9 @@ def test_cross_validation_is_run_folders_that_reports_read_and_resumes_to_the_sa
         cross_validate(changed, lists, tmp_path / "halves")
     with pytest.raises(ValueError, match="train data are not those"):
         cross_validate(plan, candidates(seed=1), tmp_path / "halves")
-    shutil.rmtree(tmp_path / "halves")
+    alone = replace(plan, interpolate=False)
+    with pytest.raises(ValueError, match="was made with interpolation"):
+        cross_validate(alone, lists, tmp_path / "halves")
 
 
 def test_settings_say_what_is_wrong():

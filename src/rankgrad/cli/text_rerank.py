@@ -36,7 +36,7 @@ def rerank(
             metavar="WEIGHT",
             help="The weight of the first stage's scores, from 0 to 1, or 'chosen' for that of the "
             "run folder.",
-            show_default="0",
+            show_default="scores of the model alone",
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Documents at a time.", min=1)] = 64,
@@ -74,15 +74,16 @@ def rerank(
     scores = ranker.score(
         ranker.tokenize(*candidates.pairs()), batch_size=batch_size, precision=precision
     )
-    if weight:
+    if weight is not None:
         scores = mix(scores, candidates.first_stage, candidates.offsets, weight)  # type: ignore[assignment]
     write_run(output, candidates.run(scores, tag), overwrite=overwrite)
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
 
-def _weight(given: str | None, chosen: float | None) -> float:
+def _weight(given: str | None, chosen: float | None) -> float | None:
+    """The weight of the first stage, or None without interpolation."""
     if given is None:
-        return 0.0
+        return None
     if given == "chosen":
         if chosen is None:
             raise ValueError(

@@ -14,6 +14,7 @@ from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
+    from rankgrad.experiments.protocol import Protocol
     from rankgrad.experiments.text import Callbacks, OneRun
     from rankgrad.report.comparison import Comparison
     from rankgrad.text.settings import TextSettings
@@ -46,12 +47,18 @@ def train(
             show_default="softmax",
         ),
     ] = None,
-    folds: Annotated[int, typer.Option(help="Of the cross-validation by query.", min=3)] = 5,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Of the cross-validation by query.", min=3, show_default="5"),
+    ] = None,
     only: Annotated[
         list[int] | None,
         typer.Option("--fold", help="Train on this fold alone; several times for several."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Train with so many seeds, from 0.", min=1)] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Train with so many seeds, from 0.", min=1, show_default="1"),
+    ] = None,
     interpolate: Annotated[
         bool,
         typer.Option(
@@ -59,6 +66,13 @@ def train(
             help="Mix scores with those of the first stage; validation chooses the weight.",
         ),
     ] = False,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="Train as a paper's table says, such as smoothi_table2: its losses, settings, "
+            "depth, folds and seeds; options go before them.",
+        ),
+    ] = None,
     settings: Annotated[
         Path | None,
         typer.Option(help="Settings in TOML, as run folders have; options go before them."),
@@ -124,21 +138,23 @@ def train(
       rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ -l hinge -l softmax \\
           --seeds 3 --interpolate -o runs/cranfield
       rankgrad text train bm25.run --collection robust04/ --topics topics.txt --qrels qrels.txt \\
-          --model bert-base-uncased --passages 2 --document-tokens 800 -o runs/robust
+          --protocol smoothi_table2 -o runs/robust
     """  # noqa: D301
     from rankgrad.experiments.text import CrossValidation, cross_validate
     from rankgrad.text.settings import TextSettings
 
     given = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
-    chosen = _settings(given, settings)
+    paper = _protocol(protocol)
+    chosen = _settings(given, settings, paper)
     plan = CrossValidation(
         settings=chosen,
-        losses=tuple(losses or [chosen.loss]),
-        seeds=tuple(range(seeds)),
-        folds=folds,
+        losses=tuple(losses or (_losses(paper) if paper else [chosen.loss])),
+        seeds=tuple(range(seeds)) if seeds else paper.text.seeds if paper and paper.text else (0,),
+        folds=folds or (paper.text.folds if paper and paper.text else 5),
         chosen=None if only is None else tuple(only),
         interpolate=interpolate,
     )
+    depth = depth or (paper.text.depth if paper and paper.text else None)
     candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
@@ -148,13 +164,48 @@ def train(
     if not finished:
         raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
     _show(output, json)
+    if paper is not None and not json:
+        _show_published(paper)
 
 
-def _settings(given: dict[str, Any], file: Path | None) -> TextSettings:
-    """The options that were given, over a file of settings, over the defaults."""
+def _protocol(name: str | None) -> Protocol | None:
+    """A paper's table that is about text."""
+    from rankgrad.experiments.protocol import protocols
+
+    if name is None:
+        return None
+    known = {key: found for key, found in protocols().items() if found.text is not None}
+    if name not in known:
+        raise ValueError(f"there is no protocol of text {name!r}. There are: {', '.join(known)}")
+    return known[name]
+
+
+def _losses(paper: Protocol) -> list[str]:
+    return [row.losses[0] for row in paper.rows]
+
+
+def _show_published(paper: Protocol) -> None:
+    for data, rows in paper.published.items():
+        names = {row.name: row.losses[0] for row in paper.rows}
+        show_table(
+            ("published", *paper.printed),
+            [(names[name], *cells) for name, cells in rows.items()],
+            title=f"{paper.reference}, {paper.table}, {data}",
+        )
+
+
+def _settings(
+    given: dict[str, Any], file: Path | None, paper: Protocol | None = None
+) -> TextSettings:
+    """The options that were given, over settings of a file or a paper, over the defaults."""
     from rankgrad.text.settings import TextSettings
 
     values: dict[str, Any] = {}
+    if paper is not None:
+        if file is not None:
+            raise ValueError("--protocol has settings of its own: leave out --settings")
+        assert paper.text is not None
+        values = dict(paper.text.settings)
     if file is not None:
         if not file.is_file():
             raise FileNotFoundError(f"there are no settings at {file}")

@@ -214,7 +214,13 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
 def _check_same(run: OneRun, candidates: Candidates, split: Split, folder: Path) -> None:
     """A finished run must be of these settings and data."""
     parts = {name: candidates.select(getattr(split, name)) for name in ("train", "vali", "test")}
-    TextRun.open(run.path(folder)).check(run.settings, parts)
+    found = TextRun.open(run.path(folder))
+    found.check(run.settings, parts)
+    if run.interpolate != (found.weight is not None):
+        how = "without" if run.interpolate else "with"
+        raise ValueError(
+            f"{found.path} was made {how} interpolation: go on {how} it, or in another folder"
+        )
 
 
 def device_of(name: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,7 +127,6 @@ class TextRanker(nn.Module):
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
             reading: how pairs are read; by default as the folder says.
         """
-        import transformers
         from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
         manifest = _read_manifest(Path(name_or_path))
@@ -135,17 +135,9 @@ class TextRanker(nn.Module):
         auto: Any = AutoModel
         if reading.head == "classifier":
             auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
-        level = transformers.logging.get_verbosity()
-        transformers.logging.set_verbosity_error()  # a new head is what is asked for
-        bars = transformers.logging.is_progress_bar_enabled()
-        transformers.logging.disable_progress_bar()
-        try:
+        with _quiet():  # a new head is what is asked for
             network = auto.from_pretrained(os.fspath(name_or_path), **options)
             tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
-        finally:
-            transformers.logging.set_verbosity(level)
-            if bars:
-                transformers.logging.enable_progress_bar()
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
             ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD))
@@ -175,21 +167,30 @@ class TextRanker(nn.Module):
             return self._similarity(inputs, batch)
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
-        if self.reading.passages == 1:
+        if self.reading.passages == 1 and not self._half(batch):
             logits: Tensor = self.network(**inputs).logits
             return logits.squeeze(-1).float()
         first = self.network.base_model(**inputs).last_hidden_state[:, 0]
-        return _head_of(self.network, self._pooled(first, batch)).squeeze(-1).float()
+        with torch.autocast(first.device.type, enabled=False):
+            pooled = self._pooled(first.float(), batch)
+            return _head_of(self.network, pooled).squeeze(-1)
+
+    def _half(self, batch: InputBatch) -> bool:
+        """Whether autocast would round the scores of the head, so that many of them tie."""
+        autocast = torch.is_autocast_enabled(batch.input_ids.device.type)
+        return autocast and hasattr(self.network, "classifier")
 
     def _similarity(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
         """Token types are left out: one that the encoder was not trained with would disturb it."""
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
             inputs |= _apart(query, document)
-        hidden = self.network(**inputs).last_hidden_state.float()
-        vectors = (_mean(hidden, query), _mean(hidden, document), hidden[:, 0])
+        hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
-        scores: Tensor = self.similarity(*(self._pooled(own, batch) for own in vectors))
+        with torch.autocast(hidden.device.type, enabled=False):
+            hidden = hidden.float()
+            vectors = (_mean(hidden, query), _mean(hidden, document), hidden[:, 0])
+            scores: Tensor = self.similarity(*(self._pooled(own, batch) for own in vectors))
         return scores
 
     def _pooled(self, vectors: Tensor, batch: InputBatch) -> Tensor:
@@ -255,7 +256,8 @@ class TextRanker(nn.Module):
         config = self.network.config
         # CrossEncoder would else put a sigmoid on the scores.
         config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
-        self.network.save_pretrained(folder)
+        with _quiet():
+            self.network.save_pretrained(folder)
         limit = self.tokenizer.model_max_length
         self.tokenizer.model_max_length = self.max_length
         try:
@@ -275,6 +277,22 @@ class TextRanker(nn.Module):
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Matrix products in bfloat16 for ``bf16-mixed``, and nothing for ``32-true``."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers without warnings and progress bars."""
+    from transformers import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
