@@ -60,7 +60,7 @@ def random_run(seed):
         picked = random.permutation(60)[: random.integers(1, 50)]
         scores = random.normal(size=len(picked)).round(1 if query % 2 else 8)
         # Differences that float32 does not have, which trec_eval takes for ties.
-        run[str(query)] = dict(zip(names[picked].tolist(), 1 + scores * 1e-4, strict=True))
+        run[str(query)] = dict(zip(names[picked].tolist(), 1 + scores * 1e-6, strict=True))
     del run["5"]
     run["99"] = {"d1": 1.0}
     return run, qrels
@@ -90,9 +90,11 @@ def test_its_code_on_random_runs(seed, level):
 def test_scores_as_they_are():
     """--double tells scores apart that float32 does not; averaging takes the mean of both."""
     scores = [1.0 + 1e-9, 1.0]
-    run, qrels = {"1": RankedList.sort(["a", "b"], scores)}, {"1": {"a": 1}}
+    qrels = {"1": {"a": 1}}
     cases = [({}, 0.5), ({"double": True}, 1.0), ({"ties": "average"}, 0.75)]
     cases.append(({"ties": "average", "double": True}, 1.0))
     for options, expected in cases:
-        found = evaluate_run(run, qrels, ["rr"], Conventions(**options))
-        assert found.values["rr"] == expected, options
+        for scale in (1.0, 1e99):  # which is infinite as float32
+            large = {"1": RankedList(["a", "b"], scale * np.array(scores))}
+            found = evaluate_run(large, qrels, ["rr"], Conventions(**options))
+            assert found.values["rr"] == expected, (options, scale)

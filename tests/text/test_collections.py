@@ -194,6 +194,21 @@ def test_data_sets_of_hugging_face(tmp_path):
         read_documents(f"datasets:{tmp_path / 'two'}")
 
 
+def test_data_sets_of_ir_datasets(tmp_path):
+    package = pytest.importorskip("ir_datasets")
+    from ir_datasets.datasets.base import Dataset
+    from ir_datasets.formats import TsvDocs
+
+    (tmp_path / "d.tsv").write_text("a\tx y\nb\t\n")
+    source = package.util.LocalDownload(tmp_path / "d.tsv")
+    package.registry.register("rankgrad-test", Dataset(TsvDocs(source)))
+    assert dict(read_documents("ir_datasets:rankgrad-test")) == {"a": "x y", "b": ""}
+    with pytest.raises(ValueError, match="'rankgrad-test' of ir_datasets has no queries"):
+        read_topics("irds:rankgrad-test")
+    with pytest.raises(ValueError, match="ir_datasets has no data set 'no-such'"):
+        read_documents("ir_datasets:no-such")
+
+
 def test_a_package_that_is_not_there(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ir_datasets", None)
     for name in ("ir_datasets:vaswani", "irds:vaswani"):

@@ -126,7 +126,7 @@ def evaluate(
       rankgrad evaluate scores.run test.parquet --json
       rankgrad evaluate runs/neural MSLR-WEB30K --fold 1 --save
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
-      rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m 'AP(rel=2)'
+      rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
     from rankgrad.cli.evaluate_trec import evaluate_runs, is_qrels
 

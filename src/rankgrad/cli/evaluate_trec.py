@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,121 @@ if TYPE_CHECKING:
     from rankgrad.data.trec import Qrels
     from rankgrad.significance import Significance
     from rankgrad.text.evaluation import Conventions, RunEvaluation
+
+
+@dataclass(frozen=True)
+class Results:
+    """Evaluated runs, to be printed.
+
+    Args:
+        judgments: where they are from.
+        names: of the runs.
+        evaluations: of each run.
+        p_values: by metric, of each run but the first.
+        conventions: of the evaluation.
+        significance: the test.
+    """
+
+    judgments: Path
+    names: list[str]
+    evaluations: list[RunEvaluation]
+    p_values: dict[str, list[float]]
+    conventions: Conventions
+    significance: Significance
+
+    def show(self) -> None:
+        """Print a table, with the conventions under it."""
+        if len(self.names) == 1:
+            columns, rows = self._single()
+        else:
+            columns, rows = self._several()
+        first = self.evaluations[0]
+        under = [f"{len(first.queries)} queries", *str(self.conventions).splitlines()]
+        under += [*first.values.empty_rules(), *self._gains()]
+        if self.p_values:
+            under.append(f"p: against {self.names[0]}, {self.significance}")
+        show_table(columns, rows, title=f"{', '.join(self.names)} on {self.judgments}", under=under)
+        show_notes(self._notes())
+
+    def show_json(self, per_query: bool) -> None:
+        """Print everything for a machine."""
+        rules = self.conventions
+        show_json(
+            {
+                "qrels": self.judgments,
+                "runs": [self._facts(at, per_query) for at in range(len(self.names))],
+                "conventions": {
+                    "level": rules.level,
+                    "complete": rules.complete,
+                    "ties": rules.ties,
+                    "double": rules.double,
+                },
+                "p_values": self.p_values,
+                "significance": str(self.significance) if self.p_values else None,
+            }
+        )
+        show_notes(self._notes())
+
+    def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        values = self.evaluations[0].values
+        rows: list[Sequence[str]] = []
+        for name, (low, high) in self._intervals(0).items():
+            rows.append((name, f"{values.mean[name]:.4f}", f"{low:.4f} to {high:.4f}"))
+        return ("metric", "mean", "95% interval"), rows
+
+    def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        columns = ["metric", self.names[0]]
+        for name in self.names[1:]:
+            columns += [name, "p"]
+        rows: list[Sequence[str]] = []
+        for metric, tests in self.p_values.items():
+            first, *others = (found.values.mean[metric] for found in self.evaluations)
+            cells = [metric, f"{first:.4f}"]
+            for mean, p in zip(others, tests, strict=True):
+                cells += [f"{mean:.4f}", f"{p:.4f}" if p == p else "-"]
+            rows.append(cells)
+        return columns, rows
+
+    def _gains(self) -> list[str]:
+        gains = {m.gain for m in self.evaluations[0].values.metrics if hasattr(m, "gain")}
+        named = {"exponential": "2^grade - 1", "linear": "grade"}
+        return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
+
+    def _intervals(self, at: int) -> dict[str, Any]:
+        from rankgrad.significance import bootstrap_interval
+
+        per_list = self.evaluations[at].values.per_list
+        return {name: bootstrap_interval(values) for name, values in per_list.items()}
+
+    def _facts(self, at: int, per_query: bool) -> dict[str, Any]:
+        found = self.evaluations[at]
+        facts: dict[str, Any] = {
+            "run": self.names[at],
+            "queries": len(found.queries),
+            "mean": dict(found.values.mean),
+            "interval95": self._intervals(at),
+            "without_relevant": dict(found.values.without_relevant),
+            "judged_not_in_run": found.missing,
+            "in_run_not_judged": found.unjudged,
+        }
+        if per_query:
+            values = {name: each.tolist() for name, each in found.values.per_list.items()}
+            facts["per_list"] = {"qid": found.queries, **values}
+        return facts
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for name, found in zip(self.names, self.evaluations, strict=True):
+            if found.unjudged:
+                notes.append(f"queries of {name} without judgments, left out: {found.unjudged}")
+            if found.missing and self.conventions.complete:
+                notes.append(f"judged queries not in {name}, nothing retrieved: {found.missing}")
+            elif found.missing:
+                notes.append(
+                    f"judged queries not in {name}, left out: {found.missing}; --complete (-c) "
+                    "counts them"
+                )
+        return notes
 
 
 def is_qrels(path: Path) -> bool:
@@ -29,14 +145,16 @@ def evaluate_runs(
     options: Mapping[str, Any],
     test: Literal["t", "randomisation"] | None,
 ) -> Results:
-    """Evaluate each run, and test all others against the first; ``options`` not None are said."""
+    """Evaluate each run, and test all others against the first.
+
+    Options that are None have their defaults.
+    """
     from rankgrad.data.trec import read_run
     from rankgrad.significance import Significance
     from rankgrad.text.evaluation import DEFAULT, Conventions, evaluate_run, p_values
 
     conventions = Conventions(**{name: x for name, x in options.items() if x is not None})
     significance = Significance(test or "t", "holm")
-
     for run in runs:
         if run.is_dir():
             raise ValueError(
@@ -61,124 +179,3 @@ def _names(runs: Sequence[Path]) -> list[str]:
     """File names where they differ, whole paths where they do not."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run) for run in runs]
-
-
-class Results:
-    """Evaluated runs, to be printed.
-
-    Args:
-        judgments: where they are from.
-        names: of the runs.
-        evaluations: of each run.
-        p_values: by metric, of each run but the first.
-        conventions: of the evaluation.
-        significance: the test.
-    """
-
-    def __init__(
-        self,
-        judgments: Path,
-        names: list[str],
-        evaluations: list[RunEvaluation],
-        p_values: dict[str, list[float]],
-        conventions: Conventions,
-        significance: Significance,
-    ) -> None:
-        self._judgments, self._names = judgments, names
-        self._evaluations, self._p_values = evaluations, p_values
-        self._conventions, self._significance = conventions, significance
-
-    def show(self) -> None:
-        """Print a table, with the conventions under it."""
-        if len(self._names) == 1:
-            columns, rows = self._single()
-        else:
-            columns, rows = self._several()
-        lists = len(self._evaluations[0].queries)
-        under = [f"{lists} queries", *str(self._conventions).splitlines(), *self._gains()]
-        if self._p_values:
-            under.append(f"p: against {self._names[0]}, {self._significance}")
-        show_table(
-            columns, rows, title=f"{', '.join(self._names)} on {self._judgments}", under=under
-        )
-        show_notes(self._notes())
-
-    def show_json(self, per_query: bool) -> None:
-        """Print everything for a machine."""
-        rules = self._conventions
-        show_json(
-            {
-                "qrels": self._judgments,
-                "runs": [self._facts(at, per_query) for at in range(len(self._names))],
-                "conventions": {
-                    "level": rules.level,
-                    "complete": rules.complete,
-                    "ties": rules.ties,
-                    "double": rules.double,
-                },
-                "p_values": self._p_values,
-                "significance": str(self._significance) if self._p_values else None,
-            }
-        )
-        show_notes(self._notes())
-
-    def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        values = self._evaluations[0].values
-        rows: list[Sequence[str]] = []
-        for name, (low, high) in self._intervals(0).items():
-            rows.append((name, f"{values.mean[name]:.4f}", f"{low:.4f} to {high:.4f}"))
-        return ("metric", "mean", "95% interval"), rows
-
-    def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        columns = ["metric", self._names[0]]
-        for name in self._names[1:]:
-            columns += [name, "p"]
-        rows: list[Sequence[str]] = []
-        for metric, tests in self._p_values.items():
-            first, *others = (found.values.mean[metric] for found in self._evaluations)
-            cells = [metric, f"{first:.4f}"]
-            for mean, p in zip(others, tests, strict=True):
-                cells += [f"{mean:.4f}", f"{p:.4f}" if p == p else "-"]
-            rows.append(cells)
-        return columns, rows
-
-    def _gains(self) -> list[str]:
-        gains = {m.gain for m in self._evaluations[0].values.metrics if hasattr(m, "gain")}
-        named = {"exponential": "2^grade - 1", "linear": "grade"}
-        return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
-
-    def _intervals(self, at: int) -> dict[str, Any]:
-        from rankgrad.significance import bootstrap_interval
-
-        per_list = self._evaluations[at].values.per_list
-        return {name: bootstrap_interval(values) for name, values in per_list.items()}
-
-    def _facts(self, at: int, per_query: bool) -> dict[str, Any]:
-        found = self._evaluations[at]
-        facts: dict[str, Any] = {
-            "run": self._names[at],
-            "queries": len(found.queries),
-            "mean": dict(found.values.mean),
-            "interval95": self._intervals(at),
-            "without_relevant": dict(found.values.without_relevant),
-            "judged_not_in_run": found.missing,
-            "in_run_not_judged": found.unjudged,
-        }
-        if per_query:
-            values = {name: each.tolist() for name, each in found.values.per_list.items()}
-            facts["per_list"] = {"qid": found.queries, **values}
-        return facts
-
-    def _notes(self) -> list[str]:
-        notes = []
-        for name, found in zip(self._names, self._evaluations, strict=True):
-            if found.unjudged:
-                notes.append(f"queries of {name} without judgments, left out: {found.unjudged}")
-            if found.missing and self._conventions.complete:
-                notes.append(f"judged queries not in {name}, nothing retrieved: {found.missing}")
-            elif found.missing:
-                notes.append(
-                    f"judged queries not in {name}, left out: {found.missing}; --complete (-c) "
-                    "counts them"
-                )
-        return notes

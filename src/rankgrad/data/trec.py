@@ -11,7 +11,7 @@ import gzip
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -71,6 +71,8 @@ class RankedList:
         ['b', 'c', 'a']
         """
         documents, values = list(documents), np.asarray(scores)
+        if not np.issubdtype(values.dtype, np.floating):
+            values = values.astype(np.float64)
         if values.shape != (len(documents),):
             raise ValueError(
                 f"there must be a score for each of {len(documents)} documents, found the shape "
@@ -79,9 +81,25 @@ class RankedList:
         if not np.isfinite(values).all():
             at = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(f"the score of document {documents[at]!r} is {values[at]}")
-        keys = list(zip(values.tolist(), documents, strict=True))
-        order = sorted(range(len(documents)), key=keys.__getitem__, reverse=True)
-        return cls([documents[at] for at in order], values[order])
+        order = best_first(documents, values)
+        return cls([documents[at] for at in order.tolist()], values[order])
+
+
+def best_first(documents: Sequence[str], scores: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
+    """The order of documents by descending score; equal scores by descending id, as trec_eval.
+
+    >>> from rankgrad.data.trec import best_first
+    >>> best_first(["a", "b", "c"], np.array([0.5, 2.0, 0.5])).tolist()
+    [1, 2, 0]
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    edges = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1
+    bounds = np.concatenate([[0], edges, [len(order)]])
+    for group in np.flatnonzero(np.diff(bounds) > 1).tolist():
+        tied = slice(bounds[group], bounds[group + 1])
+        order[tied] = sorted(order[tied].tolist(), key=documents.__getitem__, reverse=True)
+    return order
 
 
 class Run(Mapping[str, RankedList]):
@@ -137,26 +155,31 @@ def run_lines(path: str | os.PathLike[str]) -> Iterator[RunLine]:
         ValueError: a line has fewer than six columns, a score that is not a finite number, or a
             document that its query has already; the line is named.
     """
-    seen: dict[str, set[str]] = {}
+    seen: dict[bytes, tuple[str, set[str]]] = {}
     for number, line in lines.numbered(path):
-        columns = _columns(path, number, line)
-        if not columns:
-            continue
+        columns = line.split(None, _RUN_COLUMNS)
         if len(columns) < _RUN_COLUMNS:
+            if not columns:
+                continue
             raise ValueError(
                 f"{path}, line {number}: expected six columns (qid Q0 docid rank score tag), found "
                 f"{len(columns)}"
             )
-        query, _, document, _, text, tag = columns[:_RUN_COLUMNS]
-        score = _score(path, number, text)
-        documents = seen.setdefault(query, set())
+        try:
+            if columns[0] not in seen:
+                seen[columns[0]] = columns[0].decode(), set()
+            document, tag = columns[2].decode(), columns[5].decode()
+        except UnicodeDecodeError:
+            lines.decode(path, number, line)  # which names the byte
+            raise
+        query, documents = seen[columns[0]]
         if document in documents:
             raise ValueError(
                 f"{path}, line {number}: query {query!r} has document {document!r} twice; a "
                 "document has one rank"
             )
         documents.add(document)
-        yield RunLine(number, query, document, score, tag)
+        yield RunLine(number, query, document, _score(path, number, columns[4]), tag)
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -251,7 +274,7 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
     """
     qrels: Qrels = {}
     for number, line in lines.numbered(path):
-        columns = _columns(path, number, line)
+        columns = [lines.decode(path, number, column) for column in line.split()]
         if not columns:
             continue
         if len(columns) != _QRELS_COLUMNS:
@@ -330,23 +353,17 @@ def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
             packed.writelines(encoded)
 
 
-def _columns(path: str | os.PathLike[str], number: int, line: bytes) -> list[str]:
-    try:
-        return [column.decode() for column in line.split()]
-    except UnicodeDecodeError:
-        lines.decode(path, number, line)  # which names the byte
-        raise
-
-
-def _score(path: str | os.PathLike[str], number: int, text: str) -> float:
+def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
     try:
         score = float(text)
     except ValueError:
         score = None
-    if score is None or "_" in text:  # Python reads 1_000 as a number
-        raise ValueError(f"{path}, line {number}: {text!r} is not a number")
+    if score is None or b"_" in text:  # Python reads 1_000 as a number
+        raise ValueError(
+            f"{path}, line {number}: {text.decode(errors='replace')!r} is not a number"
+        )
     if not math.isfinite(score):
-        raise ValueError(f"{path}, line {number}: the score {text!r} is not finite")
+        raise ValueError(f"{path}, line {number}: the score {text.decode()!r} is not finite")
     return score
 
 

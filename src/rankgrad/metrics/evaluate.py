@@ -45,19 +45,24 @@ class Evaluation:
 
     def _conventions(self) -> list[str]:
         """What the numbers mean: the number of lists, and the rules for empty ones and ties."""
-        lines = [f"mean over {self.lists} lists"]
-        for rule in dict.fromkeys(metric.empty for metric in self.metrics):
-            under = [str(metric) for metric in self.metrics if metric.empty == rule]
-            how = "are left out" if rule == "skip" else f"count {rule}"
-            most = max(self.without_relevant[name] for name in under)
-            whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
-            lines.append(f"lists without relevant items (up to {most}) {how}{whose}")
+        lines = [f"mean over {self.lists} lists", *self.empty_rules()]
         ties = {metric.ties for metric in self.metrics}
         gains = {metric.gain for metric in self.metrics if hasattr(metric, "gain")}
         lines.append(f"tied scores: {', '.join(sorted(ties))}")
         if gains:
             named = {"exponential": "2^y - 1", "linear": "y"}
             lines.append(f"gain: {', '.join(named[gain] for gain in sorted(gains))}")
+        return lines
+
+    def empty_rules(self) -> list[str]:
+        """How lists without relevant items count, in a line for each rule."""
+        lines = []
+        for rule in dict.fromkeys(metric.empty for metric in self.metrics):
+            under = [str(metric) for metric in self.metrics if metric.empty == rule]
+            how = "are left out" if rule == "skip" else f"count {rule}"
+            most = max(self.without_relevant[name] for name in under)
+            whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
+            lines.append(f"lists without relevant items (up to {most}) {how}{whose}")
         return lines
 
 

@@ -3,7 +3,9 @@
 ``P_5``, ``recall.100``, ``map``, ``recip_rank`` and the like are trec_eval's; ``P@5``, ``R@100``,
 ``AP``, ``RR``, ``AP(rel=2)@10`` are ir_measures'. Both have the linear gain in nDCG, so
 ``ndcg_cut_10`` and ``nDCG@10`` are ``ndcg@10(gain=linear)``. Case is ignored where nothing hangs on
-it: it does between ``ndcg`` and ``nDCG``, so other spellings of these are refused.
+it: it does between ``ndcg`` and ``nDCG``, so other spellings of these are refused. Names that are
+ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp(persistence=0.9)``
+where grades are 0 and 1.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import rankgrad.metrics
-from rankgrad.data.trec import Qrels, RankedList
+from rankgrad.data.trec import Qrels, RankedList, best_first
 from rankgrad.metrics import Evaluation, Metric
 from rankgrad.metrics.base import BinaryMetric
 from rankgrad.options import check_choice, check_whole
@@ -172,9 +172,10 @@ def _judged_list(
     ranked: RankedList | None, grades: Mapping[str, int], rules: Conventions
 ) -> _JudgedList:
     documents, scores = _order(ranked, rules)
+    relevant = {document: grade for document, grade in grades.items() if grade > 0}
+    labels = [relevant.get(document, 0) for document in documents]
     found = set(documents)
-    missed = [grade for document, grade in grades.items() if grade > 0 and document not in found]
-    labels = [max(0, grades.get(document, 0)) for document in documents]
+    missed = [grade for document, grade in relevant.items() if document not in found]
     return _JudgedList(
         np.concatenate([scores, np.zeros(len(missed))]),
         np.array(labels + missed, np.float64),
@@ -190,10 +191,11 @@ def _order(ranked: RankedList | None, rules: Conventions) -> tuple[list[str], ND
     if not rules.double:
         with np.errstate(over="ignore"):  # beyond float32 scores are infinite, and equal
             scores = scores.astype(np.float32).astype(np.float64)
-    ordered = RankedList.sort(ranked.documents, scores)
+    order = best_first(ranked.documents, scores)
+    documents = [ranked.documents[at] for at in order.tolist()]
     if rules.ties == "average":
-        return ordered.documents, np.asarray(ordered.scores)
-    return ordered.documents, np.arange(len(ordered), 0, -1, dtype=np.float64)
+        return documents, np.nan_to_num(scores[order])
+    return documents, np.arange(len(documents), 0, -1, dtype=np.float64)
 
 
 def _with_level(metric: str | Metric, level: int) -> Metric:

@@ -38,7 +38,7 @@ def documents(identifier: str) -> Iterator[Entry]:
     if package.__name__ == "datasets":
         yield from _rows(package, name, identifier)
         return
-    for document in package.load(name).docs_iter():
+    for document in _load(package, name, "docs").docs_iter():
         yield Entry(0, document.doc_id, _text(document))
 
 
@@ -52,7 +52,7 @@ def topics(identifier: str, field: str = "title") -> Iterator[Entry]:
     if package.__name__ == "datasets":
         yield from _rows(package, name, identifier)
         return
-    for query in package.load(name).queries_iter():
+    for query in _load(package, name, "queries").queries_iter():
         yield Entry(0, query.query_id, getattr(query, field, None) or _text(query))
 
 
@@ -63,6 +63,17 @@ def _open(identifier: str) -> tuple[Any, str]:
         return importlib.import_module(package), name
     except ImportError as error:
         raise ImportError(f"{identifier} needs {package}: pip install {package}") from error
+
+
+def _load(package: Any, name: str, part: str) -> Any:
+    """A data set of ir_datasets that has ``docs`` or ``queries``."""
+    try:
+        found = package.load(name)
+    except KeyError:
+        raise ValueError(f"ir_datasets has no data set {name!r}") from None
+    if not getattr(found, f"has_{part}")():
+        raise ValueError(f"the data set {name!r} of ir_datasets has no {part}")
+    return found
 
 
 def _text(found: Any) -> str:
