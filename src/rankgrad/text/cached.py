@@ -169,7 +169,8 @@ class _TwoPasses:
                 self._states.append(_RandomState())
                 # A copy: CUDA graphs of compiled models give the same memory again.
                 scores.append(self._states[-1].checked(self._first_scores(index)).clone())
-        # Autocast has cached weights without a graph, in which no gradient would arrive.
+        # Older versions of PyTorch cache the weights that autocast has cast without a graph, and no
+        # gradient would arrive there (its issue 112583).
         torch.clear_autocast_cache()
         alone = len(self.batches) == 1
         with nullcontext() if alone else self.no_sync():
@@ -199,7 +200,6 @@ class _TwoPasses:
                         f"{len(scores)} in the second: score_fn must repeat itself"
                     )
                 self._backward(scores, grad)
-        torch.clear_autocast_cache()
 
     def _first_scores(self, index: int) -> Tensor:
         """Scores without a graph."""
