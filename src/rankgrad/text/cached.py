@@ -189,17 +189,22 @@ class _TwoPasses:
         with nullcontext() if alone else self.no_sync():
             self._backward(self._last, last)
         self._last = None
-        for index, grad in enumerate(rest):
-            final = index == len(rest) - 1
-            with nullcontext() if final else self.no_sync():
-                with torch.enable_grad(), self._autocast.entered(), self._states[index].restored():
-                    scores = self.scores(index)
-                if len(scores) != len(grad):
-                    raise RuntimeError(
-                        f"mini-batch {index} had {len(grad)} scores in the first pass and has "
-                        f"{len(scores)} in the second: score_fn must repeat itself"
-                    )
-                self._backward(scores, grad)
+        with self._autocast.entered():
+            for index, grad in enumerate(rest):
+                final = index == len(rest) - 1
+                with nullcontext() if final else self.no_sync():
+                    self._backward(self._second_scores(index, len(grad)), grad)
+
+    def _second_scores(self, index: int, size: int) -> Tensor:
+        """Scores with a graph, by the random numbers of the first pass."""
+        with torch.enable_grad(), self._states[index].restored():
+            scores = self.scores(index)
+        if len(scores) != size:
+            raise RuntimeError(
+                f"mini-batch {index} had {size} scores in the first pass and has {len(scores)} in "
+                "the second: score_fn must repeat itself"
+            )
+        return scores
 
     def _first_scores(self, index: int) -> Tensor:
         """Scores without a graph."""
