@@ -11,6 +11,8 @@ from sentence_transformers.cross_encoder import (
     CrossEncoderTrainingArguments,
 )
 from tiny_models import scorer, texts
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from rankgrad import losses
 from rankgrad.integrations.sentence_transformers import RankingLoss
@@ -114,6 +116,27 @@ def test_wrong_use_is_named(folder):
         RankingLoss(model)([QUERIES, DOCUMENTS], torch.ones(4))
     with pytest.raises(ValueError, match=r"\[7, 3, 0, 5\] documents and \[7, 3, 0, 4\] labels"):
         RankingLoss(model)([QUERIES, DOCUMENTS], [*labels()[:3], torch.ones(4)])
+
+
+def test_a_model_wrapped_by_ddp(folder, tmp_path):
+    """The trainer swaps it in; its ``no_sync`` is used, and no list leaves it waiting."""
+    model = CrossEncoder(folder, device="cpu").eval()
+    loss = RankingLoss(model, "softmax", mini_batch_size=4)
+    loss([QUERIES, DOCUMENTS], labels()).backward()
+    wanted = gradients(model)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
+    )
+    try:
+        wrapped = DistributedDataParallel(model).eval()
+        wrapped.preprocess = model.preprocess
+        loss.model = wrapped
+        loss([QUERIES[2:3], DOCUMENTS[2:3]], labels()[2:3]).backward()
+        assert all((gradient == 0).all() for gradient in gradients(model).values())
+        loss([QUERIES, DOCUMENTS], labels()).backward()
+        torch.testing.assert_close(gradients(model), wanted, rtol=1e-5, atol=1e-7)
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_training_run(tmp_path):

@@ -41,8 +41,9 @@ def cached_backward(
 
     The model may be compiled, partly frozen, or use gradient checkpointing. It must be on its
     device before the call; ``score_fn`` may move the batches. Random numbers must come from
-    PyTorch's default generators, whose state is saved before each mini-batch. Where gradients are
-    disabled, the plain loss is returned and nothing else is done.
+    PyTorch's default generators, whose state is saved before each mini-batch. Running statistics,
+    as those of batch normalization, see most mini-batches twice. Where gradients are disabled, the
+    plain loss is returned and nothing else is done.
 
     Args:
         score_fn: gives the scores ``[m]`` of a mini-batch.
