@@ -131,8 +131,8 @@ class Bench:
 
     def free(self) -> None:
         self.optimizer.zero_grad(set_to_none=False)
-        gc.collect()
         if self.device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
 
     def _synchronize(self) -> None:

@@ -54,7 +54,8 @@ def cached_backward(
             accumulation, ``scaler.get_scale()`` for a ``GradScaler``.
         no_sync: under DDP the wrapped module's ``no_sync`` (with Fabric, ``lambda:
             fabric.no_backward_sync(module)``): gradients are synchronized in the last backward pass
-            only, and processes may have different numbers of mini-batches.
+            only, and processes may have different numbers of mini-batches. DDP's
+            ``static_graph=True`` is not supported.
 
     Returns:
         The loss, detached: a scalar.
