@@ -1,5 +1,8 @@
 """Encoders and causal language models as scorers of pairs."""
 
+import importlib
+import sys
+
 import pytest
 import tiny_models
 import torch
@@ -101,3 +104,13 @@ def test_folders(tmp_path):
     torch.testing.assert_close(
         scores(loaded, loaded.encode(QUERY, texts(5))), scores(made, batches)
     )
+
+
+def test_without_transformers_the_install_line_is_printed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for kind in (EncoderScorer, CausalScorer):
+        with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+            kind.from_pretrained("bert-base-uncased")
+    monkeypatch.delitem(sys.modules, "rankgrad.integrations.transformers", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+        importlib.import_module("rankgrad.integrations.transformers")
