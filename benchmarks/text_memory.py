@@ -161,6 +161,7 @@ def make_folder(options: argparse.Namespace, place: Path) -> str:
         BertForSequenceClassification(config).save_pretrained(place)
         return str(place)
     model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=1)
+    model.float()  # weights stored in half precision would stay so, and diverge in training
     model.save_pretrained(place)
     AutoTokenizer.from_pretrained(options.model).save_pretrained(place)
     return str(place)
