@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
-GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py
+GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
 
 .PHONY: demo test gpu-test lint format bench clean
 

@@ -1,7 +1,5 @@
 """Tiny random Hugging Face models with word-level tokenizers, made without a download."""
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,11 +94,3 @@ def scorer(kind: str, dropout: float = 0.1) -> EncoderScorer | CausalScorer:
     else:
         made = CausalScorer(causal(kind, dropout), tokenizer(model_max_length=64), prompt=PROMPT)
     return made.train()
-
-
-@cache
-def encoder_folder(root: Path) -> Path:
-    """A Hugging Face folder with a tiny encoder."""
-    folder = root / "encoder"
-    EncoderScorer(bert(), tokenizer()).save_pretrained(folder)
-    return folder

@@ -22,15 +22,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.modeling_outputs import SequenceClassifierOutput
+
+try:
+    from transformers import (
+        PreTrainedTokenizerBase,
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.modeling_outputs import SequenceClassifierOutput
+except ImportError as error:
+    raise ImportError("this needs transformers: pip install 'rankgrad[text]'") from error
 
 from rankgrad import losses
 from rankgrad.losses import Loss

@@ -41,8 +41,9 @@ def cached_backward(
 
     The model may be compiled, partly frozen, or use gradient checkpointing. It must be on its
     device before the call; ``score_fn`` may move the batches. Random numbers must come from
-    PyTorch's default generators, whose state is saved before each mini-batch. Where gradients are
-    disabled, the plain loss is returned and nothing else is done.
+    PyTorch's default generators, whose state is saved before each mini-batch. Running statistics,
+    as those of batch normalization, see most mini-batches twice. Where gradients are disabled, the
+    plain loss is returned and nothing else is done.
 
     Args:
         score_fn: gives the scores ``[m]`` of a mini-batch.
@@ -53,7 +54,8 @@ def cached_backward(
             accumulation, ``scaler.get_scale()`` for a ``GradScaler``.
         no_sync: under DDP the wrapped module's ``no_sync`` (with Fabric, ``lambda:
             fabric.no_backward_sync(module)``): gradients are synchronized in the last backward pass
-            only, and processes may have different numbers of mini-batches.
+            only, and processes may have different numbers of mini-batches. DDP's
+            ``static_graph=True`` is not supported.
 
     Returns:
         The loss, detached: a scalar.
@@ -169,7 +171,8 @@ class _TwoPasses:
                 self._states.append(_RandomState())
                 # A copy: CUDA graphs of compiled models give the same memory again.
                 scores.append(self._states[-1].checked(self._first_scores(index)).clone())
-        # Autocast has cached weights without a graph, in which no gradient would arrive.
+        # Older versions of PyTorch cache the weights that autocast has cast without a graph, and no
+        # gradient would arrive there (its issue 112583).
         torch.clear_autocast_cache()
         alone = len(self.batches) == 1
         with nullcontext() if alone else self.no_sync():
@@ -188,18 +191,22 @@ class _TwoPasses:
         with nullcontext() if alone else self.no_sync():
             self._backward(self._last, last)
         self._last = None
-        for index, grad in enumerate(rest):
-            final = index == len(rest) - 1
-            with nullcontext() if final else self.no_sync():
-                with torch.enable_grad(), self._autocast.entered(), self._states[index].restored():
-                    scores = self.scores(index)
-                if len(scores) != len(grad):
-                    raise RuntimeError(
-                        f"mini-batch {index} had {len(grad)} scores in the first pass and has "
-                        f"{len(scores)} in the second: score_fn must repeat itself"
-                    )
-                self._backward(scores, grad)
-        torch.clear_autocast_cache()
+        with self._autocast.entered():
+            for index, grad in enumerate(rest):
+                final = index == len(rest) - 1
+                with nullcontext() if final else self.no_sync():
+                    self._backward(self._second_scores(index, len(grad)), grad)
+
+    def _second_scores(self, index: int, size: int) -> Tensor:
+        """Scores with a graph, by the random numbers of the first pass."""
+        with torch.enable_grad(), self._states[index].restored():
+            scores = self.scores(index)
+        if len(scores) != size:
+            raise RuntimeError(
+                f"mini-batch {index} had {size} scores in the first pass and has {len(scores)} in "
+                "the second: score_fn must repeat itself"
+            )
+        return scores
 
     def _first_scores(self, index: int) -> Tensor:
         """Scores without a graph."""

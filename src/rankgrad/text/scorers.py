@@ -101,12 +101,12 @@ class EncoderScorer(TextScorer):
             max_length: tokens per pair; by default the model's limit.
             options: of ``AutoModelForSequenceClassification.from_pretrained``.
         """
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        model = AutoModelForSequenceClassification.from_pretrained(
+        auto = _transformers()
+        model = auto.AutoModelForSequenceClassification.from_pretrained(
             name_or_path, num_labels=1, **options
         )
-        return cls(model, AutoTokenizer.from_pretrained(name_or_path), max_length=max_length)
+        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
+        return cls(model, tokenizer, max_length=max_length)
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
         encoded = self.tokenizer(
@@ -207,10 +207,9 @@ class CausalScorer(TextScorer):
             prompt: what the model is asked; by default what Qwen3-Reranker is.
             options: of ``AutoModelForCausalLM.from_pretrained``.
         """
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, **options)
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        auto = _transformers()
+        model = auto.AutoModelForCausalLM.from_pretrained(name_or_path, **options)
+        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
         return cls(model, tokenizer, max_length=max_length, prompt=prompt)
 
     def forward(self, batch: TokenBatch) -> Tensor:
@@ -254,6 +253,14 @@ class CausalScorer(TextScorer):
                 f"{len(tokens)}: give another one in prompt"
             )
         return tokens[0]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("text needs transformers: pip install 'rankgrad[text]'") from error
+    return transformers
 
 
 def _length_limit(
