@@ -191,7 +191,7 @@ def folds(queries: int, count: int = 5, *, seed: int = 0) -> list[Split]:
         seed: of the random order.
 
     >>> [split.test.tolist() for split in folds(6, 3, seed=1)]
-    [[0, 3], [4, 5], [1, 2]]
+    [[1, 4], [0, 5], [2, 3]]
     """
     if count < 3:
         raise ValueError(f"there must be 3 folds or more (test, validation, training), not {count}")
