@@ -1,6 +1,7 @@
 """Training of text rankers: the loop, cross-validation in run folders, resuming, interpolation."""
 
 import itertools
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -216,6 +217,25 @@ def test_cross_validation_is_run_folders_that_reports_read_and_resumes_to_the_sa
     alone = replace(plan, interpolate=False)
     with pytest.raises(ValueError, match="was made with interpolation"):
         cross_validate(alone, lists, tmp_path / "halves")
+
+
+def test_a_damaged_state_is_named(model, tmp_path):
+    own, lists = ranker(), candidates()
+    run = TextRun.create(tmp_path / "run", settings(model=model, epochs=2), {"train": lists})
+    fit(own, data(lists, own), settings(model=model, epochs=1), keeper=run)
+    state = tmp_path / "run" / "last" / "state.json"
+    for text in ('{"epoch": 3}', "[1", '{"epochs": 1}'):
+        state.write_text(text)
+        with pytest.raises(ValueError, match=r"state\.json is damaged"):
+            fit(own, data(lists, own), settings(model=model, epochs=2), keeper=run)
+    with pytest.raises(FileExistsError, match="is there already"):
+        TextRun.create(tmp_path / "run", settings(model=model), {"train": lists})
+
+
+def test_without_transformers_the_install_line_is_said(monkeypatch, model):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+        TextRanker.from_pretrained(model)
 
 
 def test_settings_say_what_is_wrong():

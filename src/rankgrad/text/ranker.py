@@ -127,8 +127,12 @@ class TextRanker(nn.Module):
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
             reading: how pairs are read; by default as the folder says.
         """
-        from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
-
+        try:
+            from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+        except ImportError:
+            raise ImportError(
+                "text rankers need transformers: pip install 'rankgrad[text]'"
+            ) from None
         manifest = _read_manifest(Path(name_or_path))
         reading = reading or Reading(**manifest.get("reading", {}))
         options: dict[str, Any] = {"dtype": torch.float32}

@@ -129,7 +129,7 @@ class TextRun:
         if not last.exists():
             files.write(self.path / folders.METRICS, "")
             return TrainState(), {}
-        state = TrainState(**files.read_json(last / folders.STATE))
+        state = _read_state(last / folders.STATE)
         ranker.load_state_dict(tensors.read(last / _WEIGHTS))
         found = tensors.read(last / _OPTIMIZER)
         known = optimizer.state_dict()
@@ -182,6 +182,16 @@ class TextRun:
         """Note the weight of the first stage that validation chose."""
         facts = {"weight": weight, "metric": self.settings.metric}
         files.write(self.path / INTERPOLATION, json.dumps(facts, indent=1) + "\n")
+
+
+def _read_state(path: Path) -> TrainState:
+    try:
+        state = TrainState(**files.read_json(path))
+        if state.epoch != len(state.history):
+            raise TypeError("epoch and history differ")
+    except TypeError as error:
+        raise ValueError(files.damaged(path, str(error))) from None
+    return state
 
 
 def is_text_run(path: Path) -> bool:
