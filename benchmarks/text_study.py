@@ -500,7 +500,6 @@ class Row:
     alone: np.ndarray
     mixed: np.ndarray | None = None
     vali: float | None = None  # the mean validation value of the best epochs
-    weights: tuple[float, ...] = ()  # of BM25, by fold and seed
 
 
 def rows_of(name: str, study: Path, results: Mapping[str, Mapping[str, Any]]) -> list[Row]:
@@ -544,15 +543,15 @@ def trained_row(
 ) -> Row:
     """Put the folds of each seed together; weights of BM25 are chosen on each validation fold."""
     alone = np.empty((2, len(seeds), len(candidates)))
-    mixed, weights = alone.copy(), []
+    mixed = alone.copy()
     for seed, parts in enumerate(seeds):
         for split, (on_vali, on_test) in zip(splits, parts, strict=True):
             vali_lists, test = candidates.select(split.vali), candidates.select(split.test)
-            weights.append(choose_weight(on_vali, vali_lists, METRIC))
-            both = interpolate(on_test, test.first_stage, test.offsets, weights[-1])
+            weight = choose_weight(on_vali, vali_lists, METRIC)
+            both = interpolate(on_test, test.first_stage, test.offsets, weight)
             alone[:, seed, split.test] = values_of(test, on_test)
             mixed[:, seed, split.test] = values_of(test, both)
-    return Row(name, alone, mixed, vali, tuple(weights))
+    return Row(name, alone, mixed, vali)
 
 
 def p_values(rows: Mapping[str, np.ndarray], reference: np.ndarray) -> dict[str, float]:
