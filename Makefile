@@ -6,7 +6,7 @@ PEERS := .venv/.peers
 MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_trees.py \
 	tests/oracle tests/report/test_page.py tests/test_estimator.py tests/test_readme.py \
 	tests/training/test_trainer.py
-GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py
+GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
 
 .PHONY: demo test gpu-test minimum kernels lint format bench clean
 

@@ -782,6 +782,13 @@ def _hinge(
     return _sum(terms, s)
 
 
+def _margin_mse(s: Tensor, y: Tensor, w: list[float]) -> Tensor:
+    """Hofstaetter et al. 2020: the mean over pairs of ((s_i - s_j) - (y_i - y_j))^2."""
+    pairs = list(itertools.combinations(range(len(s)), 2))
+    terms = [(w[i] + w[j]) / 2 * ((s[i] - s[j]) - (y[i] - y[j])) ** 2 for i, j in pairs]
+    return _sum(terms, s) / max(len(pairs), 1)
+
+
 # --------------------------------------------------------------------------------------------------
 # 3c. Listwise losses
 # --------------------------------------------------------------------------------------------------
@@ -1025,6 +1032,7 @@ _WITHOUT_CUTOFF: dict[str, Callable[..., Tensor]] = {
     "rmse": _rmse,
     "bce": _bce,
     "ordinal": _ordinal,
+    "margin_mse": _margin_mse,
     "softmax": _softmax,
     "listnet": _listnet,
     "listmle": _listmle,

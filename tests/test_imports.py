@@ -31,8 +31,7 @@ KNOWS = {
     },
     "experiments": {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
-        *("models", "training"),
-        "significance",
+        *("models", "training", "significance", "text"),
     },
     "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
     "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
@@ -40,6 +39,7 @@ KNOWS = {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance"),
     },
+    "integrations": {"lists", "options", "losses", "text"},
 }
 
 

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from rankgrad.threads import wait_passively
 
 if TYPE_CHECKING:
-    from rankgrad import data, experiments, lists, losses, metrics, models, sorting, specs, training
+    from rankgrad import (
+        data,
+        experiments,
+        lists,
+        losses,
+        metrics,
+        models,
+        sorting,
+        specs,
+        text,
+        training,
+    )
     from rankgrad.estimator import Ranker
     from rankgrad.losses import (
         ApproxNDCG,
@@ -54,6 +65,7 @@ __all__ = [
     "models",
     "sorting",
     "specs",
+    "text",
     "training",
 ]
 

@@ -84,7 +84,7 @@ def left_out_lists(spec, example):
     if name in ("mse", "rmse", "bce", "ordinal"):
         return empty
     single = [row for row, (scores, _) in enumerate(lists) if len(scores) < 2]
-    if name in ("listnet", "listmle", "neuralsort_ce"):
+    if name in ("listnet", "listmle", "neuralsort_ce", "margin_mse"):
         return single
     if name in ("ranknet", "hinge", "lambdarank", "lambdaloss"):
         same = [row for row, (_, labels) in enumerate(lists) if len(labels.unique()) < 2]

@@ -38,7 +38,7 @@ def check(name, seed, weighted, k=None, tied=False, **options):
 @WEIGHTED
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    "name", ["mse", "rmse", "bce", "ordinal", "softmax", "listnet", "neuralsort_ce"]
+    "name", ["mse", "rmse", "bce", "ordinal", "margin_mse", "softmax", "listnet", "neuralsort_ce"]
 )
 def test_pointwise_and_listwise(name, seed, weighted):
     check(name, seed, weighted)

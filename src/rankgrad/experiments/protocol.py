@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from rankgrad.data import catalog
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.specs import Spec
+from rankgrad.text.settings import TextSettings
 from rankgrad.training import Settings
 
 PAPERS = ("neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank")
@@ -207,6 +208,24 @@ class Candidate:
     settings: Mapping[str, Any]
 
 
+class Text(_Part):
+    """How a table of text rankers is made, by ``rankgrad text train --protocol``.
+
+    Args:
+        depth: candidates of the first stage for each query.
+        folds: of the cross-validation by query.
+        seeds: of all runs.
+        field: of TREC topics that is the query.
+        settings: of :class:`rankgrad.text.settings.TextSettings`; the losses are those of the rows.
+    """
+
+    depth: Count
+    folds: Annotated[int, Field(ge=3)]
+    seeds: tuple[int, ...]
+    field: Literal["title", "description", "narrative"] = "title"
+    settings: dict[str, Any]
+
+
 class Protocol(_Part):
     """A table of a paper, and how it came about.
 
@@ -221,6 +240,7 @@ class Protocol(_Part):
         profiles: further settings by data set, which rows refer to by name.
         published: by data set and row, the cells in the order of the printed metrics.
         findings: what a reader of the table should know.
+        text: how the rankers of a table about text are trained.
     """
 
     paper: Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
@@ -239,6 +259,7 @@ class Protocol(_Part):
     quick: Quick = Quick()
     choices: tuple[Choice, ...]
     findings: tuple[str, ...] = ()
+    text: Text | None = None
     published: dict[str, dict[str, tuple[str, ...]]]
     name: str = ""
 
@@ -305,6 +326,7 @@ class Protocol(_Part):
                 if name not in names:
                     raise ValueError(f"choices.{choice.about}: there is no data set {name!r}")
         self._check_rows(names)
+        self._check_text()
         self._check_published(names)
         against = None if self.significance is None else self.significance.against
         if against not in (None, "best"):
@@ -326,6 +348,15 @@ class Protocol(_Part):
                         Settings(**dict(candidate.settings) | {"loss": candidate.loss})
                     except ValueError as error:
                         raise ValueError(f"{at} on {name}: {error}") from None
+
+    def _check_text(self) -> None:
+        if self.text is None:
+            return
+        for row in self.rows:
+            try:
+                TextSettings(**self.text.settings, loss=row.losses[0])
+            except ValueError as error:
+                raise ValueError(f"text.settings with rows.{row.name}: {error}") from None
 
     def _check_published(self, names: Sequence[str]) -> None:
         if set(self.published) != set(names):

@@ -9,7 +9,7 @@ from rankgrad.losses.base import Loss, losses
 from rankgrad.losses.distributed import distributed_mean
 from rankgrad.losses.lambdaloss import LambdaLoss, LambdaRank
 from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NeuralSortCE, Softmax
-from rankgrad.losses.pairwise import Hinge, RankNet
+from rankgrad.losses.pairwise import Hinge, MarginMSE, RankNet
 from rankgrad.losses.pointwise import BCE, MSE, RMSE, Ordinal
 from rankgrad.losses.relaxed import (
     ApproxNDCG,
@@ -36,6 +36,7 @@ __all__ = [
     "ListMLE",
     "ListNet",
     "Loss",
+    "MarginMSE",
     "NeuralNDCG",
     "NeuralSortCE",
     "Ordinal",

@@ -1,4 +1,4 @@
-"""Pairwise losses: sums over pairs of items with unequal labels."""
+"""Pairwise losses: sums over pairs of items, but for margin_mse of unequal labels."""
 
 from __future__ import annotations
 
@@ -170,6 +170,38 @@ class Hinge(PairwiseLoss):
     def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         values = (self.margin - gaps).clamp(min=0.0)
         return values, -(values > 0).to(gaps.dtype)
+
+
+@losses.register("margin_mse")
+class MarginMSE(Loss):
+    """``(2 / (n (n - 1))) Σ_{i<j} ((s_i - s_j) - (y_i - y_j))²`` (Hofstätter et al. 2020).
+
+    Scores learn a teacher's margins, which are its labels' differences: adding a constant to the
+    scores or labels of a list changes nothing. All pairs count, those of equal labels too. A pair
+    weighs the mean of its items' weights.
+
+    The sum over pairs is one over items: with ``e = s - y``, ``Σ_j (e_i - e_j)² = n (e_i - ē)² +
+    Σ_j (e_j - ē)²``. So time and memory are O(n).
+
+    Args:
+        reduction: over lists.
+
+    >>> MarginMSE()(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0]))
+    tensor(4.)
+    """
+
+    name: ClassVar[str] = "margin_mse"
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+
+    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        n = lists.lengths.clamp(min=2).to(lists.scores)[:, None]
+        errors = lists.scores - lists.labels
+        errors = torch.where(lists.mask, errors - errors.sum(-1, keepdim=True) / n, 0.0)
+        squares = errors.square()
+        terms = (n * squares + squares.sum(-1, keepdim=True)) * lists.mask
+        return (lists.weighted(terms) / (n * (n - 1))).sum(-1), lists.lengths > 1
 
 
 def logistic(gaps: Tensor, sigma: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,100 @@
+"""``rankgrad text rerank``: the candidates of a run, ranked anew by a text ranker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rankgrad.cli import text_arguments as arguments
+from rankgrad.cli.arguments import Device, Overwrite
+
+
+def rerank(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder, "
+            "or a name on the hub.",
+            show_default=False,
+        ),
+    ],
+    run: arguments.Run,
+    collection: arguments.Collection,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The TREC run to write, also .gz.", show_default=False),
+    ],
+    topics: arguments.Topics = None,
+    field: arguments.Field = "title",
+    depth: arguments.Depth = None,
+    interpolate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WEIGHT",
+            help="The weight of the first stage's scores, from 0 to 1, or 'chosen' for that of the "
+            "run folder.",
+            show_default="scores of the model alone",
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Documents at a time.", min=1)] = 64,
+    precision: Annotated[
+        Literal["32-true", "bf16-mixed"], typer.Option(help="Of matrix products.")
+    ] = "32-true",
+    device: Device = "auto",
+    tag: Annotated[str, typer.Option(help="The name of the run.")] = "rankgrad",
+    overwrite: Overwrite = False,
+) -> None:
+    """Rerank the candidates of a run.
+
+    \b
+    Examples:
+      rankgrad text rerank runs/text/runs/softmax/fold1-seed0 bm25.run --collection docs.jsonl \\
+          --topics topics.tsv -o reranked.run --interpolate chosen
+      rankgrad text rerank cross-encoder/ms-marco-MiniLM-L6-v2 bm25.run --collection docs.tsv \\
+          --topics queries.tsv -o reranked.run --depth 100
+    """  # noqa: D301
+    from rankgrad.data.trec import write_run
+    from rankgrad.experiments.text import device_of
+    from rankgrad.text.interpolation import interpolate as mix
+    from rankgrad.text.ranker import TextRanker
+    from rankgrad.text.runs import TextRun, is_text_run
+
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{output} is there already; --overwrite replaces it")
+    trained = TextRun.open(model) if is_text_run(Path(model)) else None
+    weight = _weight(interpolate, trained.weight if trained is not None else None)
+    candidates = arguments.read(
+        run, collection, topics, None, field=field, depth=depth, judged=False
+    )
+    ranker = TextRanker.from_pretrained(model) if trained is None else trained.best()
+    ranker.to(device_of(device))
+    scores = ranker.score(
+        ranker.tokenize(*candidates.pairs()), batch_size=batch_size, precision=precision
+    )
+    if weight is not None:
+        scores = mix(scores, candidates.first_stage, candidates.offsets, weight)  # type: ignore[assignment]
+    write_run(output, candidates.run(scores, tag), overwrite=overwrite)
+    print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
+
+
+def _weight(given: str | None, chosen: float | None) -> float | None:
+    """The weight of the first stage, or None without interpolation."""
+    if given is None:
+        return None
+    if given == "chosen":
+        if chosen is None:
+            raise ValueError(
+                "--interpolate chosen: there is no weight, which `rankgrad text train "
+                "--interpolate` chooses; give a number"
+            )
+        return chosen
+    try:
+        weight = float(given)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight <= 1:
+        raise ValueError(f"--interpolate takes a number from 0 to 1, or 'chosen'; found {given!r}")
+    return weight

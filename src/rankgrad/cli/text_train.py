@@ -1,0 +1,304 @@
+"""``rankgrad text train``: cross-encoders trained on the candidates of a first stage."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankgrad.cli import text_arguments as arguments
+from rankgrad.cli.arguments import Json
+from rankgrad.cli.errors import stop
+from rankgrad.cli.printing import console, show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.experiments.protocol import Protocol
+    from rankgrad.experiments.text import Callbacks, OneRun
+    from rankgrad.report.comparison import Comparison
+    from rankgrad.text.settings import TextSettings
+
+_READING, _LEARNING, _MACHINE = "How documents are read", "How it is learned", "Machine"
+
+
+def _option(help: str, default: str, panel: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, show_default=default, rich_help_panel=panel)
+
+
+def train(
+    run: arguments.Run,
+    collection: arguments.Collection,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The folder of all run folders.", show_default=False),
+    ],
+    topics: arguments.Topics = None,
+    qrels: arguments.Qrels = None,
+    field: arguments.Field = "title",
+    depth: arguments.Depth = None,
+    model: Annotated[
+        str | None, typer.Option(help="A Hugging Face folder, or a name on the hub.")
+    ] = None,
+    losses: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--loss", "-l", help="See `rankgrad losses`; several times to compare several.",
+            show_default="softmax",
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Of the cross-validation by query.", min=3, show_default="5"),
+    ] = None,
+    only: Annotated[
+        list[int] | None,
+        typer.Option("--fold", help="Train on this fold alone; several times for several."),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Train with so many seeds, from 0.", min=1, show_default="1"),
+    ] = None,
+    interpolate: Annotated[
+        bool,
+        typer.Option(
+            "--interpolate",
+            help="Mix scores with those of the first stage; validation chooses the weight.",
+        ),
+    ] = False,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="Train as a paper's table says, such as smoothi_table2: its losses, settings, "
+            "depth, folds and seeds; options go before them.",
+        ),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="Settings in TOML, as run folders have; options go before them."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        _option("Chooses the best epoch.", "ndcg@10(gain=linear)", _LEARNING, "--metric", "-m"),
+    ] = None,
+    epochs: Annotated[int | None, _option("At most.", "4", _LEARNING)] = None,
+    patience: Annotated[
+        str | None, _option("Stop after so many epochs without a better value.", "none", _LEARNING)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, _option("Of the encoder.", "2e-5", _LEARNING, "--learning-rate", "--lr")
+    ] = None,
+    head_learning_rate: Annotated[float | None, _option("Of the head.", "1e-3", _LEARNING)] = None,
+    schedule: Annotated[str | None, _option("linear or constant.", "linear", _LEARNING)] = None,
+    warmup: Annotated[float | None, _option("Part of all steps.", "0.1", _LEARNING)] = None,
+    weight_decay: Annotated[float | None, _option("Of the weights.", "0.01", _LEARNING)] = None,
+    lists_per_step: Annotated[int | None, _option("Queries a step.", "4", _LEARNING)] = None,
+    documents: Annotated[
+        str | None,
+        _option("Of a query in a step: relevant ones up to a half.", "all", _LEARNING),
+    ] = None,
+    head: Annotated[
+        str | None,
+        _option("classifier, similarity or embedding.", "classifier", _READING),
+    ] = None,
+    max_length: Annotated[
+        str | None, _option("Tokens an input.", "the model's limit", _READING)
+    ] = None,
+    passages: Annotated[int | None, _option("Inputs a document, at most.", "1", _READING)] = None,
+    document_tokens: Annotated[
+        str | None, _option("Of a document, at most.", "what fits", _READING)
+    ] = None,
+    pooling: Annotated[
+        str | None, _option("Of the passages' vectors: mean or max.", "mean", _READING)
+    ] = None,
+    mini_batch_size: Annotated[
+        int | None, _option("Documents that have a graph at a time.", "64", _MACHINE)
+    ] = None,
+    cache: Annotated[
+        bool | None,
+        _option("Gradient caching: memory does not grow with the list.", "yes", _MACHINE),
+    ] = None,
+    precision: Annotated[
+        str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)
+    ] = None,
+    device: Annotated[str | None, _option("auto, cpu or cuda.", "auto", _MACHINE)] = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Train text rankers by cross-validation, and test them on the fold they have not seen.
+
+    Each query is in the test fold once; the next fold chooses the best epoch (and with
+    --interpolate the weight of the first stage), the others are trained on. Every loss, fold and
+    seed has its run folder in the output folder, beside the first stage's; `rankgrad report` makes
+    a page of them. The same command again goes on where it was stopped.
+
+    \b
+    Examples:
+      rankgrad text train bm25.run --collection docs.jsonl --topics topics.tsv --qrels qrels \\
+          --model bert-base-uncased --loss lambdaloss@10 -o runs/text
+      rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ -l hinge -l softmax \\
+          --seeds 3 --interpolate -o runs/cranfield
+      rankgrad text train bm25.run --collection robust04/ --topics topics.txt --qrels qrels.txt \\
+          --protocol smoothi_table2 -o runs/robust
+    """  # noqa: D301
+    from rankgrad.experiments.text import CrossValidation, cross_validate
+    from rankgrad.text.settings import TextSettings
+
+    given = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
+    paper = _protocol(protocol)
+    chosen = _settings(given, settings, paper)
+    plan = CrossValidation(
+        settings=chosen,
+        losses=tuple(losses or (_losses(paper) if paper else [chosen.loss])),
+        seeds=tuple(range(seeds)) if seeds else paper.text.seeds if paper and paper.text else (0,),
+        folds=folds or (paper.text.folds if paper and paper.text else 5),
+        chosen=None if only is None else tuple(only),
+        interpolate=interpolate,
+    )
+    depth = depth or (paper.text.depth if paper and paper.text else None)
+    candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
+    empty = sum(int(n == 0) for n in candidates.lengths)
+    if empty:
+        show_notes([f"{empty} judged queries have no candidates: they count 0"])
+    with _Watching(quiet=json) as watching:
+        finished = cross_validate(plan, candidates, output, watching.of)
+    if not finished:
+        raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
+    _show(output, json)
+    if paper is not None and not json:
+        _show_published(paper)
+
+
+def _protocol(name: str | None) -> Protocol | None:
+    """A paper's table that is about text."""
+    from rankgrad.experiments.protocol import protocols
+
+    if name is None:
+        return None
+    known = {key: found for key, found in protocols().items() if found.text is not None}
+    if name not in known:
+        raise ValueError(f"there is no protocol of text {name!r}. There are: {', '.join(known)}")
+    return known[name]
+
+
+def _losses(paper: Protocol) -> list[str]:
+    return [row.losses[0] for row in paper.rows]
+
+
+def _show_published(paper: Protocol) -> None:
+    for data, rows in paper.published.items():
+        names = {row.name: row.losses[0] for row in paper.rows}
+        show_table(
+            ("published", *paper.printed),
+            [(names[name], *cells) for name, cells in rows.items()],
+            title=f"{paper.reference}, {paper.table}, {data}",
+        )
+
+
+def _settings(
+    given: dict[str, Any], file: Path | None, paper: Protocol | None = None
+) -> TextSettings:
+    """The options that were given, over settings of a file or a paper, over the defaults."""
+    from rankgrad.text.settings import TextSettings
+
+    values: dict[str, Any] = {}
+    if paper is not None:
+        if file is not None:
+            raise ValueError("--protocol has settings of its own: leave out --settings")
+        assert paper.text is not None
+        values = dict(paper.text.settings)
+    if file is not None:
+        if not file.is_file():
+            raise FileNotFoundError(f"there are no settings at {file}")
+        try:
+            values = TextSettings.from_toml(file.read_text(encoding="utf-8")).model_dump()
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+    values |= {name: value for name, value in given.items() if value is not None}
+    if "model" not in values:
+        raise ValueError("--model is missing: a Hugging Face folder, or a name on the hub")
+    return TextSettings(**values)
+
+
+class _Watching:
+    """A progress bar over all runs, and Ctrl-C as a request to stop after the current step."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.progress import Progress
+
+        from rankgrad.training.interrupts import Interrupts
+
+        hidden = quiet or not sys.stderr.isatty()
+        self._bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
+        self._interrupts = Interrupts()
+        self._task = self._bar.add_task("runs", total=None)
+
+    def __enter__(self) -> _Watching:
+        self._interrupts.__enter__()
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.stop()
+        self._interrupts.__exit__(*error)
+
+    def of(self, run: OneRun, number: int, total: int) -> Callbacks:
+        """The callbacks of a run."""
+        from rankgrad.experiments.text import Callbacks
+
+        epochs = run.settings.epochs
+        words = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
+        done, shown = 0, ""
+
+        def step(part: float) -> None:
+            at = number + (done + part) / epochs
+            self._bar.update(self._task, description=words + shown, total=total, completed=at)
+
+        def epoch(line: dict[str, float]) -> None:
+            nonlocal done, shown
+            done = int(line["epoch"])
+            metric = run.settings.metric
+            shown = f"; epoch {done}/{epochs}: {metric} {line.get(metric, float('nan')):.4f}"
+            step(0.0)
+
+        return Callbacks(epoch, step, lambda: self._interrupts.asked)
+
+
+def _show(output: Path, json: bool) -> None:
+    """The means of all candidates on the test folds, with tests against the first stage."""
+    from rankgrad.experiments.text import FIRST_STAGE
+    from rankgrad.report import comparison
+    from rankgrad.report.candidates import group
+    from rankgrad.report.runs import find, read
+
+    found = comparison.compare(
+        group([read(path, "test") for path in find([output])]), usual=FIRST_STAGE
+    )
+    rows = list(_rows(found))
+    if json:
+        show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
+        return
+    columns = list(rows[0]) if rows else []
+    texts = [
+        [value if isinstance(value, str) else f"{value:.4f}" for value in row.values()]
+        for row in rows
+    ]
+    show_table(
+        columns,
+        texts,
+        title=f"test, {len(found.qids)} queries",
+        under=[f"p: against the {FIRST_STAGE} ({found.how})", *found.conventions],
+    )
+    show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)
+    console().print(f"Next: rankgrad report {output}")
+
+
+def _rows(found: Comparison) -> Any:
+    for at, candidate in enumerate(found.candidates):
+        row: dict[str, Any] = {"candidate": candidate.name}
+        for number, metric in enumerate(found.metrics):
+            if not found.has(at, number):
+                continue
+            row[metric] = float(found.mean[at, number])
+            p = float(found.p[at, number])
+            row[f"p ({metric})"] = "" if p != p else p
+        yield row

@@ -1,0 +1,262 @@
+"""Any loss of the library in the Hugging Face ``Trainer``, with and without gradient caching.
+
+- :class:`ListLoss` is a ``compute_loss_func``: a loss of the logits that the model has given. The
+  graph of every document exists until the backward pass.
+- :class:`CachedTrainer` is a ``Trainer`` that runs the model in mini-batches with gradient caching:
+  memory does not grow with the lists. ``compute_loss_func`` alone cannot, since it is called when
+  the model has run.
+- :class:`ListCollator` makes batches of both, and :class:`ScheduleCallback` moves temperature
+  schedules along.
+
+>>> from types import SimpleNamespace
+>>> loss = ListLoss("softmax")
+>>> outputs = SimpleNamespace(logits=torch.zeros(4, 1))  # of two lists, with 3 and 1 documents
+>>> loss(outputs, torch.tensor([[1, 0, 0], [1, -100, -100]]))
+tensor(1.0986)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    from transformers import (
+        PreTrainedTokenizerBase,
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.modeling_outputs import SequenceClassifierOutput
+except ImportError as error:
+    raise ImportError("this needs transformers: pip install 'rankgrad[text]'") from error
+
+from rankgrad import losses
+from rankgrad.losses import Loss
+from rankgrad.options import check_choice, check_whole
+from rankgrad.text.cached import cached_scores
+from rankgrad.text.distillation import TRANSFORMS, Transform, teacher_labels
+
+PADDING_LABEL = -100  # what Trainer does not count
+
+
+class ListLoss:
+    """A ranking loss as ``Trainer(compute_loss_func=...)``.
+
+    The model gives one logit per document: ``[N, 1]`` or ``[N]``. Labels are ``[lists, items]``,
+    -100 where a list has no more documents. Padded places either have logits, too (``N = lists *
+    items``), or not (N is the number of real documents, list by list).
+
+    With gradient accumulation or several processes, the loss is the mean over the batches, weighted
+    by their documents: Trainer leaves that to ``compute_loss_func``.
+
+    Args:
+        loss: the spec of a loss, or a loss.
+        teacher: labels are a teacher's scores, transformed by
+            :func:`rankgrad.text.teacher_labels` in this way.
+
+    Raises:
+        ValueError: an unknown loss or transform.
+    """
+
+    def __init__(self, loss: str | Loss, *, teacher: Transform | None = None) -> None:
+        if teacher is not None:
+            check_choice("teacher", teacher, TRANSFORMS)
+        self.loss = losses.get(loss) if isinstance(loss, str) else loss
+        self.teacher: Transform | None = teacher
+
+    def __call__(
+        self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """The loss of a batch, a scalar.
+
+        Args:
+            outputs: the model's, with ``logits``.
+            labels: ``[lists, items]``, -100 on padding.
+            num_items_in_batch: real documents in all batches of the step, and of all processes.
+
+        Raises:
+            ValueError: labels are missing, or do not fit the logits.
+        """
+        if labels is None or labels.ndim != 2:
+            found = "none" if labels is None else list(labels.shape)
+            raise ValueError(f"labels must have shape [lists, items], found {found}")
+        mask = labels != PADDING_LABEL
+        scores = _as_lists(outputs["logits"] if isinstance(outputs, dict) else outputs.logits, mask)
+        value: Tensor = self.loss(scores, self._labels(labels, mask), mask)
+        if num_items_in_batch is None:
+            return value
+        return value * (mask.sum() / max(1, num_items_in_batch))
+
+    def _labels(self, labels: Tensor, mask: Tensor) -> Tensor:
+        if self.teacher is None:
+            return labels.masked_fill(~mask, 0)
+        found = torch.zeros(labels.shape, device=labels.device)
+        for own, row, real in zip(found, labels, mask, strict=True):
+            own[real] = teacher_labels(row[real], self.teacher).to(own)
+        return found
+
+
+class CachedTrainer(Trainer):
+    """A ``Trainer`` with gradient caching: the gradient of whole lists in a mini-batch's memory.
+
+    It takes the model's inputs ``[N, ...]`` of all lists apart, scores the documents in
+    mini-batches of like length, and gives all logits to ``compute_loss_func``. Its backward pass
+    runs the mini-batches again. Evaluation runs in mini-batches, too.
+
+    Args:
+        mini_batch_size: documents that have a graph at the same time.
+        compute_loss_func: a :class:`ListLoss`, or any function of the logits.
+        arguments: of ``Trainer``, by name.
+
+    Raises:
+        ValueError: there is no ``compute_loss_func``.
+    """
+
+    def __init__(
+        self, *, mini_batch_size: int = 32, compute_loss_func: Any = None, **arguments: Any
+    ) -> None:
+        if compute_loss_func is None:
+            raise ValueError("CachedTrainer needs compute_loss_func, such as ListLoss('softmax')")
+        self.mini_batch_size = check_whole("mini_batch_size", mini_batch_size)
+        super().__init__(compute_loss_func=compute_loss_func, **arguments)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The loss of a batch, attached to the graph; arguments are Trainer's."""
+
+        def cached(**tokens: Any) -> Any:
+            logits: Any = self._cached_logits(model, tokens)
+            return SequenceClassifierOutput(logits=logits)
+
+        run: Any = cached  # in the place of the model, which Trainer only calls
+        return super().compute_loss(run, inputs, return_outputs, num_items_in_batch)
+
+    def _cached_logits(self, model: Any, tokens: dict[str, Any]) -> Tensor:
+        order = _by_length(tokens)
+        scores = cached_scores(
+            lambda batch: model(**batch).logits.reshape(-1),
+            [_rows(tokens, rows) for rows in order.split(self.mini_batch_size)],
+            no_sync=getattr(model, "no_sync", None),
+        )
+        return scores[order.argsort()][:, None]
+
+
+class ListCollator:
+    """Batches of lists for :class:`ListLoss`: tokens of all pairs, and labels padded with -100.
+
+    Each example has a query, documents and labels. Give ``TrainingArguments`` the option
+    ``remove_unused_columns=False``, since these are no arguments of the model.
+
+    Args:
+        tokenizer: encodes pairs of query and document.
+        max_length: tokens per pair; by default the tokenizer's limit.
+        columns: the names of the three columns.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+        columns: tuple[str, str, str] = ("query", "documents", "labels"),
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.columns = columns
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Tokens ``[N, length]`` and labels ``[lists, items]`` of some examples.
+
+        Raises:
+            ValueError: an example has other numbers of documents and labels.
+        """
+        query, documents, labels = self.columns
+        pairs = [(example[query], text) for example in examples for text in example[documents]]
+        rows, least = [], 0
+        if not pairs:  # the model still runs, for processes to synchronize gradients
+            pairs, least = [(example[query], "") for example in examples], 1
+        for example in examples:
+            if len(example[documents]) != len(example[labels]):
+                raise ValueError(
+                    f"the query {example[query]!r} has {len(example[documents])} documents and "
+                    f"{len(example[labels])} labels: they must agree"
+                )
+            row = torch.tensor(example[labels], dtype=torch.float32)
+            rows.append(torch.cat([row, row.new_full((least,), PADDING_LABEL)]))
+        encoded = self.tokenizer(
+            [pair[0] for pair in pairs],
+            [pair[1] for pair in pairs],
+            padding=True,
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_tensors="pt",
+        )
+        padded = torch.nn.utils.rnn.pad_sequence(
+            rows, batch_first=True, padding_value=PADDING_LABEL
+        )
+        return {**encoded, "labels": padded}
+
+
+class ScheduleCallback(TrainerCallback):
+    """Tells a loss how far training is, which its temperature schedules follow.
+
+    Without it they stay at their start. It serves ``CrossEncoderTrainer``, too.
+
+    Args:
+        loss: the library's loss, such as ``ListLoss(...).loss`` or ``RankingLoss(...).loss``.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Set the loss's progress."""
+        self.loss.progress = state.global_step / max(1, state.max_steps)
+
+
+def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits ``[N]`` or ``[N, 1]`` as ``[lists, items]``."""
+    flat = logits.reshape(-1)
+    if flat.numel() == mask.numel():
+        return flat.reshape(mask.shape)
+    real = int(mask.sum())
+    if flat.numel() != real:
+        raise ValueError(
+            f"the model gave {flat.numel()} logits for labels of shape {list(mask.shape)} with "
+            f"{real} documents: expected one logit per document"
+        )
+    return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
+
+
+def _by_length(tokens: dict[str, Any]) -> Tensor:
+    """The order of the rows by their number of tokens, longest first."""
+    ids: Tensor = tokens["input_ids"]
+    mask: Tensor = tokens.get("attention_mask", torch.ones_like(ids))
+    return mask.sum(1).argsort(descending=True, stable=True)
+
+
+def _rows(tokens: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    """Some rows of all token tensors, without the columns that are padding in all of them."""
+    shape = tokens["input_ids"].shape
+    columns = tokens.get("attention_mask", torch.ones_like(tokens["input_ids"]))[rows].any(0)
+    return {
+        name: value[rows][:, columns] if getattr(value, "shape", None) == shape else value
+        for name, value in tokens.items()
+    }

@@ -1,0 +1,117 @@
+"""Labels from a teacher: its scores, or its order alone, as labels that any loss takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rankgrad.options import check_choice, check_positive
+
+Transform = Literal["shift", "minmax", "softmax", "rank"]
+TRANSFORMS = ("shift", "minmax", "softmax", "rank")
+
+
+def teacher_labels(
+    scores: Tensor | Sequence[float], how: Transform = "shift", *, temperature: float = 1.0
+) -> Tensor:
+    """Labels, which are never negative, of one list from a teacher's scores, which may be.
+
+    - ``"shift"``: ``(t - min t) / temperature``. Margins stay, as ``margin_mse`` needs them;
+      ``listnet`` has the target ``softmax(t / temperature)`` then; ``ranknet`` and ``listmle`` see
+      only the order.
+    - ``"minmax"``: ``(t - min t) / (max t - min t)``, from 0 to 1: for ``lambdaloss`` and losses of
+      metrics, whose gain ``2^y - 1`` grows fast. All equal scores give 0.
+    - ``"softmax"``: ``softmax(t / temperature)``, soft targets for ``softmax``.
+    - ``"rank"``: ``1 / rank``, the mean rank where scores tie: only the order counts.
+
+    Args:
+        scores: ``[n]``, higher is better. ``-inf`` is a document that the teacher does not have:
+            it gets 0.
+        how: the transform.
+        temperature: divides the scores in ``"shift"`` and ``"softmax"``.
+
+    Returns:
+        Labels ``[n]``: float64 for a float64 tensor, else float32.
+
+    Raises:
+        ValueError: scores are not ``[n]``, or one is NaN or infinite.
+
+    >>> teacher_labels([-3.0, 1.0, -1.0])
+    tensor([0., 4., 2.])
+    >>> teacher_labels([-3.0, 1.0, -1.0], "rank")
+    tensor([0.3333, 1.0000, 0.5000])
+    """
+    check_choice("how", how, TRANSFORMS)
+    check_positive("temperature", temperature)
+    values = torch.as_tensor(scores)
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    if values.ndim != 1:
+        raise ValueError(f"a teacher's scores must have shape [n], found {list(values.shape)}")
+    bad = values.isnan() | (values == float("inf"))
+    if bool(bad.any()):
+        place = int(bad.nonzero()[0])
+        raise ValueError(f"a teacher's scores must be numbers; item {place} is {values[place]:g}")
+    known = values > float("-inf")
+    labels = torch.zeros_like(values)
+    if bool(known.any()):
+        labels[known] = _transformed(values[known], how, temperature)
+    return labels
+
+
+def labels_from_run(
+    teacher: Mapping[str, float] | Sequence[str],
+    documents: Sequence[str],
+    how: Transform | None = None,
+    *,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Labels of a query's documents from what a teacher's run says about that query.
+
+    Args:
+        teacher: the teacher's score of each document identifier, or identifiers in its order, best
+            first, where it gave no scores.
+        documents: identifiers of the documents to label. One that the teacher does not have gets 0.
+        how: a transform of :func:`teacher_labels`, over those of the documents that the teacher
+            has; by default ``"shift"`` for scores. An order has ``"rank"`` only.
+        temperature: as in :func:`teacher_labels`.
+
+    Returns:
+        Labels ``[n]`` in the order of ``documents``.
+
+    Raises:
+        ValueError: an order with another transform, or with a document twice.
+
+    >>> labels_from_run(["d7", "d2", "d9"], ["d2", "d1", "d7"])
+    tensor([0.5000, 0.0000, 1.0000])
+    >>> labels_from_run({"d7": -0.5, "d2": -2.5}, ["d2", "d1", "d7"])
+    tensor([0., 0., 2.])
+    """
+    if isinstance(teacher, Mapping):
+        scores = teacher
+    else:
+        if how not in (None, "rank"):
+            raise ValueError(f"an order has no scores: how must be 'rank', found {how!r}")
+        scores = {name: -float(place) for place, name in enumerate(teacher)}
+        if len(scores) < len(teacher):
+            raise ValueError("the teacher's order has a document twice")
+        how = "rank"
+    found = [float(scores.get(name, float("-inf"))) for name in documents]
+    return teacher_labels(found, how or "shift", temperature=temperature)
+
+
+def _transformed(scores: Tensor, how: Transform, temperature: float) -> Tensor:
+    if how == "softmax":
+        return (scores / temperature).softmax(0)
+    if how == "rank":
+        _, place, ties = scores.unique(return_inverse=True, return_counts=True)
+        above = len(scores) - ties.cumsum(0)  # for each score, from the lowest
+        ranks: Tensor = above + (ties + 1) / 2
+        return ranks[place].to(scores).reciprocal()
+    above_lowest = scores - scores.min()
+    if how == "shift":
+        return above_lowest / temperature
+    highest = above_lowest.max()
+    return above_lowest / torch.where(highest > 0, highest, 1.0)

@@ -1,0 +1,298 @@
+"""Tokens of (query, document) pairs, made once, and padded mini-batches of like length from them.
+
+A pair is one input of the encoder, or, where documents are read in passages, several: the query
+with each passage.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # what a token is part of
+_PAIRS = 4096  # tokenized at a time
+
+
+@dataclass(frozen=True)
+class InputBatch:
+    """A padded mini-batch of encoder inputs.
+
+    Attributes:
+        input_ids: ``[m, length]``.
+        attention_mask: ``[m, length]``, True on tokens.
+        token_type_ids: ``[m, length]``, or None where the tokenizer gives none.
+        segments: ``[m, length]``: 0 on the query's tokens, 1 on the document's, 2 on the special
+            tokens of both, 3 on padding.
+        pair_of: ``[m]``: which of the mini-batch's pairs an input is of.
+        places: which of the pairs asked for these are, ``[p]``, on the CPU.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    token_type_ids: Tensor | None
+    segments: Tensor
+    pair_of: Tensor
+    places: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """The number of pairs, whose scores a mini-batch gives."""
+        return len(self.places)
+
+
+class PairInputs:
+    """The tokens of many pairs in flat layout, on one device.
+
+    Args:
+        ids: ``[T]``, the tokens of all inputs.
+        types: ``[T]``, their token types, or None.
+        segments: ``[T]``, what they are part of.
+        offsets: ``[I + 1]``: input i is ``ids[offsets[i]:offsets[i + 1]]``.
+        pairs: ``[N + 1]``: pair n has the inputs ``pairs[n]:pairs[n + 1]``, at least one.
+        padding: the token that fills up mini-batches.
+    """
+
+    def __init__(
+        self,
+        ids: Tensor,
+        types: Tensor | None,
+        segments: Tensor,
+        offsets: NDArray[np.int64],
+        pairs: NDArray[np.int64],
+        *,
+        padding: int = 0,
+    ) -> None:
+        self.ids, self.types, self.segments = ids, types, segments
+        self.offsets, self.pairs, self.padding = offsets, pairs, padding
+        self._lengths = np.diff(offsets)
+        longest = np.maximum.reduceat(self._lengths, pairs[:-1]) if len(pairs) > 1 else pairs[:0]
+        self._longest: NDArray[np.int64] = longest
+
+    def __len__(self) -> int:
+        return len(self.pairs) - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tokens are."""
+        return self.ids.device
+
+    def to(self, device: torch.device | str) -> PairInputs:
+        """The same tokens on a device."""
+        types = None if self.types is None else self.types.to(device)
+        return PairInputs(
+            self.ids.to(device),
+            types,
+            self.segments.to(device),
+            self.offsets,
+            self.pairs,
+            padding=self.padding,
+        )
+
+    def batches(self, pairs: NDArray[np.int64], size: int) -> Iterator[InputBatch]:
+        """Mini-batches of some pairs, shortest first, so that padding is little.
+
+        Args:
+            pairs: which ones, in any order.
+            size: pairs per mini-batch.
+
+        Returns:
+            Mini-batches whose ``places`` say where in ``pairs`` their pairs are.
+        """
+        order = np.argsort(self._longest[pairs], kind="stable")
+        for start in range(0, len(pairs), size):
+            places = order[start : start + size]
+            yield self._batch(pairs[places], places)
+
+    def _batch(self, pairs: NDArray[np.int64], places: NDArray[np.int64]) -> InputBatch:
+        counts = self.pairs[pairs + 1] - self.pairs[pairs]
+        owners = np.repeat(np.arange(len(pairs)), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        inputs = self.pairs[pairs][owners] + within
+        lengths = self._lengths[inputs]
+        columns = torch.arange(int(lengths.max()), device=self.device)
+        mask = columns < self._sent(lengths)[:, None]
+        at = torch.where(mask, self._sent(self.offsets[inputs])[:, None] + columns, 0)
+        ids = torch.where(mask, self.ids[at].long(), self.padding)
+        types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
+        segments = torch.where(mask, self.segments[at], PADDING)
+        return InputBatch(ids, mask, types, segments, self._sent(owners), places)
+
+    def _sent(self, values: NDArray[np.int64]) -> Tensor:
+        return to_device(values, self.device)
+
+
+def to_device(values: NDArray[np.int64], device: torch.device) -> Tensor:
+    """An array as a tensor on a device; a GPU is not waited for."""
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@dataclass(frozen=True)
+class Passages:
+    """How long documents are read.
+
+    Args:
+        most: inputs per document, at most; 1 reads what fits into one.
+        tokens: of a document that are read, at most; None for as many as fit into its inputs.
+
+    The SmoothI paper reads 800 tokens in two inputs: ``Passages(2, 800)``. A document that needs
+    several inputs is cut into parts of about equal length, between words.
+    """
+
+    most: int = 1
+    tokens: int | None = None
+
+    def split(self, text: str, encoding: Any, space: int) -> list[str]:
+        """The parts of a document of which each fits into a number of tokens.
+
+        Args:
+            text: the document.
+            encoding: its tokens, with the characters and the words that they are of.
+            space: tokens that an input has for the document.
+        """
+        total = min(len(encoding.ids), self.most * space, self.tokens or len(encoding.ids))
+        words, spans = encoding.word_ids, encoding.offsets
+        count = max(1, math.ceil(total / space))
+        size = math.ceil(total / count) if total else 0
+        cuts = [0]
+        for _ in range(count):
+            end = min(cuts[-1] + size, total)
+            while end < len(words) and end > cuts[-1] + 1 and words[end] == words[end - 1]:
+                end -= 1  # a word is not cut
+            cuts.append(end)
+        return [
+            text[spans[first][0] : spans[last - 1][1]] if last > first else ""
+            for first, last in itertools.pairwise(cuts)
+        ]
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerBase,
+    queries: Sequence[str],
+    texts: Sequence[str],
+    *,
+    max_length: int,
+    passages: Passages | None = None,
+    apart: bool = False,
+) -> PairInputs:
+    """Tokenize pairs of texts.
+
+    Where a pair is too long, the longer of its two texts is cut at its end, which is what
+    sentence-transformers does. An empty document is an input that holds the query alone. A
+    tokenizer without a separator token joins the texts by its own rule for pairs.
+
+    Args:
+        tokenizer: a fast one of Hugging Face.
+        queries: the query of each pair, ``[N]``.
+        texts: the document of each pair, ``[N]``.
+        max_length: tokens per input, special ones included.
+        passages: how long documents are read; by default in one input.
+        apart: both texts have special tokens of their own, which count as theirs, and up to
+            ``max_length`` tokens each: what a bi-encoder reads, one after the other.
+
+    Raises:
+        ValueError: the tokenizer is not a fast one, or an input has no space for a document.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed here"
+        )
+    pairs = np.arange(len(texts) + 1)
+    if passages is not None and passages.most > 1:
+        parts = _parts(tokenizer, queries, texts, max_length, passages)
+        counts = [len(part) for part in parts]
+        queries = [query for query, part in zip(queries, parts, strict=True) for _ in part]
+        texts = [text for part in parts for text in part]
+        pairs = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    ids: list[NDArray[Any]] = []
+    types: list[NDArray[Any]] = []
+    segments: list[NDArray[Any]] = []
+    typed = "token_type_ids" in tokenizer.model_input_names
+    for start in range(0, len(texts), _PAIRS):
+        stop = start + _PAIRS
+        found = _encodings(tokenizer, queries[start:stop], texts[start:stop], max_length, apart)
+        for own, own_types, texts_of in found:
+            ids.append(np.array(own, np.int32))
+            types.append(np.array(own_types, np.int8))
+            segments.append(
+                np.array([SPECIAL if text is None else text for text in texts_of], np.int8)
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(own) for own in ids], dtype=np.int64)])
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    return PairInputs(
+        _joined(ids, np.int32),
+        _joined(types, np.int8) if typed else None,
+        _joined(segments, np.int8),
+        offsets.astype(np.int64),
+        pairs.astype(np.int64),
+        padding=padding,
+    )
+
+
+def _encodings(
+    tokenizer: PreTrainedTokenizerBase,
+    queries: Sequence[str],
+    texts: Sequence[str],
+    max_length: int,
+    apart: bool,
+) -> Iterator[tuple[list[int], list[int], list[int | None]]]:
+    """Tokens, their types, and the texts that they are of (0, 1, or None), of each pair."""
+    if not apart:
+        found = tokenizer(
+            list(queries), list(texts), truncation="longest_first", max_length=max_length
+        )
+        yield from ((own.ids, own.type_ids, own.sequence_ids) for own in found.encodings)
+        return
+    first, second = (
+        [
+            own.ids
+            for own in tokenizer(list(given), truncation=True, max_length=max_length).encodings
+        ]
+        for given in (queries, texts)
+    )
+    for query, text in zip(first, second, strict=True):
+        sides: list[int | None] = [*[QUERY] * len(query), *[DOCUMENT] * len(text)]
+        yield query + text, [0] * len(sides), sides
+
+
+def _parts(
+    tokenizer: PreTrainedTokenizerBase,
+    queries: Sequence[str],
+    texts: Sequence[str],
+    max_length: int,
+    passages: Passages,
+) -> list[list[str]]:
+    """The passages of each pair's document, which depend on how long its query is."""
+    lengths = {query: _length(tokenizer, query) for query in dict.fromkeys(queries)}
+    special = int(tokenizer.num_special_tokens_to_add(pair=True))
+    known: dict[str, Any] = {}
+    found = []
+    for query, text in zip(queries, texts, strict=True):
+        # A query takes at most half of an input, as it does beside a long document.
+        space = max_length - special - min(lengths[query], (max_length - special) // 2)
+        if space < 1:
+            raise ValueError(f"max_length={max_length} leaves no space for a document")
+        if text not in known:
+            known[text] = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
+        found.append(passages.split(text, known[text], space))
+    return found
+
+
+def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
+    return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _joined(arrays: list[NDArray[Any]], dtype: type) -> Tensor:
+    return torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, dtype))

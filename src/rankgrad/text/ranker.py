@@ -1,0 +1,363 @@
+"""TextRanker: an encoder that reads a query and a document together and gives a score."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankgrad import files
+from rankgrad.options import check_choice
+from rankgrad.text.inputs import (
+    DOCUMENT,
+    QUERY,
+    InputBatch,
+    PairInputs,
+    Passages,
+    to_device,
+    tokenize,
+)
+from rankgrad.training import tensors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Head = Literal["classifier", "similarity", "embedding"]
+Pooling = Literal["mean", "max"]
+HEADS, POOLINGS = ("classifier", "similarity", "embedding"), ("mean", "max")
+MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
+_FORMAT, _VERSION = "rankgrad text ranker", 1
+_SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
+_CENTER = 0.5  # the cosine whose score is 0 at the start
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a ranker reads a pair of texts and makes a score of it.
+
+    Args:
+        max_length: tokens per input, special ones included; None for the model's limit.
+        passages: inputs per document, at most.
+        document_tokens: of a document that are read, at most; None for as many as fit.
+        pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
+        head: ``"classifier"``, the [CLS] vector through the model's classification head, which is
+            new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
+            the query's and of the document's tokens, plus a linear function of the [CLS] vector
+            that is 0 at the start, so that an encoder trained for sentence embeddings starts from
+            what it knows; ``"embedding"``, the same with texts that do not see each other, which is
+            a bi-encoder.
+    """
+
+    max_length: int | None = None
+    passages: int = 1
+    document_tokens: int | None = None
+    pooling: Pooling = "mean"
+    head: Head = "classifier"
+
+    def __post_init__(self) -> None:
+        check_choice("pooling", self.pooling, POOLINGS)
+        check_choice("head", self.head, HEADS)
+
+
+class Similarity(nn.Module):
+    """``20 (a cos(query, document) + b) + w · first``; a, b and w are learned.
+
+    ``a = 1``, ``b = -0.5`` and ``w = 0`` at the start: the order is that of the cosine.
+
+    Args:
+        size: of the vectors.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.affine = nn.Parameter(torch.tensor([1.0, -_CENTER]))
+        self.weights = nn.Parameter(torch.zeros(size))
+
+    def forward(self, query: Tensor, document: Tensor, first: Tensor) -> Tensor:
+        """The scores ``[p]`` of vectors ``[p, size]``; of an empty document, the cosine is 0."""
+        cosine = torch.cosine_similarity(query, document, eps=1e-6)
+        return _SCALE * (self.affine[0] * cosine + self.affine[1]) + first @ self.weights
+
+
+class TextRanker(nn.Module):
+    """A cross-encoder with its tokenizer; documents may be read in passages.
+
+    Args:
+        network: with a classification head of one output, or without a head for ``"similarity"``.
+        tokenizer: its tokenizer.
+        reading: how pairs are read.
+    """
+
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        reading: Reading | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.tokenizer = network, tokenizer
+        self.reading = Reading() if reading is None else reading
+        self.max_length = _limit(network, tokenizer, self.reading.max_length)
+        if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+            tokenizer.pad_token = tokenizer.eos_token
+        if getattr(network.config, "pad_token_id", None) is None:
+            network.config.pad_token_id = tokenizer.pad_token_id
+        self.similarity: Similarity | None = None
+        if self.reading.head != "classifier":
+            self.similarity = Similarity(network.config.hidden_size)
+        elif self.reading.passages > 1:
+            _check_head(network)
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str], reading: Reading | None = None
+    ) -> TextRanker:
+        """An encoder from a folder or a hub; one without a classification head gets a new one.
+
+        Args:
+            name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
+            reading: how pairs are read; by default as the folder says.
+        """
+        try:
+            from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+        except ImportError:
+            raise ImportError(
+                "text rankers need transformers: pip install 'rankgrad[text]'"
+            ) from None
+        manifest = _read_manifest(Path(name_or_path))
+        reading = reading or Reading(**manifest.get("reading", {}))
+        options: dict[str, Any] = {"dtype": torch.float32}
+        auto: Any = AutoModel
+        if reading.head == "classifier":
+            auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
+        with _quiet():  # a new head is what is asked for
+            network = auto.from_pretrained(os.fspath(name_or_path), **options)
+            tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
+        ranker = cls(network, tokenizer, reading)
+        if ranker.similarity is not None and manifest:
+            ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD))
+        return ranker
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.network.device
+
+    def tokenize(self, queries: Sequence[str], texts: Sequence[str]) -> PairInputs:
+        """The tokens of pairs, ``[N]`` queries and ``[N]`` documents, on the ranker's device."""
+        found = tokenize(
+            self.tokenizer,
+            queries,
+            texts,
+            max_length=self.max_length,
+            passages=Passages(self.reading.passages, self.reading.document_tokens),
+            apart=self.reading.head == "embedding",
+        )
+        return found.to(self.device)
+
+    def forward(self, batch: InputBatch) -> Tensor:
+        """The scores ``[p]`` of a mini-batch's pairs, in float32."""
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
+        if self.reading.head != "classifier":
+            return self._similarity(inputs, batch)
+        if batch.token_type_ids is not None:
+            inputs["token_type_ids"] = batch.token_type_ids
+        if self.reading.passages == 1 and not self._half(batch):
+            logits: Tensor = self.network(**inputs).logits
+            return logits.squeeze(-1).float()
+        first = self.network.base_model(**inputs).last_hidden_state[:, 0]
+        with torch.autocast(first.device.type, enabled=False):
+            pooled = self._pooled(first.float(), batch)
+            return _head_of(self.network, pooled).squeeze(-1)
+
+    def _half(self, batch: InputBatch) -> bool:
+        """Whether autocast would round the scores of the head, so that many of them tie."""
+        autocast = torch.is_autocast_enabled(batch.input_ids.device.type)
+        return autocast and hasattr(self.network, "classifier")
+
+    def _similarity(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
+        """Token types are left out: one that the encoder was not trained with would disturb it."""
+        query, document = batch.segments == QUERY, batch.segments == DOCUMENT
+        if self.reading.head == "embedding":
+            inputs |= _apart(query, document)
+        hidden = self.network(**inputs).last_hidden_state
+        assert self.similarity is not None
+        with torch.autocast(hidden.device.type, enabled=False):
+            hidden = hidden.float()
+            vectors = (_mean(hidden, query), _mean(hidden, document), hidden[:, 0])
+            scores: Tensor = self.similarity(*(self._pooled(own, batch) for own in vectors))
+        return scores
+
+    def _pooled(self, vectors: Tensor, batch: InputBatch) -> Tensor:
+        """One vector per pair from those of its inputs."""
+        if len(vectors) == len(batch):
+            return vectors
+        pooled = vectors.new_zeros(len(batch), vectors.shape[-1])
+        owners = batch.pair_of[:, None].expand_as(vectors)
+        how = "mean" if self.reading.pooling == "mean" else "amax"
+        return pooled.scatter_reduce(0, owners, vectors, how, include_self=False)
+
+    @torch.no_grad()
+    def score(
+        self,
+        inputs: PairInputs,
+        pairs: NDArray[np.int64] | None = None,
+        *,
+        batch_size: int = 256,
+        precision: str = "32-true",
+    ) -> NDArray[np.float32]:
+        """The scores of tokenized pairs, dropout off, in the order asked for.
+
+        Args:
+            inputs: from :meth:`tokenize`.
+            pairs: which ones; by default all.
+            batch_size: pairs at a time.
+            precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
+        """
+        wanted = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
+        scores = torch.empty(len(wanted), device=inputs.device)
+        was_training = self.training
+        self.eval()
+        try:
+            with autocast(inputs.device, precision):
+                for batch in inputs.batches(wanted, batch_size):
+                    scores[to_device(batch.places, scores.device)] = self(batch)
+        finally:
+            self.train(was_training)
+        found: NDArray[np.float32] = scores.cpu().numpy()
+        return found
+
+    def predict(self, pairs: Iterable[tuple[str, str]], **options: Any) -> NDArray[np.float32]:
+        """The scores of pairs of texts (query, document), ``[N]``."""
+        queries, texts = zip(*pairs, strict=True)
+        return self.score(self.tokenize(queries, texts), **options)
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """What is not part of the pretrained encoder."""
+        encoder = {id(parameter) for parameter in self.network.base_model.parameters()}
+        return [parameter for parameter in self.parameters() if id(parameter) not in encoder]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a Hugging Face folder with ``rankgrad.json``, which says how pairs are read.
+
+        Without passages and with a classification head, sentence-transformers'
+        ``CrossEncoder(folder)`` gives the same scores.
+        """
+        with files.folder(Path(folder)) as place:
+            self.write(place)
+
+    def write(self, folder: Path) -> None:
+        """:meth:`save` into a folder that exists, beside what it holds."""
+        config = self.network.config
+        # CrossEncoder would else put a sigmoid on the scores.
+        config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        with _quiet():
+            self.network.save_pretrained(folder)
+        limit = self.tokenizer.model_max_length
+        self.tokenizer.model_max_length = self.max_length
+        try:
+            self.tokenizer.save_pretrained(folder)
+        finally:
+            self.tokenizer.model_max_length = limit
+        facts = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "reading": {**asdict(self.reading), "max_length": self.max_length},
+        }
+        if self.similarity is not None:
+            tensors.write(folder / HEAD, self.similarity.state_dict())
+        files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Matrix products in bfloat16 for ``bf16-mixed``, and nothing for ``32-true``."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers without warnings and progress bars."""
+    from transformers import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return {}
+    facts = files.read_json(path)
+    if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+        raise ValueError(files.damaged(path, "it describes no text ranker"))
+    if facts.get("version") != _VERSION:
+        raise ValueError(
+            f"{path} has format version {facts.get('version')}, this rankgrad reads {_VERSION}"
+        )
+    return facts
+
+
+def _limit(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
+    """Tokens per input: what is asked for, within what the model can take."""
+    limits = [tokenizer.model_max_length, getattr(network.config, "max_position_embeddings", None)]
+    known = int(min(limit for limit in limits if limit is not None))
+    # RoBERTa counts positions from after its padding token.
+    if getattr(network.config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
+        known = min(known, int(network.config.max_position_embeddings) - 2)
+    if wanted is None:
+        return known
+    least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
+    if not least <= wanted <= known:
+        raise ValueError(f"max_length must be from {least} to the model's {known}, found {wanted}")
+    return wanted
+
+
+def _check_head(network: PreTrainedModel) -> None:
+    if not hasattr(network, "classifier"):
+        raise ValueError(
+            f"{type(network).__name__} has no classification head that is known here, which "
+            "passages need: use a BERT, RoBERTa or ELECTRA encoder, or one input per document"
+        )
+
+
+def _head_of(network: Any, vectors: Tensor) -> Tensor:
+    """The classification head over pooled [CLS] vectors ``[p, d]``."""
+    pooler = getattr(network.base_model, "pooler", None)
+    if pooler is not None:  # BERT
+        return network.classifier(network.dropout(pooler(vectors[:, None])))  # type: ignore[no-any-return]
+    if isinstance(network.classifier, nn.Linear):
+        return network.classifier(network.dropout(vectors))  # type: ignore[no-any-return]
+    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]  # RoBERTa, ELECTRA
+
+
+def _apart(query: Tensor, document: Tensor) -> dict[str, Tensor]:
+    """Inputs whose two texts do not see each other, and both count positions from their start."""
+    side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
+    places = torch.arange(side.shape[1], device=side.device)
+    return {
+        "attention_mask": (side[:, :, None] == side[:, None, :])[:, None],
+        "position_ids": torch.where(query, places, places - query.sum(-1, keepdim=True))
+        * (side < 2),
+    }
+
+
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The mean vector of some tokens of each input; zeros where there are none."""
+    weights = mask.to(hidden.dtype)
+    return torch.einsum("mld,ml->md", hidden, weights) / weights.sum(-1, keepdim=True).clamp(min=1)

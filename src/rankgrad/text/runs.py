@@ -1,0 +1,272 @@
+"""TextRun: the run folder of a text ranker, laid out as those of other rankers.
+
+::
+
+    settings.toml     everything the run depends on besides its data
+    run.json          versions, checksums of the data, the command, what the run is
+    metrics.jsonl     one line per epoch
+    best/             the ranker of the best epoch, a Hugging Face folder
+    last/             the newest weights with all that training goes on from
+    interpolation.json    the weight of the first stage, where there is one
+    evaluations/      what the best epoch scored on parts of the data
+    test.run, vali.run    the same as TREC runs
+
+Every file is written as a whole or not at all, so the process may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankgrad import files
+from rankgrad.data.trec import write_run
+from rankgrad.text.candidates import Candidates
+from rankgrad.text.ranker import TextRanker
+from rankgrad.text.settings import TextSettings
+from rankgrad.text.training import TrainState
+from rankgrad.training import run as folders
+from rankgrad.training import tensors
+from rankgrad.training.evaluations import Evaluated
+
+INTERPOLATION = "interpolation.json"
+_WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+_PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
+
+
+class TextRun:
+    """A run folder on disk, where training saves each epoch and finds it again.
+
+    Args:
+        path: the folder.
+        settings: of the run.
+    """
+
+    def __init__(self, path: Path, settings: TextSettings) -> None:
+        self.path, self.settings = path, settings
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        settings: TextSettings,
+        data: Mapping[str, Candidates],
+        labels: Mapping[str, Any] | None = None,
+    ) -> TextRun:
+        """A new run folder.
+
+        Args:
+            path: where nothing is yet.
+            settings: of the run.
+            data: candidates by their part: train, vali, test.
+            labels: what the run is in an experiment: its candidate, loss, model, fold and seed.
+
+        Raises:
+            FileExistsError: something is there already.
+        """
+        path = Path(path)
+        folders.RunFolder.check_new(path)
+        with files.folder(path) as place:
+            files.write(place / folders.SETTINGS, settings.to_toml())
+            files.write(place / folders.RUN, json.dumps(metadata(data, labels), indent=1) + "\n")
+            files.write(place / folders.METRICS, "")
+        return cls(path, settings)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> TextRun:
+        """A run folder that is there.
+
+        Raises:
+            FileNotFoundError: it is not there, or not a run folder.
+            ValueError: its settings are not those of a text ranker.
+        """
+        path = Path(path)
+        if not is_text_run(path):
+            what = "is not the run folder of a text ranker" if path.exists() else "is not there"
+            raise FileNotFoundError(f"{path} {what}")
+        file = path / folders.SETTINGS
+        try:
+            return cls(path, TextSettings.from_toml(file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+
+    def check(self, settings: TextSettings, data: Mapping[str, Candidates]) -> None:
+        """An error that says what differs, if these are not the settings and data of this run."""
+        differences = settings.differences(self.settings)
+        if differences:
+            raise ValueError(
+                f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
+                "with the same, or start a new run"
+            )
+        then = files.read_json(self.path / folders.RUN).get("data", {})
+        for name, own in data.items():
+            if then.get(name) != _data(own):
+                raise ValueError(f"the {name} data are not those {self.path} was started with")
+
+    def restore(
+        self, ranker: TextRanker, optimizer: torch.optim.Optimizer
+    ) -> tuple[TrainState, dict[str, Tensor]]:
+        """Bring ranker and optimizer to the last epoch saved, if there is one.
+
+        Returns:
+            How far training has come, and the weights of the best epoch.
+        """
+        for name in (folders.BEST, folders.LAST, folders.METRICS):
+            files.recover(self.path / name)
+            files.clean(self.path / name)
+        last = self.path / folders.LAST
+        if not last.exists():
+            files.write(self.path / folders.METRICS, "")
+            return TrainState(), {}
+        state = _read_state(last / folders.STATE)
+        ranker.load_state_dict(tensors.read(last / _WEIGHTS))
+        found = tensors.read(last / _OPTIMIZER)
+        known = optimizer.state_dict()
+        known["state"] = _nested(found)
+        optimizer.load_state_dict(known)
+        self._log(state)
+        best = self.best().state_dict()
+        return state, {name: value.to(ranker.device) for name, value in best.items()}
+
+    def save(
+        self,
+        ranker: TextRanker,
+        optimizer: torch.optim.Optimizer,
+        state: TrainState,
+        *,
+        improved: bool,
+    ) -> None:
+        """Save a finished epoch. ``last/`` comes last: it says how far all of it is."""
+        if improved:
+            ranker.save(self.path / folders.BEST)
+        self._log(state)
+        with files.folder(self.path / folders.LAST) as place:
+            tensors.write(place / _WEIGHTS, ranker.state_dict())
+            own = {
+                f"{number}.{name}": torch.as_tensor(value)
+                for number, values in optimizer.state_dict()["state"].items()
+                for name, value in values.items()
+            }
+            tensors.write(place / _OPTIMIZER, own)
+            files.write(place / folders.STATE, json.dumps(asdict(state)) + "\n")
+
+    def _log(self, state: TrainState) -> None:
+        lines = [json.dumps(line) + "\n" for line in state.history]
+        files.write(self.path / folders.METRICS, "".join(lines))
+
+    def best(self) -> TextRanker:
+        """The ranker of the best epoch so far."""
+        place = files.standing(self.path / folders.BEST)
+        if not place.is_dir():
+            raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
+        return TextRanker.from_pretrained(place)
+
+    @property
+    def weight(self) -> float | None:
+        """The weight of the first stage, or None without interpolation."""
+        path = self.path / INTERPOLATION
+        return float(files.read_json(path)["weight"]) if path.exists() else None
+
+    def save_weight(self, weight: float) -> None:
+        """Note the weight of the first stage that validation chose."""
+        facts = {"weight": weight, "metric": self.settings.metric}
+        files.write(self.path / INTERPOLATION, json.dumps(facts, indent=1) + "\n")
+
+
+def _read_state(path: Path) -> TrainState:
+    try:
+        state = TrainState(**files.read_json(path))
+        if state.epoch != len(state.history):
+            raise TypeError("epoch and history differ")
+    except TypeError as error:
+        raise ValueError(files.damaged(path, str(error))) from None
+    return state
+
+
+def is_text_run(path: Path) -> bool:
+    """Whether a folder is the run folder of a text ranker."""
+    return (path / folders.RUN).is_file() and (
+        files.read_json(path / folders.RUN).get("ranker") == "text"
+    )
+
+
+def metadata(
+    data: Mapping[str, Candidates], labels: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What ``run.json`` says of a run on these data."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return {
+        "format": "rankgrad run",
+        "version": 1,
+        "ranker": "text",
+        "command": shlex.join(folders.command()),
+        "versions": versions,
+        "data": {name: _data(own) for name, own in data.items()},
+        "labels": dict(labels or {}),
+    }
+
+
+def save_evaluation(
+    path: Path,
+    part: str,
+    candidates: Candidates,
+    scores: NDArray[Any],
+    metrics: tuple[str, ...],
+    labels: Mapping[str, Any],
+) -> None:
+    """Write what a run scored on a part of the data, as an evaluation and as a TREC run."""
+    found = candidates.evaluate(scores, metrics).values
+    names = tuple(str(metric) for metric in found.metrics)
+    Evaluated(
+        metrics=names,
+        mean=dict(found.mean),
+        values=np.stack([found.per_list[name].double().numpy() for name in names], 1),
+        qids=np.array(candidates.qids),
+        offsets=candidates.offsets,
+        labels=candidates.labels,
+        scores=np.asarray(scores, np.float32),
+        conventions=(
+            "relevant documents that were not retrieved count",
+            "queries without candidates or relevant documents count 0",
+            "equal scores: by document id, descending",
+        ),
+        checksum=candidates.checksum(),
+        labels_of_run=dict(labels),
+    ).save(path, part)
+    tag = str(labels.get("candidate", "rankgrad")).replace(" ", "")
+    write_run(path / f"{part}.run", candidates.run(scores), tag=tag, overwrite=True)
+
+
+def _data(candidates: Candidates) -> dict[str, Any]:
+    return {
+        "lists": len(candidates),
+        "items": len(candidates.docids),
+        "checksum": candidates.checksum(),
+    }
+
+
+def _nested(found: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """The state of an optimizer's parameters, from names ``number.name``."""
+    nested: dict[int, dict[str, Tensor]] = {}
+    for key, value in found.items():
+        number, name = key.split(".", 1)
+        nested.setdefault(int(number), {})[name] = value
+    return nested

@@ -1,0 +1,280 @@
+"""Scorers of (query, document) pairs: encoders with a head, and causal language models.
+
+Both have ``encode(query, documents)``, which gives mini-batches of tokens in the documents' order,
+and ``forward(batch)``, which gives their scores ``[m]``: what :func:`rankgrad.text.cached_backward`
+takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TokenBatch = dict[str, Tensor]
+
+
+class TextScorer(nn.Module):
+    """A Hugging Face model and its tokenizer as a scorer of (query, document) pairs.
+
+    Args:
+        model: the network.
+        tokenizer: its tokenizer. One without a padding token pads with its end-of-text token.
+        max_length: tokens per pair; by default the model's limit. Longer pairs are cut.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_length = _length_limit(model, tokenizer, max_length)
+        if tokenizer.pad_token is None:
+            if tokenizer.eos_token is None:
+                raise ValueError(
+                    "the tokenizer has neither a padding nor an end-of-text token: "
+                    "set its pad_token"
+                )
+            tokenizer.pad_token = tokenizer.eos_token
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = tokenizer.pad_token_id
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.device
+
+    def encode(
+        self, query: str, documents: Sequence[str], *, batch_size: int = 64
+    ) -> list[TokenBatch]:
+        """Tokens of the pairs (query, document), in mini-batches padded to their longest pair.
+
+        Args:
+            query: the query.
+            documents: its documents; an empty text is a document, too.
+            batch_size: documents per mini-batch.
+
+        Returns:
+            Mini-batches in the documents' order, with tensors ``[m, length]`` on the CPU; none
+            without documents.
+        """
+        return [
+            self._encode(query, list(documents[start : start + batch_size]))
+            for start in range(0, len(documents), batch_size)
+        ]
+
+    def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        raise TypeError(f"{type(self).__name__} does not say how it encodes a mini-batch")
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save model and tokenizer as a Hugging Face folder."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+class EncoderScorer(TextScorer):
+    """A cross-encoder: a classification head with one output over the encoded pair.
+
+    A tokenizer without a separator joins query and document by its own rule for pairs.
+    """
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path, *, max_length: int | None = None, **options: Any
+    ) -> Self:
+        """Load a model from a folder or a hub; one without a head gets a new one.
+
+        Args:
+            name_or_path: a Hugging Face folder, or a name on the hub.
+            max_length: tokens per pair; by default the model's limit.
+            options: of ``AutoModelForSequenceClassification.from_pretrained``.
+        """
+        auto = _transformers()
+        model = auto.AutoModelForSequenceClassification.from_pretrained(
+            name_or_path, num_labels=1, **options
+        )
+        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
+        return cls(model, tokenizer, max_length=max_length)
+
+    def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        encoded = self.tokenizer(
+            [query] * len(documents),
+            documents,
+            padding=True,
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_tensors="pt",
+        )
+        return dict(encoded)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """The scores ``[m]`` of a mini-batch, which is moved to the model's device."""
+        logits: Tensor = self.model(**_moved(batch, self.device)).logits
+        return logits.squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a causal language model is asked about a pair. The default is that of Qwen3-Reranker.
+
+    Attributes:
+        prefix: text before the pair, never cut.
+        body: the pair; ``{query}`` and ``{document}`` are replaced. Cut at its end if too long.
+        suffix: text after the pair, never cut; the answer follows it.
+        yes: the answer for a relevant document, a single token.
+        no: the answer for another one, a single token.
+    """
+
+    prefix: str = (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
+        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n"
+    )
+    body: str = (
+        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+        "<Query>: {query}\n<Document>: {document}"
+    )
+    suffix: str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    yes: str = "yes"
+    no: str = "no"
+
+    def pair(self, query: str, document: str) -> str:
+        """The body for a pair; braces in the texts stay as they are."""
+        parts = self.body.split("{query}")
+        filled = [part.replace("{document}", document) for part in parts]
+        return query.join(filled)
+
+
+class CausalScorer(TextScorer):
+    """A causal language model as a pointwise reranker: the logit of "yes" minus that of "no".
+
+    That is the log-odds of "yes" against "no" as the next token. Only the last position's logits
+    are computed. Mini-batches padded on the right score the same as those padded on the left.
+
+    Args:
+        model: a causal language model.
+        tokenizer: its tokenizer.
+        max_length: tokens per pair, prompt included; by default the model's limit.
+        prompt: what the model is asked.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+        prompt: Prompt | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, max_length=max_length)
+        self.prompt = Prompt() if prompt is None else prompt
+        self._prefix = self._tokens(self.prompt.prefix)
+        self._suffix = self._tokens(self.prompt.suffix)
+        self._yes, self._no = self._answer(self.prompt.yes), self._answer(self.prompt.no)
+        self._body_length = self.max_length - len(self._prefix) - len(self._suffix)
+        if self._body_length < 1:
+            raise ValueError(
+                f"max_length={self.max_length} leaves nothing for the pair: the prompt alone has "
+                f"{len(self._prefix) + len(self._suffix)} tokens"
+            )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path,
+        *,
+        max_length: int | None = None,
+        prompt: Prompt | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a model from a folder or a hub.
+
+        Args:
+            name_or_path: a Hugging Face folder, or a name on the hub.
+            max_length: tokens per pair, prompt included; by default the model's limit.
+            prompt: what the model is asked; by default what Qwen3-Reranker is.
+            options: of ``AutoModelForCausalLM.from_pretrained``.
+        """
+        auto = _transformers()
+        model = auto.AutoModelForCausalLM.from_pretrained(name_or_path, **options)
+        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
+        return cls(model, tokenizer, max_length=max_length, prompt=prompt)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """The scores ``[m]`` of a mini-batch, which is moved to the model's device."""
+        tokens, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
+        # Padding goes to the left, so that the answer follows the last position of every pair.
+        order = mask.argsort(dim=1, stable=True)
+        tokens, mask = tokens.gather(1, order), mask.gather(1, order)
+        output = self.model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            logits_to_keep=1,
+            use_cache=False,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits[:, self._yes] - logits[:, self._no]
+
+    def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        pairs = [self.prompt.pair(query, document) for document in documents]
+        bodies = [self._tokens(pair)[: self._body_length] for pair in pairs]
+        rows = [self._prefix + body + self._suffix for body in bodies]
+        longest = max(map(len, rows))
+        padding = self.tokenizer.pad_token_id
+        return {
+            "input_ids": torch.tensor([[padding] * (longest - len(row)) + row for row in rows]),
+            "attention_mask": torch.tensor(
+                [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+            ),
+        }
+
+    def _tokens(self, text: str) -> list[int]:
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return tokens
+
+    def _answer(self, text: str) -> int:
+        tokens = self._tokens(text)
+        if len(tokens) != 1:
+            raise ValueError(
+                f"the answer {text!r} must be a single token of the tokenizer, found "
+                f"{len(tokens)}: give another one in prompt"
+            )
+        return tokens[0]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("text needs transformers: pip install 'rankgrad[text]'") from error
+    return transformers
+
+
+def _length_limit(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None
+) -> int:
+    """Tokens per pair: what is wanted, within what model and tokenizer can take."""
+    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
+    known = min(limit for limit in limits if limit is not None)
+    if wanted is None:
+        return int(known)
+    if wanted < 1 or wanted > known:
+        raise ValueError(f"max_length must be from 1 to the model's limit {known}, found {wanted}")
+    return wanted
+
+
+def _moved(batch: TokenBatch, device: torch.device) -> TokenBatch:
+    return {name: tensor.to(device) for name, tensor in batch.items()}

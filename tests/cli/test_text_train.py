@@ -1,0 +1,102 @@
+"""``rankgrad text train`` and ``rerank``, on a tiny random encoder."""
+
+import json
+
+import pytest
+import tiny_models
+from typer.testing import CliRunner
+
+from rankgrad.cli import app
+from rankgrad.data.trec import read_run, write_qrels, write_run
+from rankgrad.report import write
+from rankgrad.text.ranker import Reading, TextRanker
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A collection of six queries with four candidates each, and an encoder."""
+    place = tmp_path_factory.mktemp("text")
+    texts = tiny_models.texts(24)
+    names = [f"d{at}" for at in range(24)]
+    lines = [json.dumps({"id": n, "text": t}) for n, t in zip(names, texts, strict=True)]
+    (place / "docs.jsonl").write_text("\n".join(lines))
+    (place / "topics.tsv").write_text("".join(f"q{q}\tword{q}\n" for q in range(6)))
+    run = {f"q{q}": {f"d{4 * q + at}": 4.0 - at for at in range(4)} for q in range(6)}
+    write_run(place / "bm25.run", run)
+    write_qrels(place / "qrels", {f"q{q}": {f"d{4 * q + 2}": 1} for q in range(6)})
+    own = TextRanker(tiny_models.bert(), tiny_models.tokenizer(), Reading())
+    own.save(place / "model")
+    return place
+
+
+def texts(place):
+    return ["--collection", place / "docs.jsonl", "--topics", place / "topics.tsv"]
+
+
+def train(place, *options):
+    quick = ["--epochs", 1, "--folds", 3, "--device", "cpu", "--qrels", place / "qrels"]
+    return ["text", "train", place / "bm25.run", *texts(place), *quick, *options]
+
+
+def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
+    out = tmp_path / "runs"
+    options = ["--model", place / "model", "-l", "softmax", "-l", "hinge", "--interpolate"]
+    said = rankgrad(*train(place, *options, "-o", out)).output
+    assert "first stage" in said
+    assert "p: against the first stage" in said
+    again = json.loads(rankgrad(*train(place, *options, "-o", out, "--json")).stdout)
+    names = {row["candidate"]: row for row in again["candidates"]}
+    assert set(names) == {"first stage", "softmax", "hinge"}
+    assert names["first stage"]["ndcg@10(gain=linear)"] == pytest.approx(0.5)  # third of four
+    one = out / "runs" / "softmax" / "fold1-seed0"
+    rerank = ["text", "rerank", one, place / "bm25.run", *texts(place), "--device", "cpu"]
+    rankgrad(*rerank, "-o", tmp_path / "new.run", "--interpolate", "chosen")
+    reranked, tested = read_run(tmp_path / "new.run"), read_run(one / "test.run")
+    assert set(reranked) == {f"q{q}" for q in range(6)}
+    for query in tested:
+        assert reranked[query].documents == tested[query].documents
+        assert reranked[query].scores == pytest.approx(tested[query].scores, abs=1e-4)
+    rankgrad("evaluate", tmp_path / "new.run", place / "qrels")
+    found = write([out], tmp_path / "report.html")
+    assert {c.name for c in found.candidates} == set(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--model is missing"),
+        (["--model", "x", "--protocol", "smoothi_table1"], "There are: smoothi_table2"),
+        (["--model", "x", "--epochs", "0"], "epochs should be greater than or equal to 1"),
+        (["--protocol", "smoothi_table2", "--settings", "a.toml"], "leave out --settings"),
+    ],
+)
+def test_errors_are_one_line(place, tmp_path, options, said):
+    arguments = [str(a) for a in [*train(place, "-o", tmp_path / "out"), *options]]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_rerank_says_what_is_wrong(place, tmp_path):
+    base = ["text", "rerank", place / "model", place / "bm25.run", *texts(place)]
+    for options, said in (
+        (["--interpolate", "chosen"], "there is no weight"),
+        (["--interpolate", "1.5"], "a number from 0 to 1, or 'chosen'; found '1.5'"),
+    ):
+        arguments = [str(a) for a in [*base, "-o", tmp_path / "x.run", *options]]
+        found = CliRunner().invoke(app, arguments)
+        assert found.exit_code == 2
+        assert said in found.stderr
+
+
+def test_the_papers_protocol_is_what_it_prints(place):
+    from rankgrad.experiments.protocol import protocols
+    from rankgrad.text.settings import TextSettings
+
+    paper = protocols()["smoothi_table2"]
+    settings = TextSettings(**paper.text.settings)
+    assert (paper.text.depth, paper.text.folds, paper.text.seeds) == (150, 5, (66,))
+    assert (settings.learning_rate, settings.head_learning_rate) == (2e-5, 1e-3)
+    assert (settings.passages, settings.document_tokens, settings.documents) == (2, 800, 4)
+    assert {m.spec for m in paper.metrics} == set(settings.logged)

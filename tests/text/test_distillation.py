@@ -1,0 +1,77 @@
+"""A teacher's scores, or its order alone, as labels."""
+
+import pytest
+import torch
+
+from rankgrad import kernels, losses
+from rankgrad.text import labels_from_run, teacher_labels
+
+TEACHER = torch.tensor([-3.0, 2.5, 0.5, -1.0, 0.5])
+
+
+def test_transforms():
+    shifted = teacher_labels(TEACHER, "shift", temperature=2.0)
+    torch.testing.assert_close(shifted, (TEACHER + 3) / 2)
+    torch.testing.assert_close(teacher_labels(TEACHER, "minmax"), (TEACHER + 3) / 5.5)
+    soft = teacher_labels(TEACHER, "softmax", temperature=0.5)
+    torch.testing.assert_close(soft, (TEACHER / 0.5).softmax(0))
+    ranks = 1 / teacher_labels(TEACHER, "rank")
+    torch.testing.assert_close(ranks, torch.tensor([5.0, 1.0, 2.5, 4.0, 2.5]))
+    assert teacher_labels(TEACHER.double()).dtype == torch.float64
+    for how in ("shift", "minmax", "softmax", "rank"):
+        unknown = teacher_labels([1.0, float("-inf"), 2.0], how)
+        assert unknown[1] == 0 and unknown[2] > 0
+        assert teacher_labels([4.0, 4.0], how).unique().numel() == 1
+        assert teacher_labels([], how).shape == (0,)
+
+
+def test_runs():
+    order = ["d3", "d1", "d2"]
+    assert (1 / labels_from_run(order, ["d1", "d2", "d3"])).tolist() == pytest.approx([2, 3, 1])
+    assert labels_from_run(order, ["d9", "d3"]).tolist() == [0, 1]
+    run = {"d1": -7.5, "d3": 2.0, "d8": 11.0}
+    assert labels_from_run(run, ["d3", "d1", "d9"]).tolist() == [9.5, 0, 0]
+    assert labels_from_run(run, ["d3", "d1", "d9"], "rank").tolist() == [1, 0.5, 0]
+
+
+def test_wrong_teachers_are_named():
+    with pytest.raises(ValueError, match="item 1 is nan"):
+        teacher_labels([1.0, float("nan")])
+    with pytest.raises(ValueError, match=r"shape \[n\], found \[2, 2\]"):
+        teacher_labels(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="how must be one of 'shift', 'minmax'"):
+        teacher_labels([1.0], "log")
+    with pytest.raises(ValueError, match="how must be 'rank', found 'shift'"):
+        labels_from_run(["d1"], ["d1"], "shift")
+    with pytest.raises(ValueError, match="a document twice"):
+        labels_from_run(["d1", "d1"], ["d1"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "how"),
+    [
+        ("ranknet", "shift"),
+        ("ranknet", "rank"),
+        ("lambdaloss@3", "minmax"),
+        ("lambdaloss@3", "rank"),
+        ("listmle(seed=0)", "rank"),
+        ("softmax", "softmax"),
+        ("listnet", "shift"),
+        ("margin_mse", "shift"),
+    ],
+)
+def test_a_student_learns_the_teachers_order(spec, how):
+    loss, labels = losses.get(spec), teacher_labels(TEACHER, how)
+    scores = torch.zeros(5, requires_grad=True)
+    optimizer = torch.optim.SGD([scores], lr=0.5)
+    with kernels.using("eager"):  # nothing to compile
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss(scores, labels).backward()
+            optimizer.step()
+    learned = scores.detach()
+    assert learned[[1, 2, 3, 0]].diff().max() < 0
+    if spec == "margin_mse":  # its scale, too
+        torch.testing.assert_close(learned.diff(), TEACHER.diff(), rtol=1e-3, atol=1e-3)
+    if spec in ("softmax", "listnet"):
+        torch.testing.assert_close(learned.softmax(0), TEACHER.softmax(0), rtol=0.1, atol=0.02)

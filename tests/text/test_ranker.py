@@ -1,0 +1,142 @@
+"""Text rankers: tokens, passages, heads, saving, and what is odd about inputs."""
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from sentence_transformers import CrossEncoder
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertModel, PreTrainedTokenizerFast
+
+from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, tokenize
+from rankgrad.text.ranker import Reading, TextRanker
+
+QUERIES = ["word1 word2", "word3"] * 6
+TEXTS = [*tiny_models.texts(11), ""]
+
+
+def ranker(**reading):
+    network = tiny_models.bert(dropout=0.0)
+    if reading.get("head", "classifier") != "classifier":
+        network = network.bert
+    return TextRanker(network, tiny_models.tokenizer(), Reading(**reading)).eval()
+
+
+@pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
+@pytest.mark.parametrize("passages", [1, 3])
+def test_scores_do_not_depend_on_mini_batches_and_come_back_from_a_folder(head, passages, tmp_path):
+    first = ranker(head=head, passages=passages, max_length=10)
+    with torch.no_grad():
+        for parameter in first.head_parameters():
+            parameter.add_(0.1)
+    pairs = list(zip(QUERIES, TEXTS, strict=True))
+    scores = first.predict(pairs)
+    alone = np.concatenate([first.predict([pair]) for pair in pairs])
+    np.testing.assert_allclose(scores, alone, rtol=1e-5, atol=1e-6)
+    inputs = first.tokenize(*zip(*pairs, strict=True))
+    some = np.array([7, 0, 11, 3])
+    np.testing.assert_allclose(first.score(inputs, some, batch_size=3), scores[some], rtol=1e-5)
+    first.save(tmp_path / "saved")
+    again = TextRanker.from_pretrained(tmp_path / "saved")
+    assert again.reading.passages == passages
+    np.testing.assert_allclose(again.predict(pairs), scores, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
+def test_scores_of_half_precision_are_not_rounded_to_ties(head):
+    own = ranker(head=head)
+    pairs = [("word1", f"word2 {text}") for text in tiny_models.texts(300, seed=5)]
+    exact = own.predict(pairs)
+    half = own.predict(pairs, precision="bf16-mixed")
+    assert len(np.unique(half)) > 0.95 * len(np.unique(exact))
+    np.testing.assert_allclose(half, exact, atol=0.05 * np.ptp(exact))
+
+
+def test_cross_encoder_of_sentence_transformers_scores_alike(tmp_path):
+    own = ranker(max_length=12)  # cuts the longer texts
+    own.save(tmp_path / "saved")
+    pairs = list(zip(QUERIES, TEXTS, strict=True))
+    theirs = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(pairs)
+    np.testing.assert_allclose(own.predict(pairs), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_passages_pool_the_first_vectors(pooling):
+    own = ranker(passages=2, max_length=10, pooling=pooling)
+    words = tiny_models.WORDS[:10]
+    query, text = "word30 word31", " ".join(words)  # 5 tokens of a document fit into an input
+    inputs = own.tokenize([query], [text])
+    assert inputs.pairs.tolist() == [0, 2]
+    halves = [" ".join(words[:5]), " ".join(words[5:])]
+    encoded = own.tokenizer([query] * 2, halves, return_tensors="pt")
+    with torch.no_grad():
+        vectors = own.network.bert(**encoded).last_hidden_state[:, 0]
+        pooled = vectors.mean(0) if pooling == "mean" else vectors.amax(0)
+        wanted = own.network.classifier(own.network.bert.pooler(pooled[None, None]))
+    np.testing.assert_allclose(own.score(inputs), wanted[0].numpy(), rtol=1e-5)
+
+
+def test_passages_are_of_equal_length_and_end_at_the_limit():
+    tokenizer = tiny_models.tokenizer()
+    words = tiny_models.WORDS * 30
+    text = " ".join(words[:900])
+    encoding = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
+    parts = Passages(2, 800).split(text, encoding, 500)
+    assert [len(part.split()) for part in parts] == [400, 400]  # the SmoothI paper's setting
+    assert " ".join(parts).split() == words[:800]
+    assert [len(p.split()) for p in Passages(3).split(text, encoding, 250)] == [250, 250, 250]
+    short = tokenizer("word1", add_special_tokens=False).encodings[0]
+    assert Passages(3).split("word1", short, 9) == ["word1"]
+
+
+def test_embedding_head_is_the_cosine_of_embeddings_made_apart():
+    own = ranker(head="embedding")
+    query, text = QUERIES[0], TEXTS[0]
+    with torch.no_grad():
+        apart = [
+            own.network(**own.tokenizer(t, return_tensors="pt")).last_hidden_state.mean(1)
+            for t in (query, text)
+        ]
+    cosine = torch.cosine_similarity(*apart).item()
+    pairs = list(zip(QUERIES, TEXTS, strict=True))
+    assert own.predict(pairs)[0] == pytest.approx(20 * (cosine - 0.5), rel=1e-4)
+
+
+def test_a_document_longer_than_the_limit_is_cut_as_if_it_ended_there():
+    own = ranker()
+    limit = own.max_length - 4  # [CLS] word1 [SEP] and [SEP]
+    long = " ".join(tiny_models.WORDS * 3)
+    cut = " ".join((tiny_models.WORDS * 3)[:limit])
+    assert own.predict([("word1", long)])[0] == own.predict([("word1", cut)])[0]
+    for wanted in (3, 33):
+        with pytest.raises(ValueError, match=f"max_length must be from 5 to .* 32, found {wanted}"):
+            ranker(max_length=wanted)
+
+
+def test_an_empty_document_holds_the_query_alone():
+    inputs = tokenize(tiny_models.tokenizer(), ["word1"], [""], max_length=10)
+    assert inputs.segments.tolist() == [2, 0, 2, 2]
+    for head in ("classifier", "similarity", "embedding"):
+        assert np.isfinite(ranker(head=head, passages=2).predict([("word1", "")])).all()
+
+
+def test_a_tokenizer_without_a_separator_joins_the_texts():
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(tiny_models.VOCABULARY)}))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    bare = PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=32)
+    assert bare.sep_token is None
+    assert bare.pad_token is None
+    own = TextRanker(tiny_models.bert(dropout=0.0), bare, Reading()).eval()
+    inputs = own.tokenize(["word1"], ["word2 word3"])
+    assert inputs.ids.tolist() == bare("word1 word2 word3")["input_ids"]
+    assert inputs.segments.tolist() == [QUERY, DOCUMENT, DOCUMENT]
+    scores = own.predict([("word1", "word2 word3"), ("word1", "word2"), ("word1", "")])
+    assert scores[1] == pytest.approx(own.predict([("word1", "word2")])[0], rel=1e-5)
+
+
+def test_a_head_of_its_own_is_what_the_encoder_has_not():
+    own = ranker()
+    names = {id(p): n for n, p in own.named_parameters()}
+    found = {names[id(p)] for p in own.head_parameters()}
+    assert found == {"network.classifier.weight", "network.classifier.bias"}
+    assert isinstance(ranker(head="similarity").network, BertModel)
