@@ -68,7 +68,7 @@ RECIPE: dict[str, Any] = {
     "metrics": [AP],
     "head": "embedding",
     "max_length": 256,
-    "epochs": 4,
+    "epochs": 2,
     "learning_rate": 5e-5,
     "head_learning_rate": 5e-3,
     "lists_per_step": 4,

@@ -37,7 +37,7 @@ KNOWS = {
     "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
     "text": {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
-        *("models", "training", "significance"),
+        *("models", "training", "significance", "locks"),
     },
     "integrations": {"lists", "options", "losses", "text"},
 }

@@ -7,7 +7,6 @@ again with the same arguments, finished runs are left as they are and others are
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +148,20 @@ def _perform(
         keeper.check(settings, parts)
     else:
         keeper = TextRun.create(path, settings, parts, run.labels)
+    with keeper.lock():
+        return _train(run, candidates, split, keeper, tokens, callbacks)
+
+
+def _train(
+    run: OneRun,
+    candidates: Candidates,
+    split: Split,
+    keeper: TextRun,
+    tokens: dict[str, PairInputs],
+    callbacks: Callbacks,
+) -> bool:
+    """Train and evaluate in a run folder that no other process trains in."""
+    settings = run.settings
     torch.manual_seed(settings.seed)  # of a new head
     ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(
         device_of(settings.device)
@@ -207,7 +220,7 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
         return
     labels = {"candidate": FIRST_STAGE, "loss": "", "model": "", "fold": run.fold, "seed": 0}
     path.mkdir(parents=True, exist_ok=True)
-    files.write(path / RUN, json.dumps(metadata({"test": test}, labels), indent=1) + "\n")
+    files.write_json(path / RUN, metadata({"test": test}, labels))
     save_evaluation(path, "test", test, test.first_stage, run.settings.logged, labels)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,8 @@ Head = Literal["classifier", "similarity", "embedding"]
 Pooling = Literal["mean", "max"]
 HEADS, POOLINGS = ("classifier", "similarity", "embedding"), ("mean", "max")
 MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
+#: Files of a folder whose checksums the manifest has.
+_PARTS = (HEAD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _FORMAT, _VERSION = "rankgrad text ranker", 1
 _SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
 _CENTER = 0.5  # the cosine whose score is 0 at the start
@@ -144,7 +145,7 @@ class TextRanker(nn.Module):
             tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
-            ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD))
+            ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD, manifest))
         return ranker
 
     @property
@@ -275,7 +276,8 @@ class TextRanker(nn.Module):
         }
         if self.similarity is not None:
             tensors.write(folder / HEAD, self.similarity.state_dict())
-        files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
+        parts = sorted(path.name for path in folder.iterdir() if path.name in _PARTS)
+        files.write_json(folder / MANIFEST, facts, parts)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -310,6 +312,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} has format version {facts.get('version')}, this rankgrad reads {_VERSION}"
         )
+    for name in facts.get("files", {}):
+        files.read_part(folder / name, facts)  # which compares checksums
     return facts
 
 

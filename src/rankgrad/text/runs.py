@@ -21,16 +21,19 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, locks, schemas
 from rankgrad.data.trec import write_run
 from rankgrad.text.candidates import Candidates
 from rankgrad.text.ranker import TextRanker
@@ -43,6 +46,25 @@ from rankgrad.training.evaluations import Evaluated
 INTERPOLATION = "interpolation.json"
 _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
+
+
+class _State(TypedDict):
+    """What ``last/state.json`` holds: the fields of a :class:`TrainState`, and checksums."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    epoch: int
+    best_epoch: int
+    best_value: float | None
+    seconds: float
+    history: list[dict[str, float]]
+    files: NotRequired[dict[str, str]]
+
+
+class _Interpolation(TypedDict):
+    """What ``interpolation.json`` holds."""
+
+    weight: float
 
 
 class TextRun:
@@ -79,7 +101,7 @@ class TextRun:
         folders.RunFolder.check_new(path)
         with files.folder(path) as place:
             files.write(place / folders.SETTINGS, settings.to_toml())
-            files.write(place / folders.RUN, json.dumps(metadata(data, labels), indent=1) + "\n")
+            files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
             files.write(place / folders.METRICS, "")
         return cls(path, settings)
 
@@ -95,11 +117,19 @@ class TextRun:
         if not is_text_run(path):
             what = "is not the run folder of a text ranker" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {what}")
-        file = path / folders.SETTINGS
+        text = folders.read_settings(path)
         try:
-            return cls(path, TextSettings.from_toml(file.read_text(encoding="utf-8")))
+            return cls(path, TextSettings.from_toml(text))
         except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
+            raise ValueError(f"{path / folders.SETTINGS}: {error}") from None
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the folder for this process, while it trains.
+
+        Raises:
+            LockedError: another one does; the error says which.
+        """
+        return locks.held(self.path / folders.LOCK, "training")
 
     def check(self, settings: TextSettings, data: Mapping[str, Candidates]) -> None:
         """An error that says what differs, if these are not the settings and data of this run."""
@@ -129,9 +159,10 @@ class TextRun:
         if not last.exists():
             files.write(self.path / folders.METRICS, "")
             return TrainState(), {}
-        state = _read_state(last / folders.STATE)
-        ranker.load_state_dict(tensors.read(last / _WEIGHTS))
-        found = tensors.read(last / _OPTIMIZER)
+        saved = schemas.read_json(last / folders.STATE, _State)
+        state = _state(saved, last / folders.STATE)
+        ranker.load_state_dict(tensors.read(last / _WEIGHTS, saved))
+        found = tensors.read(last / _OPTIMIZER, saved)
         known = optimizer.state_dict()
         known["state"] = _nested(found)
         optimizer.load_state_dict(known)
@@ -159,7 +190,7 @@ class TextRun:
                 for name, value in values.items()
             }
             tensors.write(place / _OPTIMIZER, own)
-            files.write(place / folders.STATE, json.dumps(asdict(state)) + "\n")
+            files.write_json(place / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _log(self, state: TrainState) -> None:
         lines = [json.dumps(line) + "\n" for line in state.history]
@@ -176,21 +207,18 @@ class TextRun:
     def weight(self) -> float | None:
         """The weight of the first stage, or None without interpolation."""
         path = self.path / INTERPOLATION
-        return float(files.read_json(path)["weight"]) if path.exists() else None
+        return float(schemas.read_json(path, _Interpolation)["weight"]) if path.exists() else None
 
     def save_weight(self, weight: float) -> None:
         """Note the weight of the first stage that validation chose."""
         facts = {"weight": weight, "metric": self.settings.metric}
-        files.write(self.path / INTERPOLATION, json.dumps(facts, indent=1) + "\n")
+        files.write_json(self.path / INTERPOLATION, facts)
 
 
-def _read_state(path: Path) -> TrainState:
-    try:
-        state = TrainState(**files.read_json(path))
-        if state.epoch != len(state.history):
-            raise TypeError("epoch and history differ")
-    except TypeError as error:
-        raise ValueError(files.damaged(path, str(error))) from None
+def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
+    state = TrainState(**{name: value for name, value in saved.items() if name != "files"})
+    if state.epoch != len(state.history):
+        raise ValueError(files.damaged(path, "epoch and history differ"))
     return state
 
 

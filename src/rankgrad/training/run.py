@@ -71,12 +71,18 @@ class _PositionFacts(TypedDict):
     history: list[dict[str, float]]
 
 
+class _Logged(TypedDict):
+    """What the ``state.json`` of any run holds: the lines of ``metrics.jsonl`` so far."""
+
+    history: list[dict[str, float]]
+
+
 class DataFacts(TypedDict):
     """What ``run.json`` says of a data set."""
 
     lists: int
     items: int
-    features: int
+    features: NotRequired[int]  # of texts there are none
     checksum: str
 
 
@@ -284,7 +290,8 @@ def read_history(path: Path) -> list[dict[str, float]]:
     facts, known, state = _read_facts(path), [], path / LAST / STATE
     if files.standing(state).exists():  # before the lines, which may become more
         saved = files.snapshot(lambda: [state], lambda: files.read_json(files.standing(state)))
-        known = _position(saved, state).history
+        schemas.check(state, saved, _Logged)
+        known = saved["history"]
     if METRICS in facts.get("files", {}):
         content = files.read_part(path / METRICS, facts)
     else:
