@@ -1,7 +1,9 @@
+import os
 import signal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -11,6 +13,11 @@ settings.load_profile("unhurried")
 
 # A shell has background jobs ignore it, and theirs inherit that; some tests press Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Triton runs interpreted where there is no GPU. It reads this when it is first imported, which other
+# packages do, too.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Shape annotations are checked at run time in every test. (Compiled kernels have none.)
 CHECKED = ["rankgrad.lists", "rankgrad.sorting", "rankgrad.metrics", "rankgrad.losses"]
@@ -26,8 +33,6 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
-    import torch
-
     doctest_namespace.update(
         torch=torch,
         np=np,

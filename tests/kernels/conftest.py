@@ -3,11 +3,6 @@
 import importlib.util
 import os
 
-import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 if importlib.util.find_spec("numba") is None:
     collect_ignore_glob = ["test_cpu_*.py"]
 
