@@ -14,8 +14,8 @@ settings.load_profile("unhurried")
 # A shell has background jobs ignore it, and theirs inherit that; some tests press Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Triton runs interpreted where there is no GPU. It reads this when it is first imported, which other
-# packages do, too.
+# Triton runs interpreted where there is no GPU. It reads this when it is first imported, which
+# other packages do, too.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
