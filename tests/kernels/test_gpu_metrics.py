@@ -157,11 +157,9 @@ def test_a_gpu_is_not_waited_for():
 @pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
 def test_a_label_too_large_for_its_gain_is_an_error_still():
     given = torch.tensor([0.3, 0.2], device=DEVICE), torch.tensor([2000.0, 1.0], device=DEVICE)
-    with pytest.raises(ValueError, match="too large for the gain"):
-        metrics.get("ndcg")(*given)
-    with kernels.using("eager"):
-        wanted = metrics.get("err")(*given)
-    torch.testing.assert_close(metrics.get("err")(*given), wanted)
+    for name in ("ndcg", "dcg", "err"):
+        with pytest.raises(ValueError, match="too large for the gain"):
+            metrics.get(name)(*given)
 
 
 @pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])
