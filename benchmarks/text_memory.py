@@ -207,7 +207,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     results: dict[str, Any] = {
-        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
+        "settings": {k: v for k, v in vars(options).items() if k not in ("model", "out")},
+        "model": Path(options.model).name if options.model else "tiny",
         "loss": LOSS,
         "torch": torch.__version__,
         "rows": [],
