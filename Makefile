@@ -26,7 +26,8 @@ gpu-test:
 # own. Newer packages that these depend on warn of what they will drop: no errors here.
 minimum:
 	$(PYTHON) -m venv --clear .venv-minimum
-	$(PYTHON) tests/minimum.py > .venv-minimum/constraints.txt
+	.venv-minimum/bin/pip install --quiet packaging
+	.venv-minimum/bin/python tests/minimum.py > .venv-minimum/constraints.txt
 	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt --editable ".[test]"
 	.venv-minimum/bin/rankgrad --help > /dev/null
 	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -W default $(MINIMUM_TESTS)

@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.version import Version
+
 ROOT = Path(__file__).resolve().parents[1]
 REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)(?P<extras>\[[^\]]*\])?(?P<version>[^;]*)(?P<marker>;.*)?$"
@@ -25,8 +27,8 @@ def requirements(project: dict) -> Iterator[str]:
 
 
 def pins(project: dict, tested: dict[str, str]) -> list[str]:
-    """One pin for each package. A requirement without a minimum is an error."""
-    found = set()
+    """One pin for each package, its highest minimum. A requirement without one is an error."""
+    found: dict[str, tuple[Version, str]] = {}
     for requirement in requirements(project):
         match = REQUIREMENT.match(requirement.strip())
         if match is None:
@@ -37,8 +39,9 @@ def pins(project: dict, tested: dict[str, str]) -> list[str]:
         if not re.fullmatch(r">=[\w.]+", version):
             raise ValueError(f"{requirement!r} does not declare a minimum as name>=version")
         lowest = tested[name] if name in TESTED else version.removeprefix(">=")
-        found.add(f"{name}=={lowest}{match['marker'] or ''}")
-    return sorted(found)
+        pin = Version(lowest), f"{name}=={lowest}{match['marker'] or ''}"
+        found[name] = max(found.get(name, pin), pin)
+    return sorted(pin for _, pin in found.values())
 
 
 def project() -> dict:

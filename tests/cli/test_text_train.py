@@ -100,3 +100,19 @@ def test_the_papers_protocol_is_what_it_prints(place):
     assert (settings.learning_rate, settings.head_learning_rate) == (2e-5, 1e-3)
     assert (settings.passages, settings.document_tokens, settings.documents) == (2, 800, 4)
     assert {m.spec for m in paper.metrics} == set(settings.logged)
+
+
+def test_a_teacher_is_trained_on_and_the_grades_evaluate(place, rankgrad, refused, tmp_path):
+    teacher = {f"q{q}": {f"d{4 * q + at}": float(at) for at in range(4)} for q in range(6)}
+    write_run(tmp_path / "teacher.run", teacher)
+    options = ["--model", place / "model", "-l", "ranknet", "--fold", 1]
+    distilled = [*options, "--teacher", tmp_path / "teacher.run", "--teacher-labels", "rank"]
+    rankgrad(*train(place, *options, "-o", tmp_path / "plain"))
+    rankgrad(*train(place, *distilled, "-o", tmp_path / "distilled"))
+    run = "runs/ranknet/fold1-seed0/test.run"
+    assert (tmp_path / "plain" / run).read_text() != (tmp_path / "distilled" / run).read_text()
+    said = refused(*train(place, *options, "-o", tmp_path / "distilled"))
+    assert "the train data are not those" in said
+    write_run(tmp_path / "other.run", {"z": {"d1": 1.0}})
+    wrong = [*options, "--teacher", tmp_path / "other.run", "-o", tmp_path / "none"]
+    assert "the teacher's run has none of the 6 queries" in refused(*train(place, *wrong))

@@ -1,10 +1,13 @@
 """A teacher's scores, or its order alone, as labels."""
 
+import numpy as np
 import pytest
 import torch
 
 from rankgrad import kernels, losses
+from rankgrad.data.trec import RankedList
 from rankgrad.text import labels_from_run, teacher_labels
+from rankgrad.text.candidates import Candidates
 
 TEACHER = torch.tensor([-3.0, 2.5, 0.5, -1.0, 0.5])
 
@@ -75,3 +78,15 @@ def test_a_student_learns_the_teachers_order(spec, how):
         torch.testing.assert_close(learned.diff(), TEACHER.diff(), rtol=1e-3, atol=1e-3)
     if spec in ("softmax", "listnet"):
         torch.testing.assert_close(learned.softmax(0), TEACHER.softmax(0), rtol=0.1, atol=0.02)
+
+
+def test_candidates_taught_by_a_run():
+    run = {"q": RankedList.sort(["a", "b", "c"], [3.0, 2.0, 1.0])}
+    lists = Candidates.of(run, dict.fromkeys("abc", "text"), {"q": "query"}, {"q": {"a": 2}})
+    assert lists.targets.tolist() == [2.0, 0.0, 0.0]
+    teacher = {"q": RankedList.sort(["c", "a"], [-1.0, -2.0])}
+    taught = lists.taught(teacher, "rank")
+    assert taught.targets.tolist() == [0.5, 0.0, 1.0]
+    assert taught.labels.tolist() == [2.0, 0.0, 0.0]
+    assert taught.select(np.array([0])).targets.tolist() == [0.5, 0.0, 1.0]
+    assert taught.checksum() != lists.checksum()

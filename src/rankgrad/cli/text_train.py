@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +37,20 @@ def train(
     qrels: arguments.Qrels = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TREC run of a better ranker, such as an LLM reranker's: train on it instead of "
+            "the grades, which evaluate as ever.",
+        ),
+    ] = None,
+    teacher_labels: Annotated[
+        Literal["shift", "minmax", "softmax", "rank"],
+        typer.Option(
+            help="How the teacher's scores become labels: above its lowest, from 0 to 1, "
+            "probabilities, or by its order alone, 1 / rank.",
+        ),
+    ] = "shift",
     model: Annotated[
         str | None, typer.Option(help="A Hugging Face folder, or a name on the hub.")
     ] = None,
@@ -139,7 +153,10 @@ def train(
           --seeds 3 --interpolate -o runs/cranfield
       rankgrad text train bm25.run --collection robust04/ --topics topics.txt --qrels qrels.txt \\
           --protocol smoothi_table2 -o runs/robust
+      rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ --teacher llm.run \\
+          --teacher-labels rank -l ranknet -o runs/distilled
     """  # noqa: D301
+    from rankgrad.data.trec import read_run
     from rankgrad.experiments.text import CrossValidation, cross_validate
     from rankgrad.text.settings import TextSettings
 
@@ -156,6 +173,8 @@ def train(
     )
     depth = depth or (paper.text.depth if paper and paper.text else None)
     candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
+    if teacher is not None:
+        candidates = candidates.taught(read_run(teacher), teacher_labels)
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
         show_notes([f"{empty} judged queries have no candidates: they count 0"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.data.trec import Qrels, RankedList, Run
+from rankgrad.text.distillation import Transform, labels_from_run
 from rankgrad.text.evaluation import Conventions, RunEvaluation, evaluate_run
 
 
@@ -29,6 +30,7 @@ class Candidates:
         first_stage: their scores in the first stage, ``[N]``.
         qrels: the judgments of these queries, also of documents that were not retrieved; without
             judgments, none.
+        teacher: labels to train on instead of the grades, ``[N]``, where there is a teacher.
     """
 
     qids: tuple[str, ...]
@@ -39,6 +41,7 @@ class Candidates:
     labels: NDArray[np.float32]
     first_stage: NDArray[np.float64]
     qrels: Qrels
+    teacher: NDArray[np.float32] | None = None
 
     @classmethod
     def of(
@@ -97,6 +100,41 @@ class Candidates:
             qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in chosen},
         )
 
+    def taught(
+        self, run: Mapping[str, Any], how: Transform = "shift", *, temperature: float = 1.0
+    ) -> Candidates:
+        """The same candidates with labels from a teacher's run to train on.
+
+        Evaluation stays with the grades. A document that the teacher does not have gets label 0.
+
+        Args:
+            run: the teacher's ranked lists by query; queries without one are not trained on.
+            how: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
+            temperature: see there.
+
+        Raises:
+            ValueError: the teacher has none of the queries.
+        """
+        if not any(qid in run for qid in self.qids):
+            raise ValueError(
+                f"the teacher's run has none of the {len(self)} queries: its query ids, such as "
+                f"{next(iter(run), None)!r}, are not theirs, such as {self.qids[0]!r}"
+            )
+        labels = np.zeros(len(self.docids), np.float32)
+        bounds = zip(self.qids, self.offsets[:-1], self.offsets[1:], strict=True)
+        for qid, first, last in bounds:
+            if qid in run and last > first:
+                scores = dict(zip(run[qid].documents, run[qid].scores.tolist(), strict=True))
+                names = self.docids[first:last]
+                own = labels_from_run(scores, names, how, temperature=temperature)
+                labels[first:last] = own.numpy()
+        return replace(self, teacher=labels)
+
+    @property
+    def targets(self) -> NDArray[np.float32]:
+        """What a ranker is trained on, ``[N]``: the teacher's labels, or the grades."""
+        return self.labels if self.teacher is None else self.teacher
+
     def __len__(self) -> int:
         return len(self.qids)
 
@@ -130,6 +168,7 @@ class Candidates:
             labels=self.labels[items],
             first_stage=self.first_stage[items],
             qrels={self.qids[b]: self.qrels[self.qids[b]] for b in lists} if self.qrels else {},
+            teacher=None if self.teacher is None else self.teacher[items],
         )
 
     def run(self, scores: NDArray[Any], tag: str = "rankgrad") -> Run:
@@ -170,6 +209,8 @@ class Candidates:
         for array in (self.offsets, self.labels, self.first_stage):
             digest.update(np.ascontiguousarray(array).tobytes())
         digest.update(json.dumps(self.qrels).encode())
+        if self.teacher is not None:
+            digest.update(self.teacher.tobytes())
         return digest.hexdigest()
 
 

@@ -131,7 +131,7 @@ class _Training:
         self.state, self.best = TrainState(), dict[str, Tensor]()
         if keeper is not None:
             self.state, self.best = keeper.restore(ranker, self.optimizer)
-        self.labels = torch.from_numpy(data.candidates.labels).to(ranker.device)
+        self.labels = torch.from_numpy(data.candidates.targets).to(ranker.device)
 
     def run(
         self,
@@ -234,7 +234,7 @@ class _Training:
         items, most = np.arange(first, last), self.settings.documents
         if most is None or len(items) <= most:
             return items
-        relevant = self.data.candidates.labels[items] > 0
+        relevant = self.data.candidates.targets[items] > 0
         good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
         count = min(len(good), max(most // 2, most - len(other)))
         return np.concatenate([good[:count], other[: most - count]])
