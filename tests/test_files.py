@@ -7,6 +7,7 @@ import resource
 import socket
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -253,7 +254,27 @@ def test_a_full_disk_is_said_by_every_writer(tmp_path):
     try:
         found, left = said(tmp_path), os.listdir(tmp_path)
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
     full = "No space left on device; make room and try again"
     assert found == [f"{name}: {full}" for name in NAMES]
     assert left == []
+
+
+def test_writers_of_one_file_do_not_meet(tmp_path):
+    path, problems = tmp_path / "file", []
+
+    def write(content):
+        try:
+            for _ in range(100):
+                files.write(path, content)
+        except OSError as error:
+            problems.append(error)
+
+    writers = [threading.Thread(target=write, args=(text * 50,)) for text in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert not problems
+    assert path.read_text() in {text * 50 for text in "abc"}
+    assert os.listdir(tmp_path) == ["file"]

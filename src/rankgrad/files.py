@@ -244,7 +244,8 @@ def recover(path: Path) -> None:
     """
     if not path.exists():
         for old in _beside(path, _REPLACED)[:1]:
-            os.rename(old, path)
+            with suppress(FileNotFoundError):  # another writer has brought it back meanwhile
+                os.rename(old, path)
 
 
 def standing(path: Path) -> Path:
@@ -299,11 +300,13 @@ def clean(path: Path, older: float = 0) -> None:
         older: spare what changed in the last so many seconds, whose writer may be at work.
     """
     for left in _beside(path, _UNFINISHED):
-        if time.time() - left.stat().st_mtime >= older:
-            _remove(left)
+        with suppress(FileNotFoundError):  # its writer has finished meanwhile
+            if time.time() - left.stat().st_mtime >= older:
+                _remove(left)
     if path.exists():
         for old in _beside(path, _REPLACED):
-            _remove(old)
+            with suppress(FileNotFoundError):
+                _remove(old)
 
 
 def read_json(path: Path) -> Any:

@@ -61,9 +61,15 @@ def held(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
 
 @contextmanager
 def shared(path: Path) -> Iterator[None]:
-    """Hold the lock of a file together with others, until all of which end :func:`held` waits."""
-    with path.open("ab") as file:
-        _take(file, path, exclusive=False)
+    """Hold the lock of a file together with others; :func:`held` waits for all of them.
+
+    Args:
+        path: the file, which is made where it is not there.
+
+    Raises:
+        LockedError: another process holds it alone.
+    """
+    with _locked(path, "working", _PATIENCE, exclusive=False):
         yield
 
 
@@ -74,17 +80,21 @@ def check(path: Path, doing: str) -> None:
             pass
 
 
-def _locked(path: Path, doing: str, patience: float) -> IO[bytes]:
-    """The file, locked. One that its last holder has just removed is made again."""
+def _locked(path: Path, doing: str, patience: float, *, exclusive: bool = True) -> IO[bytes]:
+    """The file, locked. One that its last holder has just removed is made again.
+
+    On file systems on which a file is never known again, the lock that was had last is taken.
+    """
     deadline = time.monotonic() + patience
     while True:
         file = path.open("a+b")
-        taken = _take(file, path)
-        if taken and _is_at(file, path):
+        taken = _take(file, path, exclusive=exclusive)
+        late = time.monotonic() > deadline
+        if taken and (late or _is_at(file, path)):
             return file
         holder = _holder(file)
         file.close()
-        if not taken and time.monotonic() > deadline:
+        if late:
             raise LockedError(
                 f"another process is {doing} in {path.parent}{holder}: wait for it, or choose "
                 "another folder"

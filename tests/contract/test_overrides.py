@@ -14,7 +14,7 @@ from rankgrad.losses.pairwise import PairwiseLoss
 from rankgrad.losses.pointwise import PointwiseLoss
 from rankgrad.losses.relaxed import GridLoss
 from rankgrad.metrics.cascade import CascadeMetric
-from rankgrad.metrics.linear import LinearMetric
+from rankgrad.metrics.linear import LinearGradedMetric, LinearMetric
 
 OPTIONS = {"listmle": {"ties": "stable"}, "relaxed": {"metric": "ndcg@3", "relaxation": "approx"}}
 #: What names, checks or draws, and declarations of kernels: no part of a value.
@@ -147,6 +147,19 @@ def test_relaxations(cls):
 def test_a_base_that_is_overridden_counts():
     own = overriding(sorting.NeuralSort, "_permutation")
     check(sorting.Sinkhorn, lambda sub: RelaxedMetric("ndcg", sub(own())))
+
+
+def test_a_mixin_that_overrides_counts():
+    class Mixin(LinearGradedMetric):
+        def gains(self, labels):
+            return super().gains(labels) + 0.5
+
+    class Mixed(metrics.NDCG, Mixin):
+        pass
+
+    assert Mixed.gains is Mixin.gains
+    assert not Mixed.kernel_applies
+    check(Mixed, lambda sub: RelaxedMetric(sub(3), "approx"))
 
 
 def test_declaring_a_kernel_again_brings_it_back():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,14 +70,16 @@ V1 = "sys/fs/cgroup/memory"
         ),
     ],
 )
-def test_the_least_counts(tmp_path, files, expected):
+def test_the_least_counts(tmp_path, monkeypatch, files, expected):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert memory.available(write(tmp_path, files)) == expected
 
 
 def test_a_limit_of_the_shell_counts(tmp_path, monkeypatch):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (GIB, GIB))
-    root = write(tmp_path, {"proc/self/statm": f"{GIB // 2 // 4096} 1 1\n"})
+    root = write(tmp_path, {"proc/self/statm": f"{GIB // 2 // os.sysconf('SC_PAGE_SIZE')} 1 1\n"})
     assert memory.available(root) == GIB // 2
 
 

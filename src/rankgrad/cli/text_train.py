@@ -253,11 +253,13 @@ class _Watching:
 
     def __enter__(self) -> _Watching:
         self._interrupts.__enter__()
-        self._bar.start()
+        if not self._bar.disable:
+            self._bar.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # one that is disabled ends with an empty line all the same
+            self._bar.stop()
         self._interrupts.__exit__(*error)
 
     def of(self, run: OneRun, number: int, total: int) -> Callbacks:

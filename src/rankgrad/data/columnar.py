@@ -40,6 +40,10 @@ _CSV_COLUMN = 20_000  # bytes that pyarrow takes for a column, whatever is in it
 _SEARCHED = 1000  # columns among which the nearest name is looked for
 # Keys of the schema's metadata: the columns' roles; the checksums of schema and contents.
 _ROLES, _SUMS = b"rankgrad", b"rankgrad.crc32"
+_CHANGED = (
+    "its {} does not have its checksum; where another program changed the file and left the "
+    "schema's metadata, remove 'rankgrad.crc32' from them"
+)
 
 
 def suffix(path: str | os.PathLike[str]) -> str:
@@ -106,7 +110,7 @@ def read(
     dataset = builder.finish()
     known = roles.checksum if len(sources) == 1 and not builder.filled else None
     if known not in (None, _checksum(dataset)):
-        raise ValueError(files.damaged(path, "its contents do not have their checksum"))
+        raise ValueError(files.damaged(path, _CHANGED.format("contents")))
     return dataset
 
 
@@ -184,7 +188,7 @@ class _Roles:
         """The roles that :func:`write` recorded in the file, compared with their checksum."""
         text, sums = metadata.get(_ROLES, b"{}"), metadata.get(_SUMS)
         if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
-            raise ValueError(files.damaged(self.path, "its schema does not have its checksum"))
+            raise ValueError(files.damaged(self.path, _CHANGED.format("schema")))
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from rankgrad.data import layout, streams
+
+_LONGEST = 1 << 28  # bytes of a line
 
 
 def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -23,14 +26,22 @@ def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
     Raises:
         FileNotFoundError: with the nearest name there is.
-        ValueError: the path is a folder, or its compressed contents are damaged.
+        ValueError: the path is a folder, its compressed contents are damaged, or a line is longer
+            than any text should be.
     """
     path = Path(path)
     layout.check_exists(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file")
     with streams.open_text(path) as file:
-        for number, line in enumerate(file, start=1):
+        if path.suffix.lower() in streams.COMPRESSED and isinstance(file, io.BufferedReader):
+            raise ValueError(f"{path}: damaged compressed file: it is not compressed")
+        lines = iter(lambda: file.readline(_LONGEST + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > _LONGEST:
+                raise ValueError(
+                    f"{streams.shown(path)}, line {number} has more than {_LONGEST:,} bytes"
+                )
             yield number, line.removesuffix(b"\n").removesuffix(b"\r")
 
 

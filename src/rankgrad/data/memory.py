@@ -13,7 +13,7 @@ from pathlib import Path
 from rankgrad.quoting import shorten
 
 _UNKNOWN = 1 << 40  # bytes, on systems that do not say
-_PAGE = 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096  # bytes
 
 
 def available(root: Path = Path("/")) -> int:

@@ -9,7 +9,6 @@ their place in their list, from 1.
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -238,14 +237,14 @@ def _qids(dataset: Dataset) -> list[str]:
 
 def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
     """The lines of a file of scores, which cannot be much longer than the data have items."""
-    most = (dataset.n_items + 1) * 4 * LONGEST_ID
-    with streams.open_text(path) as file:
-        if path.suffix.lower() in streams.COMPRESSED and isinstance(file, io.BufferedReader):
-            raise ValueError(f"{path}: damaged compressed file: it is not compressed")
-        content = file.read(most)
-    if len(content) == most:
-        raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
-    return list(enumerate(content.splitlines(), start=1))
+    most, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
+    found = []
+    for number, line in lines.numbered(path):
+        found.append((number, line))
+        size += len(line) + 1
+        if size > most:
+            raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
+    return found
 
 
 def _number(path: str, line: int, text: str) -> float:

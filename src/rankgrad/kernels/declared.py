@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar, NamedTuple
 
 # What names a class or describes it, and takes no part in what it computes.
@@ -42,22 +43,21 @@ class DeclaresKernel:
 
 
 def _applies(cls: type[DeclaresKernel]) -> bool:
-    for depth, base in enumerate(cls.__mro__):
+    for base in cls.__mro__:
         if cls.kernel_declarations & vars(base).keys():
-            return not any(_overrides(derived, base) for derived in cls.__mro__[:depth])
+            return not any(_overrides(cls, base, name) for name in dir(base))
     return False
 
 
-def _overrides(derived: type, base: type) -> bool:
-    """Whether a class replaces something that its base computes with."""
-    # The value of a field is read from the object, so another default changes nothing here.
-    fields = {
-        name
-        for name in getattr(base, "__dataclass_fields__", {})
-        if not hasattr(vars(derived).get(name), "__get__")
-    }
-    return any(
-        hasattr(base, name) and name not in _DESCRIPTIVE and name not in fields
-        for name in vars(derived)
-        if not name.startswith("__") and name not in vars(DeclaresKernel)
-    )
+def _overrides(cls: type, base: type, name: str) -> bool:
+    """Whether a class has another attribute of this name than the base that declares the kernel.
+
+    What counts is the attribute that Python finds, so a mixin that comes after the base in the
+    order of inheritance, and before the class that the base has it from, counts too.
+    """
+    if name.startswith("__") or name in _DESCRIPTIVE or name in vars(DeclaresKernel):
+        return False
+    found = inspect.getattr_static(cls, name)
+    if name in getattr(base, "__dataclass_fields__", {}) and not hasattr(found, "__get__"):
+        return False  # the value of a field is read from the object: another default is no override
+    return found is not inspect.getattr_static(base, name)

@@ -39,7 +39,7 @@ def _is_covered(metric: Any, lists: Lists) -> bool:
     """
     if metric.fused is None or not metric.kernel_applies:
         return False
-    if metric.name != "err" and getattr(metric, "gain", "linear") == "linear":
+    if metric.fused != "err" and getattr(metric, "gain", "linear") == "linear":
         return True
     labels, mask = lists.slots.labels, lists.slots.mask
     if labels.is_cuda:  # a GPU is not asked again: labels were seen when the lists were made

@@ -25,6 +25,9 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+_follows = False  # whether this process was started by one of these functions' callers
+
+
 @contextlib.contextmanager
 def no_interrupts() -> Iterator[None]:
     """A process started meanwhile takes no Ctrl-C until it is ready for one."""
@@ -36,12 +39,18 @@ def no_interrupts() -> Iterator[None]:
 
 
 def take_interrupts() -> None:
-    """In a process started under :func:`no_interrupts`: it is ready for Ctrl-C."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    """In a process started under :func:`no_interrupts`: it is ready for Ctrl-C.
+
+    In other processes nothing is changed: who blocks the signal there has a reason.
+    """
+    if _follows:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def follow_parent() -> None:
     """In a new process: leave Ctrl-C to the parent, which tells it once, and end when it ends."""
+    global _follows
+    _follows = True
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()

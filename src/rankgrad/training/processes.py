@@ -34,9 +34,7 @@ from rankgrad.training.settings import Settings
 
 _SMALL = 1 << 26  # bytes up to which a map is compared: its file may be replaced on the way
 _ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
-_UNGUARDED = (
-    "processes cannot be started: in a script, call this under `if __name__ == '__main__':`"
-)
+_GUARD = "a script must call this under `if __name__ == '__main__':`"
 _GRACE = 5.0  # seconds that processes have to end when one of them has failed
 
 
@@ -48,7 +46,8 @@ def launched() -> bool:
 def connect(settings: Settings) -> Any:
     """The Fabric of this process, connected with the others where there are others."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise ChildProcessError(_UNGUARDED)  # a new process runs the script that started it
+        # A new process runs the script that started it.
+        raise ChildProcessError(f"processes cannot be started: {_GUARD}")
     from lightning_fabric import Fabric
 
     _hush()
@@ -133,9 +132,11 @@ class _Started:
         except (EOFError, OSError):  # it died
             process = self.processes[rank]
             process.join()
-            if process.exitcode == 1:  # before it came to what it is to do, which answers
-                return _Answer(error=ChildProcessError(_UNGUARDED))
             ended = f"process {rank + 1} of {self.count} {children.why(process.exitcode)}"
+            if process.exitcode == 1:  # before it came to what it is to do, which answers
+                return _Answer(
+                    error=ChildProcessError(f"{ended}; its own error is above, and {_GUARD}")
+                )
             text = f"{ended}; the training was stopped, and --resume goes on from its last epoch"
             return _Answer(error=ChildProcessError(text))
         return answer
