@@ -91,7 +91,8 @@ SWEEP: dict[str, dict[str, Any]] = {
     "embedding 2e-5": {"learning_rate": 2e-5},
     "embedding 1e-4, 8 epochs": {"learning_rate": 1e-4, "epochs": 8},
 }
-SWEEP_LOSSES = ("softmax", "lambdaloss@10")
+SWEEP_LOSSES = ("bce", "softmax", "lambdaloss@10")
+SWEEP_EPOCHS = 4
 
 
 # ---------------------------------------------------------------------------------------- prepare
@@ -249,7 +250,7 @@ class Worker:
         began = time.perf_counter()
         if task.loss == UNTRAINED:
             return self._untrained(task)
-        changes = {**SWEEP[task.variant]} if task.variant else {}
+        changes = {"epochs": SWEEP_EPOCHS, **SWEEP[task.variant]} if task.variant else {}
         spec = LOSSES[task.loss]
         settings = TextSettings(
             **{**RECIPE, **changes, **self.options["set"]},
@@ -682,7 +683,7 @@ def write_runs(path: Path, study: Path, results: Mapping[str, Mapping[str, Any]]
                     numbers = (line["best_value"], *test.tolist())
                     found = [line["best_epoch"], *(f"{number:.4f}" for number in numbers)]
                     found.append(line["seconds"])
-                table.writerow([name, loss, seed, fold, *found])
+                table.writerow([name, loss, seed, fold, *(found or [""] * 5)])
 
 
 INTRODUCTION = """\

@@ -113,6 +113,13 @@ def test_a_teacher_is_trained_on_and_the_grades_evaluate(place, rankgrad, refuse
     assert (tmp_path / "plain" / run).read_text() != (tmp_path / "distilled" / run).read_text()
     said = refused(*train(place, *options, "-o", tmp_path / "distilled"))
     assert "the train data are not those" in said
+    said = refused("predict", tmp_path / "plain/runs/ranknet/fold1-seed0", place / "docs.jsonl")
+    assert "is of a ranker of texts" in said
+    (tmp_path / "few.tsv").write_text("q0\tword0\n")
+    few = ["--collection", place / "docs.jsonl", "--topics", tmp_path / "few.tsv"]
+    trained = tmp_path / "plain/runs/ranknet/fold1-seed0"
+    said = rankgrad("text", "rerank", trained, place / "bm25.run", *few, "-o", tmp_path / "a.run")
+    assert "5 queries of" in said.output
     write_run(tmp_path / "other.run", {"z": {"d1": 1.0}})
     wrong = [*options, "--teacher", tmp_path / "other.run", "-o", tmp_path / "none"]
     assert "the teacher's run has none of the 6 queries" in refused(*train(place, *wrong))

@@ -85,8 +85,18 @@ def test_candidates_taught_by_a_run():
     lists = Candidates.of(run, dict.fromkeys("abc", "text"), {"q": "query"}, {"q": {"a": 2}})
     assert lists.targets.tolist() == [2.0, 0.0, 0.0]
     teacher = {"q": RankedList.sort(["c", "a"], [-1.0, -2.0])}
+    assert labels_from_run(teacher["q"], ["a", "c"]).tolist() == [0.0, 1.0]
     taught = lists.taught(teacher, "rank")
     assert taught.targets.tolist() == [0.5, 0.0, 1.0]
     assert taught.labels.tolist() == [2.0, 0.0, 0.0]
     assert taught.select(np.array([0])).targets.tolist() == [0.5, 0.0, 1.0]
     assert taught.checksum() != lists.checksum()
+
+
+def test_lists_without_candidates_count_nothing():
+    run = {"q": RankedList.sort(["a"], [1.0])}
+    lists = Candidates.of(
+        run, {"a": "text"}, {"q": "query", "z": "other"}, {"q": {"a": 1}, "z": {"b": 1}}
+    )
+    alone = lists.select(np.array([1]))
+    assert alone.evaluate(np.empty(0), ["ndcg@10", "ap"]).values.mean == {"ndcg@10": 0.0, "ap": 0.0}

@@ -9,6 +9,7 @@ import typer
 
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Device, Overwrite
+from rankgrad.cli.printing import show_notes
 
 
 def rerank(
@@ -56,7 +57,7 @@ def rerank(
       rankgrad text rerank cross-encoder/ms-marco-MiniLM-L6-v2 bm25.run --collection docs.tsv \\
           --topics queries.tsv -o reranked.run --depth 100
     """  # noqa: D301
-    from rankgrad.data.trec import write_run
+    from rankgrad.data.trec import read_run, write_run
     from rankgrad.experiments.text import device_of
     from rankgrad.text.interpolation import interpolate as mix
     from rankgrad.text.ranker import TextRanker
@@ -77,6 +78,9 @@ def rerank(
     if weight is not None:
         scores = mix(scores, candidates.first_stage, candidates.offsets, weight)  # type: ignore[assignment]
     write_run(output, candidates.run(scores, tag), overwrite=overwrite)
+    left_out = len(read_run(run)) - len(candidates)
+    if left_out:
+        show_notes([f"{left_out} queries of {run} are left out: the topics do not have them"])
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
 

@@ -124,9 +124,8 @@ class Candidates:
         bounds = zip(self.qids, self.offsets[:-1], self.offsets[1:], strict=True)
         for qid, first, last in bounds:
             if qid in run and last > first:
-                scores = dict(zip(run[qid].documents, run[qid].scores.tolist(), strict=True))
                 names = self.docids[first:last]
-                own = labels_from_run(scores, names, how, temperature=temperature)
+                own = labels_from_run(run[qid], names, how, temperature=temperature)
                 labels[first:last] = own.numpy()
         return replace(self, teacher=labels)
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rankgrad.data.trec import RankedList
 from rankgrad.options import check_choice, check_positive
 
 Transform = Literal["shift", "minmax", "softmax", "rank"]
@@ -62,7 +63,7 @@ def teacher_labels(
 
 
 def labels_from_run(
-    teacher: Mapping[str, float] | Sequence[str],
+    teacher: RankedList | Mapping[str, float] | Sequence[str],
     documents: Sequence[str],
     how: Transform | None = None,
     *,
@@ -71,8 +72,9 @@ def labels_from_run(
     """Labels of a query's documents from what a teacher's run says about that query.
 
     Args:
-        teacher: the teacher's score of each document identifier, or identifiers in its order, best
-            first, where it gave no scores.
+        teacher: the teacher's ranked list, as :func:`rankgrad.data.trec.read_run` gives it; its
+            score of each document identifier; or identifiers in its order, best first, where it
+            gave no scores.
         documents: identifiers of the documents to label. One that the teacher does not have gets 0.
         how: a transform of :func:`teacher_labels`, over those of the documents that the teacher
             has; by default ``"shift"`` for scores. An order has ``"rank"`` only.
@@ -89,6 +91,8 @@ def labels_from_run(
     >>> labels_from_run({"d7": -0.5, "d2": -2.5}, ["d2", "d1", "d7"])
     tensor([0., 0., 2.])
     """
+    if isinstance(teacher, RankedList):
+        teacher = dict(zip(teacher.documents, teacher.scores.tolist(), strict=True))
     if isinstance(teacher, Mapping):
         scores = teacher
     else:

@@ -95,7 +95,7 @@ def evaluate_run(
         conventions: by default those of trec_eval.
 
     Raises:
-        ValueError: no query of the run is judged.
+        ValueError: no query of the run is judged, unless those count that the run does not have.
 
     >>> from rankgrad.data.trec import RankedList
     >>> from rankgrad.text.evaluation import evaluate_run
@@ -106,7 +106,7 @@ def evaluate_run(
     """
     rules = conventions or Conventions()
     judged = [query for query in qrels if query in run]
-    if not judged:
+    if not judged and not (rules.complete and not run):
         raise ValueError(
             f"no query of the run is judged: the run has {_few(run)}, the judgments {_few(qrels)}"
         )

@@ -150,6 +150,11 @@ class RunFolder:
         if not (path / RUN).is_file():
             what = "is not a run folder" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {what}: nothing to resume")
+        if _read_facts(path).get("ranker") == "text":
+            raise ValueError(
+                f"{path} is of a ranker of texts: `rankgrad text rerank` uses it, and its test.run "
+                "is a TREC run for `rankgrad evaluate`"
+            )
         text = read_settings(path)
         try:
             return cls(path, Settings.from_toml(text))
