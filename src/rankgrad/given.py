@@ -110,7 +110,7 @@ def unseen(tensor: Tensor) -> bool:
 
 def largest_exponent(dtype: torch.dtype) -> float:
     """Up to which labels ``2^y``, sums of it and its inverse are safe: 120 in float32."""
-    return math.log2(torch.finfo(dtype).max) - 8
+    return round(math.log2(torch.finfo(dtype).max)) - 8
 
 
 def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:

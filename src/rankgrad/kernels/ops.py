@@ -276,7 +276,7 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
     if highest > most:
         raise ValueError(
             f"a label of {highest:g} is too large for the gain 2^y - 1, which ends at {most:g} in "
-            f"{labels.dtype}: use a metric with gain=linear, or labels on a small scale"
+            f"{labels.dtype}: use labels on a small scale, or gain=linear where the metric has it"
         )
 
 

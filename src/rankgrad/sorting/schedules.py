@@ -15,6 +15,8 @@ from rankgrad.specs import Registry, Spec, spec_of
 
 schedules: Registry[Schedule] = Registry("schedule")
 
+_LEAST, _MOST = 1e-30, 1e30  # scores up to 1e4 stay finite in float32
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -66,8 +68,8 @@ class Linear(Schedule):
     end: float
 
     def __post_init__(self) -> None:
-        check_positive("start", self.start)
-        check_positive("end", self.end)
+        _check_range("start", self.start)
+        _check_range("end", self.end)
 
     def at(self, progress: float) -> float:
         return self.start + _clamp(progress) * (self.end - self.start)
@@ -87,8 +89,8 @@ class Exponential(Schedule):
     end: float
 
     def __post_init__(self) -> None:
-        check_positive("start", self.start)
-        check_positive("end", self.end)
+        _check_range("start", self.start)
+        _check_range("end", self.end)
 
     def at(self, progress: float) -> float:
         return float(self.start * (self.end / self.start) ** _clamp(progress))
@@ -100,8 +102,15 @@ def as_temperature(option: str, value: Any) -> float | Schedule:
         return schedules.get(value)
     if isinstance(value, Schedule):
         return value
-    check_positive(option, value)
+    _check_range(option, value)
     return float(value)
+
+
+def _check_range(option: str, value: Any) -> None:
+    """A positive number by which scores can be multiplied or divided in float32."""
+    check_positive(option, value)
+    if not _LEAST <= value <= _MOST:
+        raise ValueError(f"{option} must be from {_LEAST:g} to {_MOST:g}, found {value:g}")
 
 
 def set_temperature(holder: object, *options: str) -> None:
