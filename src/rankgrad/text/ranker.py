@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from rankgrad.text.inputs import (
     InputBatch,
     PairInputs,
     Passages,
+    first_position,
+    length_limit,
     to_device,
     tokenize,
 )
@@ -107,7 +109,9 @@ class TextRanker(nn.Module):
         super().__init__()
         self.network, self.tokenizer = network, tokenizer
         self.reading = Reading() if reading is None else reading
-        self.max_length = _limit(network, tokenizer, self.reading.max_length)
+        # Shorter inputs would hold no token of the query or none of the document.
+        least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
+        self.max_length = length_limit(network, tokenizer, self.reading.max_length, least=least)
         if tokenizer.pad_token is None and tokenizer.eos_token is not None:
             tokenizer.pad_token = tokenizer.eos_token
         if getattr(network.config, "pad_token_id", None) is None:
@@ -115,8 +119,10 @@ class TextRanker(nn.Module):
         self.similarity: Similarity | None = None
         if self.reading.head != "classifier":
             self.similarity = Similarity(network.config.hidden_size)
-        elif self.reading.passages > 1:
-            _check_head(network)
+        _check_supported(network, self.reading)
+        for name in ("classifier", "score"):
+            if hasattr(network, name):
+                getattr(network, name).register_forward_hook(_without_autocast)
 
     @classmethod
     def from_pretrained(
@@ -172,24 +178,19 @@ class TextRanker(nn.Module):
             return self._similarity(inputs, batch)
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
-        if self.reading.passages == 1 and not self._half(batch):
+        if self.reading.passages == 1:
             logits: Tensor = self.network(**inputs).logits
             return logits.squeeze(-1).float()
         first = self.network.base_model(**inputs).last_hidden_state[:, 0]
         with torch.autocast(first.device.type, enabled=False):
             pooled = self._pooled(first.float(), batch)
-            return _head_of(self.network, pooled).squeeze(-1)
-
-    def _half(self, batch: InputBatch) -> bool:
-        """Whether autocast would round the scores of the head, so that many of them tie."""
-        autocast = torch.is_autocast_enabled(batch.input_ids.device.type)
-        return autocast and hasattr(self.network, "classifier")
+            return _PASSAGE_HEADS[type(self.network).__name__](self.network, pooled).squeeze(-1)
 
     def _similarity(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
         """Token types are left out: one that the encoder was not trained with would disturb it."""
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
-            inputs |= _apart(query, document)
+            inputs |= _apart(self.network, query, document)
         hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -317,47 +318,88 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _limit(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
-    """Tokens per input: what is asked for, within what the model can take."""
-    limits = [tokenizer.model_max_length, getattr(network.config, "max_position_embeddings", None)]
-    known = int(min(limit for limit in limits if limit is not None))
-    # RoBERTa counts positions from after its padding token.
-    if getattr(network.config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
-        known = min(known, int(network.config.max_position_embeddings) - 2)
-    if wanted is None:
-        return known
-    least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
-    if not least <= wanted <= known:
-        raise ValueError(f"max_length must be from {least} to the model's {known}, found {wanted}")
-    return wanted
+#: Encoders with absolute or relative positions and one mask for all layers, which take a mask of
+#: four dimensions and positions of one's own.
+_BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
 
-def _check_head(network: PreTrainedModel) -> None:
-    if not hasattr(network, "classifier"):
+def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
+    """An error if a network is of a class that a way of reading is not known to be right for."""
+    name, kind = type(network).__name__, network.config.model_type
+    if reading.head == "classifier" and reading.passages > 1 and name not in _PASSAGE_HEADS:
         raise ValueError(
-            f"{type(network).__name__} has no classification head that is known here, which "
-            "passages need: use a BERT, RoBERTa or ELECTRA encoder, or one input per document"
+            f"passages are not supported for {name}, whose classification head is not known here: "
+            f"use one of {', '.join(_PASSAGE_HEADS)}, or passages=1"
+        )
+    if reading.head != "embedding":
+        return
+    if kind not in _BI_ENCODERS:
+        raise ValueError(
+            f"head='embedding' is not supported for a model of type {kind!r}: use one of "
+            f"{', '.join(_BI_ENCODERS)}, or head='similarity'"
+        )
+    attention = network.config._attn_implementation
+    if attention not in ("sdpa", "eager"):
+        raise ValueError(
+            f"head='embedding' needs attn_implementation='sdpa' or 'eager', found {attention!r}"
         )
 
 
-def _head_of(network: Any, vectors: Tensor) -> Tensor:
-    """The classification head over pooled [CLS] vectors ``[p, d]``."""
-    pooler = getattr(network.base_model, "pooler", None)
-    if pooler is not None:  # BERT
-        return network.classifier(network.dropout(pooler(vectors[:, None])))  # type: ignore[no-any-return]
-    if isinstance(network.classifier, nn.Linear):
-        return network.classifier(network.dropout(vectors))  # type: ignore[no-any-return]
-    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]  # RoBERTa, ELECTRA
+def _without_autocast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+    """A forward hook: the output in float32, which autocast would round, so that scores tie."""
+    features = args[0]
+    if not torch.is_autocast_enabled(features.device.type):
+        return None
+    with torch.autocast(features.device.type, enabled=False):
+        found: Tensor = module.forward(features.to(next(module.parameters()).dtype))
+    return found
 
 
-def _apart(query: Tensor, document: Tensor) -> dict[str, Tensor]:
+def _bert_head(network: Any, vectors: Tensor) -> Tensor:
+    return network.classifier(network.dropout(network.bert.pooler(vectors[:, None])))  # type: ignore[no-any-return]
+
+
+def _deberta_head(network: Any, vectors: Tensor) -> Tensor:
+    return network.classifier(network.dropout(network.pooler(vectors[:, None])))  # type: ignore[no-any-return]
+
+
+def _distilbert_head(network: Any, vectors: Tensor) -> Tensor:
+    hidden = torch.relu(network.pre_classifier(vectors))
+    return network.classifier(network.dropout(hidden))  # type: ignore[no-any-return]
+
+
+def _roberta_head(network: Any, vectors: Tensor) -> Tensor:
+    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]
+
+
+#: What each class does with the vectors of first tokens ``[p, d]``. There is no such method in
+#: transformers, so only classes whose code was read are here.
+_PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "BertForSequenceClassification": _bert_head,
+    "RobertaForSequenceClassification": _roberta_head,
+    "XLMRobertaForSequenceClassification": _roberta_head,
+    "CamembertForSequenceClassification": _roberta_head,
+    "ElectraForSequenceClassification": _roberta_head,
+    "MPNetForSequenceClassification": _roberta_head,
+    "DebertaV2ForSequenceClassification": _deberta_head,
+    "DistilBertForSequenceClassification": _distilbert_head,
+}
+
+
+def _apart(network: PreTrainedModel, query: Tensor, document: Tensor) -> dict[str, Tensor]:
     """Inputs whose two texts do not see each other, and both count positions from their start."""
+    device = query.device
     side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
-    places = torch.arange(side.shape[1], device=side.device)
+    half = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if half else network.dtype
+    # Eager attention adds the mask to the logits, so that it cannot be boolean.
+    mask = torch.zeros(side.shape[0], 1, side.shape[1], side.shape[1], dtype=dtype, device=device)
+    mask.masked_fill_((side[:, :, None] != side[:, None, :])[:, None], torch.finfo(dtype).min)
+    places, first = torch.arange(side.shape[1], device=device), first_position(network)
+    places = torch.where(query, places, places - query.sum(-1, keepdim=True)) + first
     return {
-        "attention_mask": (side[:, :, None] == side[:, None, :])[:, None],
-        "position_ids": torch.where(query, places, places - query.sum(-1, keepdim=True))
-        * (side < 2),
+        "attention_mask": mask,
+        "position_ids": torch.where(side < 2, places, max(0, first - 1)),
     }
 
 
