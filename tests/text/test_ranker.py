@@ -8,6 +8,8 @@ from sentence_transformers import CrossEncoder
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertModel, PreTrainedTokenizerFast
 
+import rankgrad.text
+from rankgrad import files
 from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, tokenize
 from rankgrad.text.ranker import Reading, TextRanker
 
@@ -98,6 +100,67 @@ def test_cross_encoder_of_sentence_transformers_scores_alike(tmp_path):
     pairs = list(zip(QUERIES, TEXTS, strict=True))
     theirs = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(pairs)
     np.testing.assert_allclose(own.predict(pairs), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["classifier", "similarity"])
+def test_a_saved_folder_is_synced_and_every_file_of_it_has_a_checksum(head, tmp_path, monkeypatch):
+    own, folder, synced = ranker(head=head), tmp_path / "saved", []
+    extra = "vocab.txt"
+    real = own.tokenizer.save_pretrained
+    monkeypatch.setattr(
+        own.tokenizer, "save_pretrained", lambda to: [real(to), (to / extra).write_text("word0")]
+    )
+    monkeypatch.setattr(
+        files, "sync", lambda path, sync=files.sync: [synced.append(path), sync(path)]
+    )
+    own.save(folder)
+    names = {path.name for path in folder.iterdir()} - {"rankgrad.json"}
+    assert names <= {path.name for path in synced}
+    assert set(files.read_json(folder / "rankgrad.json")["files"]) == names
+    assert extra in names
+    config = files.read_json(folder / "config.json")
+    assert ("sentence_transformers" in config) == (head == "classifier")
+    assert not hasattr(own.network.config, "sentence_transformers")
+    (folder / extra).write_text("word1")
+    with pytest.raises(ValueError, match=r"vocab\.txt is damaged"):
+        TextRanker.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"passages": "two"}, "'reading.passages': should be a valid integer, found 'two'"),
+        ({"passage": 2}, "'reading.passage'"),
+        ({"head": "other"}, "'reading.head'"),
+        (None, "'reading'"),
+        ([], "it: should be a valid dictionary"),
+    ],
+)
+def test_a_manifest_of_other_types_is_one_sentence(change, message, tmp_path):
+    ranker().save(tmp_path / "saved")
+    manifest = tmp_path / "saved" / "rankgrad.json"
+    facts = files.read_json(manifest)
+    if isinstance(change, list):
+        manifest.write_text("[]")
+    else:
+        facts["reading"] = change and facts["reading"] | change
+        files.write_json(manifest, facts, facts["files"])
+    with pytest.raises(ValueError, match=rf"rankgrad\.json is damaged \({message}"):
+        TextRanker.from_pretrained(tmp_path / "saved")
+
+
+def test_pickles_are_never_loaded(tmp_path):
+    network = tiny_models.bert()
+    network.config.save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
+    for load in (
+        rankgrad.text.TextRanker.from_pretrained,
+        rankgrad.text.EncoderScorer.from_pretrained,
+        rankgrad.text.CausalScorer.from_pretrained,
+    ):
+        with pytest.raises(ValueError, match=r"has its weights as a pickle .* never loaded"):
+            load(tmp_path)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])

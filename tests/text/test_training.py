@@ -301,7 +301,7 @@ def test_the_first_stage_is_of_these_data_and_metrics(model, tmp_path):
     lists, how = candidates(), settings(model=model)
     (first, *_) = CrossValidation(how, ("softmax",), folds=3).runs()
     save_first_stage(first, lists, tmp_path)
-    with pytest.raises(ValueError, match="the test data are not those .* was made with"):
+    with pytest.raises(ValueError, match=r"the test data are not those .* was made with"):
         save_first_stage(first, candidates(seed=1), tmp_path)
     other = replace(first, settings=settings(model=model, metric="rr"))
     save_first_stage(other, lists, tmp_path)
@@ -312,9 +312,7 @@ def test_the_first_stage_is_of_these_data_and_metrics(model, tmp_path):
 def test_a_run_that_goes_on_without_interpolation_has_no_weight(model, tmp_path):
     plan = CrossValidation(settings(model=model, epochs=1), ("softmax",), folds=3, chosen=(1,))
     lists, (run,) = candidates(), plan.runs()
-    assert not cross_validate(
-        plan, lists, tmp_path, lambda *_: Callbacks(interrupted=lambda: True)
-    )
+    assert not cross_validate(plan, lists, tmp_path, lambda *_: Callbacks(interrupted=lambda: True))
     TextRun.open(run.path(tmp_path)).save_weight(0.5)
     for _ in range(2):
         assert cross_validate(plan, lists, tmp_path)

@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.options import check_choice
+from rankgrad.quoting import quote
+from rankgrad.text.checkpoints import load_network
 from rankgrad.text.inputs import (
     DOCUMENT,
     QUERY,
@@ -36,8 +40,6 @@ Head = Literal["classifier", "similarity", "embedding"]
 Pooling = Literal["mean", "max"]
 HEADS, POOLINGS = ("classifier", "similarity", "embedding"), ("mean", "max")
 MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
-#: Files of a folder whose checksums the manifest has.
-_PARTS = (HEAD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _FORMAT, _VERSION = "rankgrad text ranker", 1
 _SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
 _CENTER = 0.5  # the cosine whose score is 0 at the start
@@ -133,6 +135,9 @@ class TextRanker(nn.Module):
         Args:
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
             reading: how pairs are read; by default as the folder says.
+
+        Raises:
+            ValueError: the folder is damaged, or has its weights as pickles only.
         """
         try:
             from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -147,7 +152,7 @@ class TextRanker(nn.Module):
         if reading.head == "classifier":
             auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
         with _quiet():  # a new head is what is asked for
-            network = auto.from_pretrained(os.fspath(name_or_path), **options)
+            network = load_network(auto, name_or_path, **options)
             tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
@@ -255,30 +260,55 @@ class TextRanker(nn.Module):
         ``CrossEncoder(folder)`` gives the same scores.
         """
         with files.folder(Path(folder)) as place:
-            self.write(place)
+            self._save_network(place)
+            if self.similarity is not None:
+                tensors.write(place / HEAD, self.similarity.state_dict())
+            parts = sorted(path.name for path in place.iterdir() if path.is_file())
+            for name in parts:
+                files.sync(place / name)
+            facts = {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "reading": {**asdict(self.reading), "max_length": self.max_length},
+            }
+            files.write_json(place / MANIFEST, facts, parts)
 
-    def write(self, folder: Path) -> None:
-        """:meth:`save` into a folder that exists, beside what it holds."""
-        config = self.network.config
-        # CrossEncoder would else put a sigmoid on the scores.
-        config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
-        with _quiet():
-            self.network.save_pretrained(folder)
-        limit = self.tokenizer.model_max_length
+    def _save_network(self, folder: Path) -> None:
+        """Write network and tokenizer; what this changes in their settings is taken back."""
+        config, limit = self.network.config, self.tokenizer.model_max_length
+        before = vars(config).pop("sentence_transformers", None)
+        if self.reading.head == "classifier":
+            # CrossEncoder would else put a sigmoid on the scores.
+            config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
         self.tokenizer.model_max_length = self.max_length
         try:
+            with _quiet():
+                self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
         finally:
             self.tokenizer.model_max_length = limit
-        facts = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "reading": {**asdict(self.reading), "max_length": self.max_length},
-        }
-        if self.similarity is not None:
-            tensors.write(folder / HEAD, self.similarity.state_dict())
-        parts = sorted(path.name for path in folder.iterdir() if path.name in _PARTS)
-        files.write_json(folder / MANIFEST, facts, parts)
+            vars(config).pop("sentence_transformers", None)
+            if before is not None:
+                config.sentence_transformers = before
+
+
+class _ReadingFacts(TypedDict):
+    """A :class:`Reading` in ``rankgrad.json``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    max_length: Annotated[int, Field(ge=1)] | None
+    passages: Annotated[int, Field(ge=1)]
+    document_tokens: Annotated[int, Field(ge=1)] | None
+    pooling: Pooling
+    head: Head
+
+
+class _Manifest(TypedDict):
+    """What ``rankgrad.json`` holds beside its format."""
+
+    reading: _ReadingFacts
+    files: dict[str, str]
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -306,14 +336,16 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         return {}
-    facts = files.read_json(path)
-    if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+    facts: dict[str, Any] = schemas.read_json(path, dict[str, Any])
+    if facts.get("format") != _FORMAT:
         raise ValueError(files.damaged(path, "it describes no text ranker"))
     if facts.get("version") != _VERSION:
         raise ValueError(
-            f"{path} has format version {facts.get('version')}, this rankgrad reads {_VERSION}"
+            f"{path} has format version {quote(facts.get('version'))}, this rankgrad reads "
+            f"{_VERSION}"
         )
-    for name in facts.get("files", {}):
+    schemas.check(path, facts, _Manifest)
+    for name in facts["files"]:
         files.read_part(folder / name, facts)  # which compares checksums
     return facts
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from rankgrad.text.checkpoints import load_network
 from rankgrad.text.inputs import length_limit
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class EncoderScorer(TextScorer):
             options: of ``AutoModelForSequenceClassification.from_pretrained``.
         """
         auto = _transformers()
-        model = auto.AutoModelForSequenceClassification.from_pretrained(
-            name_or_path, num_labels=1, **options
+        model = load_network(
+            auto.AutoModelForSequenceClassification, name_or_path, num_labels=1, **options
         )
         tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
         return cls(model, tokenizer, max_length=max_length)
@@ -210,7 +211,7 @@ class CausalScorer(TextScorer):
             options: of ``AutoModelForCausalLM.from_pretrained``.
         """
         auto = _transformers()
-        model = auto.AutoModelForCausalLM.from_pretrained(name_or_path, **options)
+        model = load_network(auto.AutoModelForCausalLM, name_or_path, **options)
         tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
         return cls(model, tokenizer, max_length=max_length, prompt=prompt)
 
