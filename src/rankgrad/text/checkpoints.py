@@ -19,7 +19,11 @@ def load_network(auto: Any, name_or_path: str | os.PathLike[str], **options: Any
         ValueError: a folder has its weights as pickles only.
     """
     folder = Path(name_or_path)
-    if folder.is_dir() and not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
+    if (
+        folder.is_dir()
+        and not any(folder.glob("*.safetensors"))
+        and any(folder.glob("pytorch_model*.bin"))
+    ):
         raise ValueError(
             f"{folder} has its weights as a pickle (.bin), which is never loaded: save the model "
             "with save_pretrained of a present transformers, which writes model.safetensors"
