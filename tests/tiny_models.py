@@ -3,12 +3,14 @@
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -63,6 +65,27 @@ def bert(dropout: float = 0.1, **options: Any) -> BertForSequenceClassification:
         **options,
     )
     return BertForSequenceClassification(config)
+
+
+def encoder(kind: str, task: str = "ForSequenceClassification", **options: Any) -> PreTrainedModel:
+    """An encoder of a class such as ``Roberta``, padding with token 1; without dropout."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 32, "hidden_dropout_prob": 0.0, "type_vocab_size": 2}
+    sizes |= {"attention_probs_dropout_prob": 0.0, "embedding_size": 16, "initializer_range": 0.3}
+    if kind == "DistilBert":
+        sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "initializer_range": 0.3}
+        sizes |= {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(VOCABULARY),
+        max_position_embeddings=34,
+        pad_token_id=1,
+        num_labels=1,
+        attn_implementation=options.pop("attn_implementation", None),
+        **sizes,
+        **options,
+    )
+    return getattr(transformers, f"{kind}{task}")(config).eval()
 
 
 def causal(kind: str = "qwen3", dropout: float = 0.1) -> LlamaForCausalLM | Qwen3ForCausalLM:

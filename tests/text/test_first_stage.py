@@ -106,9 +106,11 @@ def pickled(path):
         ("indices.csc.index.npy", lambda path: np.save(path, np.load(path) + 9)),
         ("vocab.index.json", lambda path: path.write_text('{"wing": 0')),
         ("vocab.index.json", lambda path: path.write_text('{"wing": 99}')),
+        ("data.csc.index.npy", lambda path: np.save(path, np.load(path) * 2)),
         ("documents.txt", lambda path: path.write_text("a\n")),
         ("params.index.json", lambda path: path.unlink()),
         ("index.json", lambda path: path.write_text("{}")),
+        ("index.json", lambda path: path.write_text("[]")),
     ],
 )
 def test_a_damaged_index(index, tmp_path, name, damage):

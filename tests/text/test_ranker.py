@@ -8,9 +8,13 @@ from sentence_transformers import CrossEncoder
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertModel, PreTrainedTokenizerFast
 
+import rankgrad.text
+from rankgrad import files
 from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, tokenize
 from rankgrad.text.ranker import Reading, TextRanker
 
+# transformers compiles parts of DeBERTa-v2 so when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 QUERIES = ["word1 word2", "word3"] * 6
 TEXTS = [*tiny_models.texts(11), ""]
 
@@ -52,12 +56,111 @@ def test_scores_of_half_precision_are_not_rounded_to_ties(head):
     np.testing.assert_allclose(half, exact, atol=0.05 * np.ptp(exact))
 
 
+def of_class(kind, task="ForSequenceClassification", options=None, **reading):
+    tokenizer = tiny_models.tokenizer(
+        pad_token="[UNK]", model_input_names=["input_ids", "attention_mask"]
+    )
+    network = tiny_models.encoder(kind, task, **(options or {}))
+    return TextRanker(network, tokenizer, Reading(**reading)).eval()
+
+
+CLASSES = ["Bert", "Roberta", "XLMRoberta", "Camembert", "Electra", "MPNet", "DebertaV2"]
+CLASSES += ["DistilBert"]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_head_over_passages_is_the_networks_own(kind):
+    """One passage through the head over passages scores as through the network, also in bf16."""
+    own = of_class(kind, passages=2)
+    pairs = [*zip(QUERIES, TEXTS, strict=True)]
+    encoded = own.tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        wanted = own.network(**encoded).logits[:, 0].numpy()
+    np.testing.assert_allclose(own.predict(pairs), wanted, rtol=1e-4, atol=1e-5)
+    own.reading = Reading()
+    np.testing.assert_allclose(own.predict(pairs), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [*CLASSES, "Albert", "ModernBert"])
+def test_bf16_computes_the_same_function_with_a_head_in_float32(kind):
+    own = of_class(kind)
+    pairs = [("word1", text) for text in tiny_models.texts(40, seed=5)]
+    exact, half = own.predict(pairs), own.predict(pairs, precision="bf16-mixed")
+    np.testing.assert_allclose(half, exact, atol=0.1 * np.ptp(exact))
+    rounded = torch.from_numpy(half).bfloat16().float().numpy()
+    assert (half != rounded).mean() > 0.5
+    if kind not in CLASSES:
+        with pytest.raises(ValueError, match=f"not supported for {kind}For.*or passages=1"):
+            of_class(kind, passages=2)
+
+
 def test_cross_encoder_of_sentence_transformers_scores_alike(tmp_path):
     own = ranker(max_length=12)  # cuts the longer texts
     own.save(tmp_path / "saved")
     pairs = list(zip(QUERIES, TEXTS, strict=True))
     theirs = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(pairs)
     np.testing.assert_allclose(own.predict(pairs), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["classifier", "similarity"])
+def test_a_saved_folder_is_synced_and_every_file_of_it_has_a_checksum(head, tmp_path, monkeypatch):
+    own, folder, synced = ranker(head=head), tmp_path / "saved", []
+    extra = "vocab.txt"
+    real = own.tokenizer.save_pretrained
+    monkeypatch.setattr(
+        own.tokenizer, "save_pretrained", lambda to: [real(to), (to / extra).write_text("word0")]
+    )
+    monkeypatch.setattr(
+        files, "sync", lambda path, sync=files.sync: [synced.append(path), sync(path)]
+    )
+    own.save(folder)
+    names = {path.name for path in folder.iterdir()} - {"rankgrad.json"}
+    assert names <= {path.name for path in synced}
+    assert set(files.read_json(folder / "rankgrad.json")["files"]) == names
+    assert extra in names
+    config = files.read_json(folder / "config.json")
+    assert ("sentence_transformers" in config) == (head == "classifier")
+    assert not hasattr(own.network.config, "sentence_transformers")
+    (folder / extra).write_text("word1")
+    with pytest.raises(ValueError, match=r"vocab\.txt is damaged"):
+        TextRanker.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"passages": "two"}, "'reading.passages': should be a valid integer, found 'two'"),
+        ({"passage": 2}, "'reading.passage'"),
+        ({"head": "other"}, "'reading.head'"),
+        (None, "'reading'"),
+        ([], "it: should be a valid dictionary"),
+    ],
+)
+def test_a_manifest_of_other_types_is_one_sentence(change, message, tmp_path):
+    ranker().save(tmp_path / "saved")
+    manifest = tmp_path / "saved" / "rankgrad.json"
+    facts = files.read_json(manifest)
+    if isinstance(change, list):
+        manifest.write_text("[]")
+    else:
+        facts["reading"] = change and facts["reading"] | change
+        files.write_json(manifest, facts, facts["files"])
+    with pytest.raises(ValueError, match=rf"rankgrad\.json is damaged \({message}"):
+        TextRanker.from_pretrained(tmp_path / "saved")
+
+
+def test_pickles_are_never_loaded(tmp_path):
+    network = tiny_models.bert()
+    network.config.save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
+    for load in (
+        rankgrad.text.TextRanker.from_pretrained,
+        rankgrad.text.EncoderScorer.from_pretrained,
+        rankgrad.text.CausalScorer.from_pretrained,
+    ):
+        with pytest.raises(ValueError, match=r"has its weights as a pickle .* never loaded"):
+            load(tmp_path)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -89,8 +192,15 @@ def test_passages_are_of_equal_length_and_end_at_the_limit():
     assert Passages(3).split("word1", short, 9) == ["word1"]
 
 
-def test_embedding_head_is_the_cosine_of_embeddings_made_apart():
-    own = ranker(head="embedding")
+@pytest.mark.parametrize(
+    ("kind", "attention"),
+    [
+        *((kind, "sdpa") for kind in ("Bert", "Roberta", "DistilBert", "Electra")),
+        *((kind, "eager") for kind in ("Bert", "Roberta", "DistilBert", "Electra", "MPNet")),
+    ],
+)
+def test_embedding_head_is_the_cosine_of_embeddings_made_apart(kind, attention):
+    own = of_class(kind, "Model", {"attn_implementation": attention}, head="embedding")
     query, text = QUERIES[0], TEXTS[0]
     with torch.no_grad():
         apart = [
@@ -100,6 +210,16 @@ def test_embedding_head_is_the_cosine_of_embeddings_made_apart():
     cosine = torch.cosine_similarity(*apart).item()
     pairs = list(zip(QUERIES, TEXTS, strict=True))
     assert own.predict(pairs)[0] == pytest.approx(20 * (cosine - 0.5), rel=1e-4)
+
+
+def test_embedding_heads_that_would_be_wrong_are_refused():
+    for kind, found in (("ModernBert", "type 'modernbert'"), ("DebertaV2", "type 'deberta-v2'")):
+        with pytest.raises(ValueError, match=f"head='embedding' is not supported .* {found}"):
+            of_class(kind, "Model", head="embedding")
+    network = tiny_models.encoder("Bert", "Model")
+    network.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="needs attn_implementation='sdpa' or 'eager'"):
+        TextRanker(network, tiny_models.tokenizer(), Reading(head="embedding"))
 
 
 def test_a_document_longer_than_the_limit_is_cut_as_if_it_ended_there():

@@ -114,3 +114,16 @@ def test_without_transformers_the_install_line_is_printed(monkeypatch):
     monkeypatch.delitem(sys.modules, "rankgrad.integrations.transformers", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
         importlib.import_module("rankgrad.integrations.transformers")
+
+
+def test_limits_of_positions_that_start_after_padding_and_scores_of_half_precision():
+    made = EncoderScorer(tiny_models.encoder("Roberta"), tokenizer(model_max_length=512))
+    assert made.max_length == 34 - 2
+    (batch,) = made.encode(QUERY, [" ".join(["word5"] * 200)])
+    batch.pop("token_type_ids")
+    assert scores(made, [batch]).isfinite().all()
+    for kind in ("encoder", "qwen3"):
+        made = scorer(kind).eval().bfloat16()
+        found = scores(made, made.encode(QUERY, texts(20)))
+        assert found.dtype == torch.float32
+    assert (found != found.bfloat16()).any()  # a difference of two logits has more digits

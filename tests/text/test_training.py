@@ -10,9 +10,15 @@ import tiny_models
 import torch
 
 from rankgrad.data.trec import RankedList, read_run
-from rankgrad.experiments.text import Callbacks, CrossValidation, cross_validate
+from rankgrad.experiments.text import (
+    Callbacks,
+    CrossValidation,
+    cross_validate,
+    save_first_stage,
+)
 from rankgrad.report.candidates import group
 from rankgrad.report.runs import find, read
+from rankgrad.text import runs
 from rankgrad.text.candidates import Candidates, folds
 from rankgrad.text.interpolation import choose_weight, interpolate
 from rankgrad.text.ranker import Reading, TextRanker
@@ -108,6 +114,8 @@ def test_a_list_is_cut_to_relevant_documents_up_to_a_half():
     assert taken == [0.5, 0.5]
     fit(own, data(lists, own), settings(documents=8, epochs=1), loss=loss)
     assert taken[2] == 3 / 8
+    fit(own, data(lists, own), settings(documents=1, epochs=1), loss=loss)
+    assert taken[3] == 1
 
 
 def test_queries_without_candidates_without_relevant_documents_and_with_ties_are_harmless():
@@ -183,7 +191,9 @@ def model(tmp_path_factory):
 def test_cross_validation_is_run_folders_that_reports_read_and_resumes_to_the_same(model, tmp_path):
     plan = CrossValidation(settings(model=model, epochs=2), ("softmax",), folds=3, interpolate=True)
     lists = candidates()
+    before = torch.get_rng_state()
     assert cross_validate(plan, lists, tmp_path / "whole")
+    assert torch.equal(torch.get_rng_state(), before)
     found = {c.name: c for c in group([read(p) for p in find([tmp_path / "whole"])])}
     assert set(found) == {"first stage", "softmax"}
     for candidate in found.values():
@@ -219,6 +229,22 @@ def test_cross_validation_is_run_folders_that_reports_read_and_resumes_to_the_sa
         cross_validate(alone, lists, tmp_path / "halves")
 
 
+def test_noise_with_a_seed_goes_on_where_it_was_and_the_callers_random_state_stays(model, tmp_path):
+    lists, found = candidates(), []
+    for stop in (99, 3):  # an epoch has two steps
+        own, left = ranker(), iter([False] * (stop - 1) + [True])
+        how = settings(model=model, epochs=2, loss="gumbel_neural_ndcg(seed=5)")
+        run = TextRun.create(tmp_path / f"run{stop}", how, {"train": lists})
+        before = torch.get_rng_state()
+        done = fit(own, data(lists, own), how, keeper=run, interrupted=left.__next__)
+        assert torch.equal(torch.get_rng_state(), before)
+        if done.stopped == "interrupted":
+            own = ranker()
+            fit(own, data(lists, own), how, keeper=run)
+        found.append((run.path / "last" / "model.safetensors").read_bytes())
+    assert found[0] == found[1]
+
+
 def test_a_damaged_state_is_named(model, tmp_path):
     own, lists = ranker(), candidates()
     run = TextRun.create(tmp_path / "run", settings(model=model, epochs=2), {"train": lists})
@@ -230,6 +256,67 @@ def test_a_damaged_state_is_named(model, tmp_path):
             fit(own, data(lists, own), settings(model=model, epochs=2), keeper=run)
     with pytest.raises(FileExistsError, match="is there already"):
         TextRun.create(tmp_path / "run", settings(model=model), {"train": lists})
+    facts = tmp_path / "run" / "run.json"
+    for text in ("[]", '{"ranker": "text", "data": [1]}'):
+        facts.write_text(text)
+        with pytest.raises(ValueError, match=r"run\.json is damaged"):
+            TextRun.open(tmp_path / "run")
+        with pytest.raises(ValueError, match=r"run\.json is damaged"):
+            run.check(run.settings, {"train": lists})
+
+
+def test_a_run_that_another_process_makes_meanwhile_stays(tmp_path, monkeypatch):
+    def other(*_):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "theirs").write_text("")
+        return {}
+
+    monkeypatch.setattr(runs, "metadata", other)
+    with pytest.raises(FileExistsError, match="is there already: choose another"):
+        TextRun.create(tmp_path / "run", settings(), {})
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "theirs"]
+
+
+def test_the_best_ranker_is_read_as_a_whole_while_it_is_replaced(tmp_path, monkeypatch):
+    run = TextRun.create(tmp_path / "run", settings(), {})
+    first, second = ranker(), ranker()
+    with torch.no_grad():
+        second.network.classifier.bias.add_(1)
+    first.save(run.path / "best")
+    real = runs.TextRanker.from_pretrained
+
+    def replaced(place):
+        found = real(place)
+        if not torch.equal(found.network.classifier.bias, second.network.classifier.bias):
+            second.save(run.path / "best")
+        return found
+
+    monkeypatch.setattr(runs.TextRanker, "from_pretrained", replaced)
+    torch.testing.assert_close(
+        run.best().network.classifier.bias, second.network.classifier.bias, rtol=0, atol=0
+    )
+
+
+def test_the_first_stage_is_of_these_data_and_metrics(model, tmp_path):
+    lists, how = candidates(), settings(model=model)
+    (first, *_) = CrossValidation(how, ("softmax",), folds=3).runs()
+    save_first_stage(first, lists, tmp_path)
+    with pytest.raises(ValueError, match=r"the test data are not those .* was made with"):
+        save_first_stage(first, candidates(seed=1), tmp_path)
+    other = replace(first, settings=settings(model=model, metric="rr"))
+    save_first_stage(other, lists, tmp_path)
+    (found,) = (read(path) for path in find([tmp_path]))
+    assert set(found.evaluated.metrics) == {"rr", "ap", "ndcg@10(gain=linear)"}
+
+
+def test_a_run_that_goes_on_without_interpolation_has_no_weight(model, tmp_path):
+    plan = CrossValidation(settings(model=model, epochs=1), ("softmax",), folds=3, chosen=(1,))
+    lists, (run,) = candidates(), plan.runs()
+    assert not cross_validate(plan, lists, tmp_path, lambda *_: Callbacks(interrupted=lambda: True))
+    TextRun.open(run.path(tmp_path)).save_weight(0.5)
+    for _ in range(2):
+        assert cross_validate(plan, lists, tmp_path)
+    assert TextRun.open(run.path(tmp_path)).weight is None
 
 
 def test_without_transformers_the_install_line_is_said(monkeypatch, model):

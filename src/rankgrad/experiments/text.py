@@ -25,6 +25,7 @@ from rankgrad.text.runs import TextRun, metadata, save_evaluation
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TextData, TextFit, fit
 from rankgrad.training import evaluations
+from rankgrad.training.random_state import isolated
 from rankgrad.training.run import RUN
 
 FIRST_STAGE = "first stage"
@@ -123,9 +124,11 @@ def cross_validate(
     runs = plan.runs()
     for number, run in enumerate(runs):
         split = splits[run.fold - 1]
-        save_first_stage(run, candidates.select(split.test), folder)
-        if "test" in evaluations.names(run.path(folder)):
+        finished = "test" in evaluations.names(run.path(folder))
+        if finished:
             _check_same(run, candidates, split, folder)
+        save_first_stage(run, candidates.select(split.test), folder)
+        if finished:
             continue
         callbacks = Callbacks() if watch is None else watch(run, number, len(runs))
         if not _perform(run, candidates, split, folder, tokens, callbacks):
@@ -148,7 +151,8 @@ def _perform(
         keeper.check(settings, parts)
     else:
         keeper = TextRun.create(path, settings, parts, run.labels)
-    with keeper.lock():
+    device = torch.device(device_of(settings.device))
+    with keeper.lock(), isolated(device, custom=True):
         return _train(run, candidates, split, keeper, tokens, callbacks)
 
 
@@ -201,6 +205,7 @@ def _evaluate(
         )
     vali, test = candidates.select(split.vali), candidates.select(split.test)
     final = dict(scores)
+    keeper.clear_weight()
     if run.interpolate:
         weight = choose_weight(scores["vali"], vali, settings.metric)
         keeper.save_weight(weight)
@@ -214,14 +219,31 @@ def _evaluate(
 
 
 def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
-    """The first stage as a candidate of its own, to compare with."""
-    path = folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}"
+    """The first stage as a candidate of its own, to compare with.
+
+    Metrics that it was not evaluated with before are added.
+
+    Raises:
+        ValueError: the folder has the first stage on other test data.
+    """
+    path, metrics = (
+        folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}",
+        run.settings.logged,
+    )
     if "test" in evaluations.names(path):
-        return
+        found = evaluations.Evaluated.load(path)
+        if found.checksum != test.checksum():
+            raise ValueError(
+                f"the test data are not those {path} was made with: go on with the same, or in "
+                "another folder"
+            )
+        if set(metrics) <= set(found.metrics):
+            return
+        metrics = tuple(dict.fromkeys([*metrics, *found.metrics]))
     labels = {"candidate": FIRST_STAGE, "loss": "", "model": "", "fold": run.fold, "seed": 0}
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / RUN, metadata({"test": test}, labels))
-    save_evaluation(path, "test", test, test.first_stage, run.settings.logged, labels)
+    save_evaluation(path, "test", test, test.first_stage, metrics, labels)
 
 
 def _check_same(run: OneRun, candidates: Candidates, split: Split, folder: Path) -> None:

@@ -104,7 +104,9 @@ def cached_scores(
 
     Returns:
         Scores attached to the graph; plain scores where gradients are disabled, or where no
-        parameter requires any. Only first derivatives exist, and ``backward`` runs once.
+        parameter requires any. Only first derivatives exist, and ``backward`` runs once. The
+        gradients of parameters are added to their ``grad``: ``torch.autograd.grad`` of a loss by
+        parameters raises or, with ``allow_unused=True``, gives None, as the graph has none of them.
 
     Raises:
         ValueError: there is no mini-batch, or scores are not ``[m]``.

@@ -6,17 +6,17 @@ An index is a folder of NumPy arrays and JSON; it does not hold the texts. No pi
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.data import layout
 from rankgrad.data.trec import RankedList, Run
 from rankgrad.options import check_between, check_choice, check_positive, check_whole
@@ -69,6 +69,18 @@ class BM25Settings:
         of_word = [numbers.setdefault(stem, len(numbers)) for stem in stems]
         ids = [[of_word[word] for word in words] for words in found.ids]
         return tokenization.Tokenized(ids=ids, vocab=numbers)
+
+
+class _Metadata(TypedDict):
+    """What ``index.json`` holds."""
+
+    rankgrad_text_index: int
+    documents: int
+    stop_words: str
+    stemmer: str | None
+    k1: float
+    b: float
+    files: NotRequired[dict[str, str]]
 
 
 class BM25Index:
@@ -190,9 +202,10 @@ class BM25Index:
             self._bm25.save(unfinished, allow_pickle=False, show_progress=False)
             names = "".join(f"{name}\n" for name in self.documents)
             (unfinished / _DOCUMENTS).write_text(names, encoding="utf-8")
-            (unfinished / _METADATA).write_text(json.dumps(metadata, indent=2))
-            for file in unfinished.iterdir():
-                files.sync(file)
+            parts = sorted(file.name for file in unfinished.iterdir())
+            for name in parts:
+                files.sync(unfinished / name)
+            files.write_json(unfinished / _METADATA, metadata, parts)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BM25Index:
@@ -205,12 +218,15 @@ class BM25Index:
         layout.check_exists(folder)
         if not is_index(folder):
             raise ValueError(f"{folder} is not an index of `rankgrad text index`")
-        metadata = files.read_json(folder / _METADATA)
+        metadata = schemas.read_json(folder / _METADATA, _Metadata)
         try:
-            if metadata.pop("rankgrad_text_index") != _VERSION:
+            if metadata["rankgrad_text_index"] != _VERSION:
                 raise ValueError("of another version of rankgrad")
-            count = metadata.pop("documents")
-            settings = BM25Settings(**metadata)
+            for name in metadata.get("files", {}):  # earlier versions wrote none
+                files.read_part(folder / name, metadata)
+            count = metadata["documents"]
+            options = (option.name for option in fields(BM25Settings))
+            settings = BM25Settings(**{name: metadata[name] for name in options})
             documents = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")[:-1]
             bm25 = _import("bm25s").BM25.load(folder, allow_pickle=False, load_corpus=False)
             _check(bm25, documents, count)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # what a token is part of
 _PAIRS = 4096  # tokenized at a time
@@ -239,6 +239,47 @@ def tokenize(
         pairs.astype(np.int64),
         padding=padding,
     )
+
+
+def first_position(network: PreTrainedModel) -> int:
+    """The position of an input's first token: RoBERTa and its like count from after the padding's.
+
+    Their position embeddings have one for padding, which those of other models do not.
+    """
+    embeddings = getattr(network.base_model, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def length_limit(
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    wanted: int | None,
+    *,
+    least: int = 1,
+) -> int:
+    """Tokens per input: what is wanted, within what network and tokenizer can take.
+
+    Args:
+        network: an encoder or a causal language model.
+        tokenizer: its tokenizer.
+        wanted: None for as many as there can be.
+        least: how many there must be.
+
+    Raises:
+        ValueError: fewer or more are wanted.
+    """
+    known = int(tokenizer.model_max_length)
+    positions = getattr(network.config, "max_position_embeddings", None)
+    if positions is not None:
+        known = min(known, int(positions) - first_position(network))
+    if wanted is None:
+        return known
+    if not least <= wanted <= known:
+        raise ValueError(
+            f"max_length must be from {least} to the model's limit {known}, found {wanted}"
+        )
+    return wanted
 
 
 def _encodings(

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from rankgrad import files
+from rankgrad import files, schemas
 from rankgrad.options import check_choice
+from rankgrad.quoting import quote
+from rankgrad.text.checkpoints import load_network
 from rankgrad.text.inputs import (
     DOCUMENT,
     QUERY,
     InputBatch,
     PairInputs,
     Passages,
+    first_position,
+    length_limit,
     to_device,
     tokenize,
 )
@@ -34,8 +40,6 @@ Head = Literal["classifier", "similarity", "embedding"]
 Pooling = Literal["mean", "max"]
 HEADS, POOLINGS = ("classifier", "similarity", "embedding"), ("mean", "max")
 MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
-#: Files of a folder whose checksums the manifest has.
-_PARTS = (HEAD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _FORMAT, _VERSION = "rankgrad text ranker", 1
 _SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
 _CENTER = 0.5  # the cosine whose score is 0 at the start
@@ -107,7 +111,9 @@ class TextRanker(nn.Module):
         super().__init__()
         self.network, self.tokenizer = network, tokenizer
         self.reading = Reading() if reading is None else reading
-        self.max_length = _limit(network, tokenizer, self.reading.max_length)
+        # Shorter inputs would hold no token of the query or none of the document.
+        least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
+        self.max_length = length_limit(network, tokenizer, self.reading.max_length, least=least)
         if tokenizer.pad_token is None and tokenizer.eos_token is not None:
             tokenizer.pad_token = tokenizer.eos_token
         if getattr(network.config, "pad_token_id", None) is None:
@@ -115,8 +121,10 @@ class TextRanker(nn.Module):
         self.similarity: Similarity | None = None
         if self.reading.head != "classifier":
             self.similarity = Similarity(network.config.hidden_size)
-        elif self.reading.passages > 1:
-            _check_head(network)
+        _check_supported(network, self.reading)
+        for name in ("classifier", "score"):
+            if hasattr(network, name):
+                getattr(network, name).register_forward_hook(_without_autocast)
 
     @classmethod
     def from_pretrained(
@@ -127,6 +135,9 @@ class TextRanker(nn.Module):
         Args:
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
             reading: how pairs are read; by default as the folder says.
+
+        Raises:
+            ValueError: the folder is damaged, or has its weights as pickles only.
         """
         try:
             from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -141,7 +152,7 @@ class TextRanker(nn.Module):
         if reading.head == "classifier":
             auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
         with _quiet():  # a new head is what is asked for
-            network = auto.from_pretrained(os.fspath(name_or_path), **options)
+            network = load_network(auto, name_or_path, **options)
             tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
@@ -172,24 +183,19 @@ class TextRanker(nn.Module):
             return self._similarity(inputs, batch)
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
-        if self.reading.passages == 1 and not self._half(batch):
+        if self.reading.passages == 1:
             logits: Tensor = self.network(**inputs).logits
             return logits.squeeze(-1).float()
         first = self.network.base_model(**inputs).last_hidden_state[:, 0]
         with torch.autocast(first.device.type, enabled=False):
             pooled = self._pooled(first.float(), batch)
-            return _head_of(self.network, pooled).squeeze(-1)
-
-    def _half(self, batch: InputBatch) -> bool:
-        """Whether autocast would round the scores of the head, so that many of them tie."""
-        autocast = torch.is_autocast_enabled(batch.input_ids.device.type)
-        return autocast and hasattr(self.network, "classifier")
+            return _PASSAGE_HEADS[type(self.network).__name__](self.network, pooled).squeeze(-1)
 
     def _similarity(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
         """Token types are left out: one that the encoder was not trained with would disturb it."""
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
-            inputs |= _apart(query, document)
+            inputs |= _apart(self.network, query, document)
         hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -254,30 +260,55 @@ class TextRanker(nn.Module):
         ``CrossEncoder(folder)`` gives the same scores.
         """
         with files.folder(Path(folder)) as place:
-            self.write(place)
+            self._save_network(place)
+            if self.similarity is not None:
+                tensors.write(place / HEAD, self.similarity.state_dict())
+            parts = sorted(path.name for path in place.iterdir() if path.is_file())
+            for name in parts:
+                files.sync(place / name)
+            facts = {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "reading": {**asdict(self.reading), "max_length": self.max_length},
+            }
+            files.write_json(place / MANIFEST, facts, parts)
 
-    def write(self, folder: Path) -> None:
-        """:meth:`save` into a folder that exists, beside what it holds."""
-        config = self.network.config
-        # CrossEncoder would else put a sigmoid on the scores.
-        config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
-        with _quiet():
-            self.network.save_pretrained(folder)
-        limit = self.tokenizer.model_max_length
+    def _save_network(self, folder: Path) -> None:
+        """Write network and tokenizer; what this changes in their settings is taken back."""
+        config, limit = self.network.config, self.tokenizer.model_max_length
+        before = vars(config).pop("sentence_transformers", None)
+        if self.reading.head == "classifier":
+            # CrossEncoder would else put a sigmoid on the scores.
+            config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
         self.tokenizer.model_max_length = self.max_length
         try:
+            with _quiet():
+                self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
         finally:
             self.tokenizer.model_max_length = limit
-        facts = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "reading": {**asdict(self.reading), "max_length": self.max_length},
-        }
-        if self.similarity is not None:
-            tensors.write(folder / HEAD, self.similarity.state_dict())
-        parts = sorted(path.name for path in folder.iterdir() if path.name in _PARTS)
-        files.write_json(folder / MANIFEST, facts, parts)
+            vars(config).pop("sentence_transformers", None)
+            if before is not None:
+                config.sentence_transformers = before
+
+
+class _ReadingFacts(TypedDict):
+    """A :class:`Reading` in ``rankgrad.json``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    max_length: Annotated[int, Field(ge=1)] | None
+    passages: Annotated[int, Field(ge=1)]
+    document_tokens: Annotated[int, Field(ge=1)] | None
+    pooling: Pooling
+    head: Head
+
+
+class _Manifest(TypedDict):
+    """What ``rankgrad.json`` holds beside its format."""
+
+    reading: _ReadingFacts
+    files: dict[str, str]
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -305,59 +336,102 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         return {}
-    facts = files.read_json(path)
-    if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+    facts: dict[str, Any] = schemas.read_json(path, dict[str, Any])
+    if facts.get("format") != _FORMAT:
         raise ValueError(files.damaged(path, "it describes no text ranker"))
     if facts.get("version") != _VERSION:
         raise ValueError(
-            f"{path} has format version {facts.get('version')}, this rankgrad reads {_VERSION}"
+            f"{path} has format version {quote(facts.get('version'))}, this rankgrad reads "
+            f"{_VERSION}"
         )
-    for name in facts.get("files", {}):
+    schemas.check(path, facts, _Manifest)
+    for name in facts["files"]:
         files.read_part(folder / name, facts)  # which compares checksums
     return facts
 
 
-def _limit(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
-    """Tokens per input: what is asked for, within what the model can take."""
-    limits = [tokenizer.model_max_length, getattr(network.config, "max_position_embeddings", None)]
-    known = int(min(limit for limit in limits if limit is not None))
-    # RoBERTa counts positions from after its padding token.
-    if getattr(network.config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
-        known = min(known, int(network.config.max_position_embeddings) - 2)
-    if wanted is None:
-        return known
-    least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
-    if not least <= wanted <= known:
-        raise ValueError(f"max_length must be from {least} to the model's {known}, found {wanted}")
-    return wanted
+#: Encoders with absolute or relative positions and one mask for all layers, which take a mask of
+#: four dimensions and positions of one's own.
+_BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
 
-def _check_head(network: PreTrainedModel) -> None:
-    if not hasattr(network, "classifier"):
+def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
+    """An error if a network is of a class that a way of reading is not known to be right for."""
+    name, kind = type(network).__name__, network.config.model_type
+    if reading.head == "classifier" and reading.passages > 1 and name not in _PASSAGE_HEADS:
         raise ValueError(
-            f"{type(network).__name__} has no classification head that is known here, which "
-            "passages need: use a BERT, RoBERTa or ELECTRA encoder, or one input per document"
+            f"passages are not supported for {name}, whose classification head is not known here: "
+            f"use one of {', '.join(_PASSAGE_HEADS)}, or passages=1"
+        )
+    if reading.head != "embedding":
+        return
+    if kind not in _BI_ENCODERS:
+        raise ValueError(
+            f"head='embedding' is not supported for a model of type {kind!r}: use one of "
+            f"{', '.join(_BI_ENCODERS)}, or head='similarity'"
+        )
+    attention = network.config._attn_implementation
+    if attention not in ("sdpa", "eager"):
+        raise ValueError(
+            f"head='embedding' needs attn_implementation='sdpa' or 'eager', found {attention!r}"
         )
 
 
-def _head_of(network: Any, vectors: Tensor) -> Tensor:
-    """The classification head over pooled [CLS] vectors ``[p, d]``."""
-    pooler = getattr(network.base_model, "pooler", None)
-    if pooler is not None:  # BERT
-        return network.classifier(network.dropout(pooler(vectors[:, None])))  # type: ignore[no-any-return]
-    if isinstance(network.classifier, nn.Linear):
-        return network.classifier(network.dropout(vectors))  # type: ignore[no-any-return]
-    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]  # RoBERTa, ELECTRA
+def _without_autocast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+    """A forward hook: the output in float32, which autocast would round, so that scores tie."""
+    features = args[0]
+    if not torch.is_autocast_enabled(features.device.type):
+        return None
+    with torch.autocast(features.device.type, enabled=False):
+        found: Tensor = module.forward(features.to(next(module.parameters()).dtype))
+    return found
 
 
-def _apart(query: Tensor, document: Tensor) -> dict[str, Tensor]:
+def _bert_head(network: Any, vectors: Tensor) -> Tensor:
+    return network.classifier(network.dropout(network.bert.pooler(vectors[:, None])))  # type: ignore[no-any-return]
+
+
+def _deberta_head(network: Any, vectors: Tensor) -> Tensor:
+    return network.classifier(network.dropout(network.pooler(vectors[:, None])))  # type: ignore[no-any-return]
+
+
+def _distilbert_head(network: Any, vectors: Tensor) -> Tensor:
+    hidden = torch.relu(network.pre_classifier(vectors))
+    return network.classifier(network.dropout(hidden))  # type: ignore[no-any-return]
+
+
+def _roberta_head(network: Any, vectors: Tensor) -> Tensor:
+    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]
+
+
+#: What each class does with the vectors of first tokens ``[p, d]``. There is no such method in
+#: transformers, so only classes whose code was read are here.
+_PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "BertForSequenceClassification": _bert_head,
+    "RobertaForSequenceClassification": _roberta_head,
+    "XLMRobertaForSequenceClassification": _roberta_head,
+    "CamembertForSequenceClassification": _roberta_head,
+    "ElectraForSequenceClassification": _roberta_head,
+    "MPNetForSequenceClassification": _roberta_head,
+    "DebertaV2ForSequenceClassification": _deberta_head,
+    "DistilBertForSequenceClassification": _distilbert_head,
+}
+
+
+def _apart(network: PreTrainedModel, query: Tensor, document: Tensor) -> dict[str, Tensor]:
     """Inputs whose two texts do not see each other, and both count positions from their start."""
+    device = query.device
     side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
-    places = torch.arange(side.shape[1], device=side.device)
+    half = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if half else network.dtype
+    # Eager attention adds the mask to the logits, so that it cannot be boolean.
+    mask = torch.zeros(side.shape[0], 1, side.shape[1], side.shape[1], dtype=dtype, device=device)
+    mask.masked_fill_((side[:, :, None] != side[:, None, :])[:, None], torch.finfo(dtype).min)
+    places, first = torch.arange(side.shape[1], device=device), first_position(network)
+    places = torch.where(query, places, places - query.sum(-1, keepdim=True)) + first
     return {
-        "attention_mask": (side[:, :, None] == side[:, None, :])[:, None],
-        "position_ids": torch.where(query, places, places - query.sum(-1, keepdim=True))
-        * (side < 2),
+        "attention_mask": mask,
+        "position_ids": torch.where(side < 2, places, max(0, first - 1)),
     }
 
 

@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -36,12 +37,12 @@ from typing_extensions import TypedDict
 from rankgrad import files, locks, schemas
 from rankgrad.data.trec import write_run
 from rankgrad.text.candidates import Candidates
-from rankgrad.text.ranker import TextRanker
+from rankgrad.text.ranker import MANIFEST, TextRanker
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TrainState
 from rankgrad.training import run as folders
 from rankgrad.training import tensors
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training.evaluations import EVALUATIONS, Evaluated
 
 INTERPOLATION = "interpolation.json"
 _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -99,10 +100,14 @@ class TextRun:
         """
         path = Path(path)
         folders.RunFolder.check_new(path)
-        with files.folder(path) as place:
-            files.write(place / folders.SETTINGS, settings.to_toml())
-            files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
-            files.write(place / folders.METRICS, "")
+        try:
+            with files.folder(path, replace=False) as place:
+                files.write(place / folders.SETTINGS, settings.to_toml())
+                files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
+                files.write(place / folders.METRICS, "")
+        except OSError:
+            folders.RunFolder.check_new(path)  # another process may have made it meanwhile
+            raise
         return cls(path, settings)
 
     @classmethod
@@ -139,7 +144,7 @@ class TextRun:
                 f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
                 "with the same, or start a new run"
             )
-        then = files.read_json(self.path / folders.RUN).get("data", {})
+        then = schemas.read_json(self.path / folders.RUN, folders.RunFacts)["data"]
         for name, own in data.items():
             if then.get(name) != _data(own):
                 raise ValueError(f"the {name} data are not those {self.path} was started with")
@@ -198,16 +203,24 @@ class TextRun:
 
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far."""
-        place = files.standing(self.path / folders.BEST)
-        if not place.is_dir():
+        place = self.path / folders.BEST
+        if not files.standing(place).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
-        return TextRanker.from_pretrained(place)
+        return files.snapshot(
+            lambda: [place / MANIFEST], lambda: TextRanker.from_pretrained(files.standing(place))
+        )
 
     @property
     def weight(self) -> float | None:
         """The weight of the first stage, or None without interpolation."""
         path = self.path / INTERPOLATION
         return float(schemas.read_json(path, _Interpolation)["weight"]) if path.exists() else None
+
+    def clear_weight(self) -> None:
+        """Remove what a run with interpolation noted that was not finished."""
+        (self.path / INTERPOLATION).unlink(missing_ok=True)
+        (self.path / "test-alone.run").unlink(missing_ok=True)
+        shutil.rmtree(self.path / EVALUATIONS / "test-alone", ignore_errors=True)
 
     def save_weight(self, weight: float) -> None:
         """Note the weight of the first stage that validation chose."""
@@ -224,9 +237,8 @@ def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
 
 def is_text_run(path: Path) -> bool:
     """Whether a folder is the run folder of a text ranker."""
-    return (path / folders.RUN).is_file() and (
-        files.read_json(path / folders.RUN).get("ranker") == "text"
-    )
+    facts = path / folders.RUN
+    return facts.is_file() and schemas.read_json(facts, dict[str, Any]).get("ranker") == "text"
 
 
 def metadata(

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from rankgrad.text.checkpoints import load_network
+from rankgrad.text.inputs import length_limit
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -40,7 +43,7 @@ class TextScorer(nn.Module):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
-        self.max_length = _length_limit(model, tokenizer, max_length)
+        self.max_length = length_limit(model, tokenizer, max_length)
         if tokenizer.pad_token is None:
             if tokenizer.eos_token is None:
                 raise ValueError(
@@ -102,8 +105,8 @@ class EncoderScorer(TextScorer):
             options: of ``AutoModelForSequenceClassification.from_pretrained``.
         """
         auto = _transformers()
-        model = auto.AutoModelForSequenceClassification.from_pretrained(
-            name_or_path, num_labels=1, **options
+        model = load_network(
+            auto.AutoModelForSequenceClassification, name_or_path, num_labels=1, **options
         )
         tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
         return cls(model, tokenizer, max_length=max_length)
@@ -120,9 +123,9 @@ class EncoderScorer(TextScorer):
         return dict(encoded)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The scores ``[m]`` of a mini-batch, which is moved to the model's device."""
+        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
         logits: Tensor = self.model(**_moved(batch, self.device)).logits
-        return logits.squeeze(-1)
+        return logits.squeeze(-1).float()
 
 
 @dataclass(frozen=True)
@@ -208,12 +211,12 @@ class CausalScorer(TextScorer):
             options: of ``AutoModelForCausalLM.from_pretrained``.
         """
         auto = _transformers()
-        model = auto.AutoModelForCausalLM.from_pretrained(name_or_path, **options)
+        model = load_network(auto.AutoModelForCausalLM, name_or_path, **options)
         tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
         return cls(model, tokenizer, max_length=max_length, prompt=prompt)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The scores ``[m]`` of a mini-batch, which is moved to the model's device."""
+        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
         tokens, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
         # Padding goes to the left, so that the answer follows the last position of every pair.
         order = mask.argsort(dim=1, stable=True)
@@ -225,7 +228,7 @@ class CausalScorer(TextScorer):
             logits_to_keep=1,
             use_cache=False,
         )
-        logits: Tensor = output.logits[:, -1]
+        logits: Tensor = output.logits[:, -1].float()  # a difference of halves would be rounded
         return logits[:, self._yes] - logits[:, self._no]
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
@@ -261,19 +264,6 @@ def _transformers() -> Any:
     except ImportError as error:
         raise ImportError("text needs transformers: pip install 'rankgrad[text]'") from error
     return transformers
-
-
-def _length_limit(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None
-) -> int:
-    """Tokens per pair: what is wanted, within what model and tokenizer can take."""
-    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
-    known = min(limit for limit in limits if limit is not None)
-    if wanted is None:
-        return int(known)
-    if wanted < 1 or wanted > known:
-        raise ValueError(f"max_length must be from 1 to the model's limit {known}, found {wanted}")
-    return wanted
 
 
 def _moved(batch: TokenBatch, device: torch.device) -> TokenBatch:

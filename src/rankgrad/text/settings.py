@@ -45,7 +45,8 @@ class TextSettings(BaseModel):
         schedule: of the learning rates after that: ``linear`` falls to 0, ``constant`` does not.
         lists_per_step: queries per step of the optimizer.
         documents: of a query that a training step takes, at most, drawn anew each epoch: relevant
-            ones up to a half, or more where others are too few. None for all candidates.
+            ones up to a half, at least one, or more where others are too few. None for all
+            candidates.
         mini_batch_size: documents that have a graph at a time.
         cache: gradient caching: peak memory is that of a mini-batch, for one more forward pass.
             Without it all mini-batches of a step keep their graphs.

@@ -13,13 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankgrad.losses import losses
+from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.cached import cached_backward
 from rankgrad.text.candidates import Candidates
 from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
+from rankgrad.training.random_state import isolated, randomness_of
 
 Lists = NDArray[np.int64]
 LossFunction = Callable[..., Tensor]
@@ -94,6 +95,8 @@ def fit(
 ) -> TextFit:
     """Train a ranker in place and give it the weights of the best epoch.
 
+    PyTorch's random state is afterwards as it was before.
+
     Args:
         ranker: on its device, where the tokens of ``data`` are too.
         data: to train and to validate on.
@@ -107,8 +110,9 @@ def fit(
     Raises:
         ValueError: there is nothing to train on, or training diverged.
     """
-    run = _Training(ranker, data, settings, loss, keeper)
-    return run.run(on_epoch, on_step, interrupted)
+    with isolated(ranker.device, custom=True):
+        run = _Training(ranker, data, settings, loss, keeper)
+        return run.run(on_epoch, on_step, interrupted)
 
 
 class _Training:
@@ -175,6 +179,7 @@ class _Training:
         """
         random = np.random.default_rng([self.settings.seed, self.state.epoch])
         torch.manual_seed(int(random.integers(2**62)))
+        self._seed_loss()
         self.ranker.train()
         values = []
         for step, lists in enumerate(self._order(random)):
@@ -191,6 +196,17 @@ class _Training:
                 "learning_rate and head_learning_rate"
             )
         return loss
+
+    def _seed_loss(self) -> None:
+        """Begin the noise of a loss that has a seed of its own anew, at the present epoch."""
+        if not isinstance(self.loss, Loss):
+            return
+        for randomness in randomness_of(self.loss).values():
+            if randomness.seed is not None:
+                generator = randomness.generator(self.labels.device)
+                assert generator is not None
+                own = np.random.default_rng([randomness.seed, self.state.epoch])
+                generator.manual_seed(int(own.integers(2**62)))
 
     def _order(self, random: np.random.Generator) -> Iterator[Lists]:
         shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
@@ -236,7 +252,7 @@ class _Training:
             return items
         relevant = self.data.candidates.targets[items] > 0
         good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
-        count = min(len(good), max(most // 2, most - len(other)))
+        count = min(len(good), max(1, most // 2, most - len(other)))
         return np.concatenate([good[:count], other[: most - count]])
 
     def _autocast(self) -> torch.autocast:
