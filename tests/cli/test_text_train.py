@@ -4,6 +4,7 @@ import json
 
 import pytest
 import tiny_models
+from transformers import AutoModel
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
@@ -46,7 +47,8 @@ def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
     assert "p: against the first stage" in said
     again = json.loads(rankgrad(*train(place, *options, "-o", out, "--json")).stdout)
     names = {row["candidate"]: row for row in again["candidates"]}
-    assert set(names) == {"first stage", "softmax", "hinge"}
+    assert set(names) == {"first stage", "softmax + first stage", "hinge + first stage"}
+    assert "softmax: weights of the first stage" in said
     assert names["first stage"]["ndcg@10(gain=linear)"] == pytest.approx(0.5)  # third of four
     one = out / "runs" / "softmax" / "fold1-seed0"
     rerank = ["text", "rerank", one, place / "bm25.run", *texts(place), "--device", "cpu"]
@@ -121,5 +123,14 @@ def test_a_teacher_is_trained_on_and_the_grades_evaluate(place, rankgrad, refuse
     said = rankgrad("text", "rerank", trained, place / "bm25.run", *few, "-o", tmp_path / "a.run")
     assert "5 queries of" in said.output
     write_run(tmp_path / "other.run", {"z": {"d1": 1.0}})
+    AutoModel.from_pretrained(place / "model").save_pretrained(tmp_path / "bare")
+    tiny_models.tokenizer().save_pretrained(tmp_path / "bare")
+    rerank = ["text", "rerank", tmp_path / "bare", place / "bm25.run", *few]
+    assert "is not trained to rank" in refused(*rerank, "-o", tmp_path / "b.run")
+    typo = ["--model", "/no/model", "-o", tmp_path / "typo"]
+    assert "there is no folder /no/model" in refused(*train(place, *typo))
+    assert not list((tmp_path / "typo").glob("runs/softmax/*"))
+    beyond = ["--model", place / "model", "--fold", 4, "-o", tmp_path / "none"]
+    assert "fold must be from 1 to 3, found 4" in refused(*train(place, *beyond))
     wrong = [*options, "--teacher", tmp_path / "other.run", "-o", tmp_path / "none"]
     assert "the teacher's run has none of the 6 queries" in refused(*train(place, *wrong))

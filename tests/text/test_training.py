@@ -195,7 +195,7 @@ def test_cross_validation_is_run_folders_that_reports_read_and_resumes_to_the_sa
     assert cross_validate(plan, lists, tmp_path / "whole")
     assert torch.equal(torch.get_rng_state(), before)
     found = {c.name: c for c in group([read(p) for p in find([tmp_path / "whole"])])}
-    assert set(found) == {"first stage", "softmax"}
+    assert set(found) == {"first stage", "softmax + first stage"}
     for candidate in found.values():
         assert not candidate.gaps
         assert len(candidate.evaluated) == 3

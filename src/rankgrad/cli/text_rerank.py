@@ -70,7 +70,7 @@ def rerank(
     candidates = arguments.read(
         run, collection, topics, None, field=field, depth=depth, judged=False
     )
-    ranker = TextRanker.from_pretrained(model) if trained is None else trained.best()
+    ranker = TextRanker.from_pretrained(model, trained=True) if trained is None else trained.best()
     ranker.to(device_of(device))
     scores = ranker.score(
         ranker.tokenize(*candidates.pairs()), batch_size=batch_size, precision=precision

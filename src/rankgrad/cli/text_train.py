@@ -310,7 +310,23 @@ def _show(output: Path, json: bool) -> None:
         under=[f"p: against the {FIRST_STAGE} ({found.how})", *found.conventions],
     )
     show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)
+    show_notes(_weights(output))
     console().print(f"Next: rankgrad report {output}")
+
+
+def _weights(output: Path) -> list[str]:
+    """What validation chose for the weight of the first stage, by loss."""
+    from rankgrad.text.runs import INTERPOLATION, TextRun
+
+    found: dict[str, list[str]] = {}
+    for path in sorted(output.glob(f"*/*/*/{INTERPOLATION}")):
+        run = TextRun.open(path.parent)
+        found.setdefault(run.settings.loss, []).append(f"{run.weight:g}")
+    return [
+        f"{loss}: weights of the first stage {', '.join(own)}; its scores alone: `rankgrad report "
+        f"{output} --part test-alone`"
+        for loss, own in found.items()
+    ]
 
 
 def _rows(found: Comparison) -> Any:

@@ -29,6 +29,7 @@ from rankgrad.training.random_state import isolated
 from rankgrad.training.run import RUN
 
 FIRST_STAGE = "first stage"
+ALONE = "test-alone"  # evaluations by the scores of a ranker alone
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class CrossValidation:
     folds: int = 5
     chosen: tuple[int, ...] | None = None
     interpolate: bool = False
+
+    def __post_init__(self) -> None:
+        for fold in self.chosen or ():
+            if not 1 <= fold <= self.folds:
+                raise ValueError(f"fold must be from 1 to {self.folds}, found {fold}")
 
     def runs(self) -> list[OneRun]:
         """Every run, those on the same fold beside each other."""
@@ -80,7 +86,7 @@ class OneRun:
     def labels(self) -> dict[str, Any]:
         """What reports call it."""
         return {
-            "candidate": self.name,
+            "candidate": f"{self.name} + {FIRST_STAGE}" if self.interpolate else self.name,
             "loss": self.settings.loss,
             "model": self.settings.model,
             "fold": self.fold,
@@ -146,18 +152,23 @@ def _perform(
 ) -> bool:
     settings, path = run.settings, run.path(folder)
     parts = {name: candidates.select(getattr(split, name)) for name in ("train", "vali", "test")}
-    if (path / RUN).exists():
-        keeper = TextRun.open(path)
-        keeper.check(settings, parts)
-    else:
-        keeper = TextRun.create(path, settings, parts, run.labels)
     device = torch.device(device_of(settings.device))
-    with keeper.lock(), isolated(device, custom=True):
-        return _train(run, candidates, split, keeper, tokens, callbacks)
+    with isolated(device, custom=True):
+        torch.manual_seed(settings.seed)  # of a new head
+        # Before the folder is made, which a model that is not there would only leave empty.
+        ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(device)
+        if (path / RUN).exists():
+            keeper = TextRun.open(path)
+            keeper.check(settings, parts)
+        else:
+            keeper = TextRun.create(path, settings, parts, run.labels)
+        with keeper.lock():
+            return _train(run, ranker, candidates, split, keeper, tokens, callbacks)
 
 
 def _train(
     run: OneRun,
+    ranker: TextRanker,
     candidates: Candidates,
     split: Split,
     keeper: TextRun,
@@ -166,10 +177,6 @@ def _train(
 ) -> bool:
     """Train and evaluate in a run folder that no other process trains in."""
     settings = run.settings
-    torch.manual_seed(settings.seed)  # of a new head
-    ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(
-        device_of(settings.device)
-    )
     if not tokens:  # all runs read the same pairs alike
         tokens["all"] = ranker.tokenize(*candidates.pairs())
     inputs = tokens["all"]
@@ -211,9 +218,7 @@ def _evaluate(
         keeper.save_weight(weight)
         for part, own in (("vali", vali), ("test", test)):
             final[part] = interpolate(scores[part], own.first_stage, own.offsets, weight)
-        save_evaluation(
-            keeper.path, "test-alone", test, scores["test"], settings.logged, run.labels
-        )
+        save_evaluation(keeper.path, ALONE, test, scores["test"], settings.logged, run.labels)
     save_evaluation(keeper.path, "vali", vali, final["vali"], settings.logged, run.labels)
     save_evaluation(keeper.path, "test", test, final["test"], settings.logged, run.labels)
 
@@ -226,10 +231,8 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
     Raises:
         ValueError: the folder has the first stage on other test data.
     """
-    path, metrics = (
-        folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}",
-        run.settings.logged,
-    )
+    path = folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}"
+    metrics = run.settings.logged
     if "test" in evaluations.names(path):
         found = evaluations.Evaluated.load(path)
         if found.checksum != test.checksum():
@@ -243,7 +246,8 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
     labels = {"candidate": FIRST_STAGE, "loss": "", "model": "", "fold": run.fold, "seed": 0}
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / RUN, metadata({"test": test}, labels))
-    save_evaluation(path, "test", test, test.first_stage, metrics, labels)
+    for part in (ALONE, "test"):  # to compare with rankers by their own scores, too
+        save_evaluation(path, part, test, test.first_stage, metrics, labels)
 
 
 def _check_same(run: OneRun, candidates: Candidates, split: Split, folder: Path) -> None:

@@ -128,16 +128,22 @@ class TextRanker(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str], reading: Reading | None = None
+        cls,
+        name_or_path: str | os.PathLike[str],
+        reading: Reading | None = None,
+        *,
+        trained: bool = False,
     ) -> TextRanker:
         """An encoder from a folder or a hub; one without a classification head gets a new one.
 
         Args:
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
             reading: how pairs are read; by default as the folder says.
+            trained: a new head is an error, as its scores would be random.
 
         Raises:
-            ValueError: the folder is damaged, or has its weights as pickles only.
+            FileNotFoundError: a path that is not there.
+            ValueError: the folder is damaged, has its weights as pickles only, or has no head.
         """
         try:
             from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -152,8 +158,13 @@ class TextRanker(nn.Module):
         if reading.head == "classifier":
             auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
         with _quiet():  # a new head is what is asked for
-            network = load_network(auto, name_or_path, **options)
+            network, loading = load_network(auto, name_or_path, output_loading_info=True, **options)
             tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
+        if trained and reading.head == "classifier" and loading["missing_keys"]:
+            raise ValueError(
+                f"{name_or_path} is not trained to rank: it has no {min(loading['missing_keys'])}. "
+                "Train it with `rankgrad text train`, or take a cross-encoder"
+            )
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
             ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD, manifest))
