@@ -121,3 +121,9 @@ def test_none_is_a_word_where_an_option_takes_words(name):
     assert loss.reduction == "none"
     assert losses.get(str(loss)) == loss
     assert losses.get("relaxed(through=none)").through is None
+
+
+@pytest.mark.parametrize("text", ["ndcg@\u0663", "approx(alpha=\u0663)"])
+def test_digits_of_other_scripts_are_no_numbers(text):
+    with pytest.raises(ValueError, match="cannot read the spec"):
+        Spec.parse(text)

@@ -24,7 +24,8 @@ from rankgrad.quoting import listing, quote
 T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
-_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)")
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
+_WHOLE = re.compile(r"-?\d+", re.ASCII)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
 _DIGITS = 4000  # of a number; Python reads no longer ones
 _DEEPEST = 20  # specs and lists within each other
@@ -265,7 +266,7 @@ class _Parser:
         return value
 
     def cutoff(self) -> int:
-        digits = self.take(re.compile(r"-?\d+"))
+        digits = self.take(_WHOLE)
         if digits is None:
             raise self.error("a whole number after @")
         if len(digits) > _DIGITS:
