@@ -74,7 +74,8 @@ def score(
     from rankgrad.training import Settings
     from rankgrad.training.processes import accelerator
 
-    model = _ranker(run).to(accelerator(Settings(device=device)))
+    settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
+    model = _ranker(run).to(accelerator(settings))
     try:
         dataset = load(data, split, fold, model, labelled)
     except FeaturesError as error:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field
 
-from rankgrad.losses import losses
-from rankgrad.metrics import metrics
 from rankgrad.text.ranker import Head, Pooling, Reading
+from rankgrad.training.toml_settings import Count, MaybeCount, MaybePositive, TomlSettings
 
 
-def _none(value: Any) -> Any:
-    """TOML and command lines have no None: there it is the word."""
-    return None if isinstance(value, str) and value.lower() == "none" else value
-
-
-Count = Annotated[int, Field(ge=1)]
-MaybeCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)]
-MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_none)]
-
-
-class TextSettings(BaseModel):
+class TextSettings(TomlSettings):
     """The settings of a text ranker's training. Specs are checked and kept as ``str`` gives them.
 
     Args:
@@ -65,7 +52,7 @@ class TextSettings(BaseModel):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(protected_namespaces=())
 
     model: str
     loss: str = "softmax"
@@ -92,30 +79,6 @@ class TextSettings(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise ValueError("; ".join(map(_sentence, error.errors()))) from None
-
-    @field_validator("loss")
-    @classmethod
-    def _loss(cls, spec: str) -> str:
-        loss = losses.get(spec)
-        if loss.reduction == "none":
-            raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
-        return str(loss)
-
-    @field_validator("metric")
-    @classmethod
-    def _metric(cls, spec: str) -> str:
-        return str(metrics.get(spec))
-
-    @field_validator("metrics")
-    @classmethod
-    def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
-
     @property
     def logged(self) -> tuple[str, ...]:
         """All validation metrics, the one that counts first."""
@@ -131,40 +94,3 @@ class TextSettings(BaseModel):
             pooling=self.pooling,
             head=self.head,
         )
-
-    def to_toml(self) -> str:
-        """The settings, every one of them, as TOML."""
-        import tomli_w
-
-        values = self.model_dump(mode="json")
-        return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
-
-    @classmethod
-    def from_toml(cls, text: str) -> TextSettings:
-        """Settings from TOML; what is not said there is the default."""
-        try:
-            values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"the settings are not TOML: {error}") from None
-        return cls(**values)
-
-    def differences(self, other: TextSettings) -> list[str]:
-        """What differs between two settings, in words."""
-        mine, theirs = self.model_dump(), other.model_dump()
-        return [f"{k}: {mine[k]!r}, not {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
-
-
-def _sentence(error: Any) -> str:
-    """One finding of pydantic's in plain words."""
-    name = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        known = list(TextSettings.model_fields)
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}"
-        return f"there is no setting {name!r}. {hint}"
-    if error["type"] == "missing":
-        return f"the setting {name!r} is missing"
-    if error["type"] == "value_error":
-        return f"{name}: {error['ctx']['error']}"
-    message = error["msg"].removeprefix("Input ")
-    return f"{name} {message}, found {error['input']!r}"

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from rankgrad.data.batches import Batching
 from rankgrad.data.transforms import transforms
-from rankgrad.losses import losses
-from rankgrad.metrics import metrics
 from rankgrad.models import models
-from rankgrad.quoting import quote, shorten
 from rankgrad.training.optimisers import learning_rates, optimizers
+from rankgrad.training.toml_settings import (
+    Count,
+    MaybeCount,
+    MaybePositive,
+    TomlSettings,
+    none,
+)
+
+MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(none)]
 
 
-def _none(value: Any) -> Any:
-    """TOML and command lines have no None: there it is the word."""
-    return None if isinstance(value, str) and value.lower() == "none" else value
-
-
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-MaybeCount = Annotated[Count | None, BeforeValidator(_none)]
-MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(_none)]
-MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_none)]
-
-
-class Settings(BaseModel):
+class Settings(TomlSettings):
     """The settings of a training run. Specs are checked and kept in the form ``str`` gives.
 
     Args:
@@ -72,7 +64,8 @@ class Settings(BaseModel):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    #: Graphs round otherwise, which makes no other run.
+    not_compared = frozenset({"graphs"})
 
     loss: str = "softmax"
     model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
@@ -97,37 +90,13 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count = 1
     graphs: bool = True
-    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_none)] = None
+    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(none)] = None
     tensorboard: bool = False
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise ValueError("; ".join(map(_sentence, error.errors()))) from None
-
-    @field_validator("loss")
-    @classmethod
-    def _loss(cls, spec: str) -> str:
-        loss = losses.get(spec)
-        if loss.reduction == "none":
-            raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
-        return str(loss)
 
     @field_validator("model")
     @classmethod
     def _model(cls, spec: str) -> str:
         return str(models.get(spec))
-
-    @field_validator("metric")
-    @classmethod
-    def _metric(cls, spec: str) -> str:
-        return str(metrics.get(spec))
-
-    @field_validator("metrics")
-    @classmethod
-    def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
 
     @field_validator("transforms")
     @classmethod
@@ -148,39 +117,3 @@ class Settings(BaseModel):
     def logged(self) -> tuple[str, ...]:
         """All validation metrics, the one that counts first."""
         return tuple(dict.fromkeys([self.metric, *self.metrics]))
-
-    def to_toml(self) -> str:
-        """The settings, every one of them, as TOML."""
-        import tomli_w
-
-        values = self.model_dump(mode="json")
-        return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
-
-    @classmethod
-    def from_toml(cls, text: str) -> Settings:
-        """Settings from TOML; what is not said there is the default."""
-        try:
-            values = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ValueError(f"the settings are not TOML: {shorten(str(error))}") from None
-        return cls(**values)
-
-    def differences(self, other: Settings) -> list[str]:
-        """What differs between two settings, in words; graphs, which round otherwise, do not."""
-        mine, theirs = (each.model_dump(exclude={"graphs"}) for each in (self, other))
-        different = (k for k in mine if mine[k] != theirs[k])
-        return [f"{k}: {quote(mine[k])}, not {quote(theirs[k])}" for k in different]
-
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    """One finding of pydantic's in plain words."""
-    name = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        known = list(Settings.model_fields)
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}"
-        return f"there is no setting {quote(name)}. {hint}"
-    if error["type"] == "value_error":
-        return f"{name}: {error['ctx']['error']}"
-    message = error["msg"].removeprefix("Input ")
-    return f"{name} {message}, found {quote(error['input'])}"
