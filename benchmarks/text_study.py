@@ -689,7 +689,9 @@ def write_runs(path: Path, study: Path, results: Mapping[str, Mapping[str, Any]]
 INTRODUCTION = """\
 MiniLM (all-MiniLM-L6-v2, 22 million weights) reranks the first 100 documents of BM25. Five folds
 by query: three to train on, one to choose the epoch and the weight of BM25 on, one to test on;
-three seeds; the same recipe for every loss, chosen by a sweep on validation folds. Made by
+three seeds; the same recipe for every loss, chosen by a sweep on validation queries of fold 1,
+which are test queries of fold 2. P-values against another loss, and against the untrained encoder
+with BM25, have no correction. Made by
 `python benchmarks/text_study.py` (`prepare`, `sweep`, `run`, `table`).
 """
 CONVENTIONS = """\
