@@ -2,7 +2,10 @@ import pytest
 import torch
 from kernels.twins import KINDS, batch, check, eager
 
-from rankgrad.kernels.cpu.pairs import pairs
+from rankgrad.kernels.ops import backend_kernel
+
+pairs = backend_kernel("pairs", "cpu")
+
 
 # spec: kind, k, sigma, gain, truncation, mu, half
 LOSSES = {

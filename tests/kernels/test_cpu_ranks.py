@@ -4,7 +4,10 @@ from kernels.twins import KINDS, batch, check, eager
 
 from rankgrad import kernels, sorting
 from rankgrad.kernels.cpu.lapsum import lapsum_ranks, lapsum_ranks_vjp
-from rankgrad.kernels.cpu.ranks import sigmoid_ranks, sigmoid_ranks_vjp, through_ranks
+from rankgrad.kernels.cpu.ranks import sigmoid_ranks, sigmoid_ranks_vjp
+from rankgrad.kernels.ops import backend_kernel
+
+through_ranks = backend_kernel("through_ranks", "cpu")
 
 METRICS = {
     "ndcg": ("ndcg", 0, "exponential", 1.0, 0.8),

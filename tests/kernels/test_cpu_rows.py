@@ -3,9 +3,11 @@ import torch
 from kernels.test_cpu_ranks import METRICS
 from kernels.twins import KINDS, batch, check, eager
 
-from rankgrad.kernels.cpu.listmle import listmle
-from rankgrad.kernels.cpu.rows import through_rows
-from rankgrad.kernels.cpu.smoothi import through_smoothi
+from rankgrad.kernels.ops import backend_kernel
+
+listmle = backend_kernel("listmle", "cpu")
+through_rows = backend_kernel("through_rows", "cpu")
+through_smoothi = backend_kernel("through_smoothi", "cpu")
 
 
 def spec(family, option, metric):

@@ -4,7 +4,9 @@ from kernels.test_cpu_ranks import METRICS
 from kernels.test_cpu_rows import spec
 from kernels.twins import KINDS, batch, check, eager
 
-from rankgrad.kernels.cpu.sinkhorn import through_sinkhorn
+from rankgrad.kernels.ops import backend_kernel
+
+through_sinkhorn = backend_kernel("through_sinkhorn", "cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ from rankgrad.losses import ListNet, Softmax
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import cross_entropy as kernel
+from rankgrad.kernels.ops import backend_kernel
 
 LOSSES = {"label": Softmax(), "softmax": ListNet()}
 
@@ -20,7 +21,11 @@ LOSSES = {"label": Softmax(), "softmax": ListNet()}
 def test_against_the_eager_form(target, spread, whole, weighted, masked, monkeypatch):
     monkeypatch.setattr(kernel, "_WHOLE", whole)
     slots = Slots.drawn([9, 1, 0, 2, 40], masked=masked, weighted=weighted, spread=spread)
-    check(slots, kernel.cross_entropy(*slots.given, target), slots.eager(LOSSES[target]))
+    check(
+        slots,
+        backend_kernel("cross_entropy", "gpu")(*slots.given, target),
+        slots.eager(LOSSES[target]),
+    )
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -31,7 +36,11 @@ def test_in_spans(target, ties, masked, monkeypatch):
     monkeypatch.setattr(kernel, "_SPAN", 16)
     monkeypatch.setattr(kernel, "_WIDTH", 4)
     slots = Slots.drawn([150, 1, 0, 16, 5], masked=masked, weighted=True, ties=ties, spread=10.0)
-    check(slots, kernel.cross_entropy(*slots.given, target), slots.eager(LOSSES[target]))
+    check(
+        slots,
+        backend_kernel("cross_entropy", "gpu")(*slots.given, target),
+        slots.eager(LOSSES[target]),
+    )
 
 
 @pytest.mark.parametrize("whole", [8192, 0])
@@ -46,12 +55,12 @@ def test_where_it_is_defined(target, whole, monkeypatch):
     given = (tensor.to(DEVICE) for tensor in (scores, labels, weights, offsets))
     scores, labels, weights, offsets = given
     slots = Slots(scores, labels, None, weights, offsets, 3)
-    found = kernel.cross_entropy(*slots.given, target)
+    found = backend_kernel("cross_entropy", "gpu")(*slots.given, target)
     assert found[2].tolist() == [target == "softmax", True, False, True, True]
     check(slots, found, slots.eager(LOSSES[target]))
 
 
 def test_no_lists():
     slots = Slots.drawn([])
-    values, slopes, defined = kernel.cross_entropy(*slots.given, "label")
+    values, slopes, defined = backend_kernel("cross_entropy", "gpu")(*slots.given, "label")
     assert values.shape == slopes.shape == defined.shape == (0,)

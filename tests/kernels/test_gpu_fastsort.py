@@ -8,7 +8,8 @@ from rankgrad.losses import RelaxedMetric
 from rankgrad.sorting import FastSort
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import fastsort, ranks
+from rankgrad.kernels.gpu import fastsort
+from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -19,7 +20,7 @@ NAMES = {"l2": "fastsort", "entropic": "fastsort_entropic"}
 
 def through(slots, metric, strength, regularization):
     name, options = metric.split("@")[0], (METRICS[metric], "exponential", 1.0, 0.8)
-    found = ranks.through_ranks(
+    found = backend_kernel("through_ranks", "gpu")(
         *slots.given, NAMES[regularization], 1 / strength, 0.8, name, *options
     )
     loss = RelaxedMetric(metric, FastSort(strength, regularization), beta=0.8)
@@ -72,7 +73,7 @@ def test_far_scores_have_their_exact_ranks(regularization):
     labels = torch.tensor([1.0, 0.0, 2.0, 0.0], device=DEVICE)
     given = scores, labels, None, None, torch.tensor([0, 4], device=DEVICE), 4
     rest = (1e5, 1.0, "arp", 0, "exponential", 1.0, 0.8)
-    value, slopes, _ = ranks.through_ranks(*given, NAMES[regularization], *rest)
+    value, slopes, _ = backend_kernel("through_ranks", "gpu")(*given, NAMES[regularization], *rest)
     assert value.item() == pytest.approx((3 + 2 * 4) / 3, rel=1e-6)
     assert (slopes == 0).all()
 
@@ -82,5 +83,7 @@ def test_nothing(lists):
     empty = torch.zeros(0, device=DEVICE)
     offsets = torch.zeros(lists + 1, dtype=torch.int64, device=DEVICE)
     rest = ("fastsort", 1.0, 1.0, "ndcg", 0, "exponential", 1.0, 0.8)
-    values, slopes, defined = ranks.through_ranks(empty, empty, None, None, offsets, 0, *rest)
+    values, slopes, defined = backend_kernel("through_ranks", "gpu")(
+        empty, empty, None, None, offsets, 0, *rest
+    )
     assert len(values) == lists and len(slopes) == 0 and not defined.any()

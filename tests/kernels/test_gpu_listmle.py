@@ -8,6 +8,7 @@ from rankgrad.losses import ListMLE
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import listmle as kernel
+from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -40,7 +41,11 @@ class Shuffled(ListMLE):
 def test_in_input_order(masked, counted, spread, monkeypatch):
     monkeypatch.setattr(kernel, "COUNTED", counted)
     slots = Slots.drawn([9, 1, 0, 2, 40], masked=masked, weighted=masked, spread=spread)
-    check(slots, kernel.listmle(*slots.given, None), slots.eager(ListMLE(ties="stable")))
+    check(
+        slots,
+        backend_kernel("listmle", "gpu")(*slots.given, None),
+        slots.eager(ListMLE(ties="stable")),
+    )
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -49,10 +54,18 @@ def test_ties_by_hash(masked, counted, monkeypatch):
     monkeypatch.setattr(kernel, "COUNTED", counted)
     slots = Slots.drawn([33, 1, 50], masked=masked, grades=1)
     seed = torch.tensor(2**62 + 12345, device=DEVICE)
-    check(slots, kernel.listmle(*slots.given, seed), slots.eager(Shuffled(seed=2**62 + 12345)))
+    check(
+        slots,
+        backend_kernel("listmle", "gpu")(*slots.given, seed),
+        slots.eager(Shuffled(seed=2**62 + 12345)),
+    )
 
 
 def test_in_chunks(monkeypatch):
     monkeypatch.setattr(kernel, "_CHUNK", 32)
     slots = Slots.drawn([70, 32, 5, 0], spread=10.0, weighted=True)
-    check(slots, kernel.listmle(*slots.given, None), slots.eager(ListMLE(ties="stable")))
+    check(
+        slots,
+        backend_kernel("listmle", "gpu")(*slots.given, None),
+        slots.eager(ListMLE(ties="stable")),
+    )

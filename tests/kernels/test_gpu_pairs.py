@@ -7,6 +7,7 @@ from rankgrad import losses
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import pairs as kernel
+from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -42,7 +43,9 @@ LONG = {"lambdarank@150": {"kind": "lambdarank", "k": 150}}
 def both(slots, spec):
     options = {"kind": "", "k": 0, "sigma": 1.0, "gain": "exponential", "truncation": "corrected"}
     options |= {"mu": 10.0, "half": False} | (KINDS | LONG)[spec]
-    return kernel.pairs(*slots.given, *options.values()), slots.eager(losses.get(spec))
+    return backend_kernel("pairs", "gpu")(*slots.given, *options.values()), slots.eager(
+        losses.get(spec)
+    )
 
 
 @pytest.mark.parametrize("spec", KINDS)

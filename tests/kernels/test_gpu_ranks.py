@@ -9,6 +9,7 @@ from rankgrad.sorting import LapSum, SigmoidRanks
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import ranks
+from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -32,7 +33,9 @@ def through(slots, metric, alpha=1.0, beta=1.0, relaxation="sigmoid"):
     options = {"k": 0, "gain": "exponential", "threshold": 1.0, "persistence": 0.8}
     options |= METRICS.get(metric, {})
     name = metric.split("(")[0].split("@")[0]
-    found = ranks.through_ranks(*slots.given, relaxation, alpha, beta, name, *options.values())
+    found = backend_kernel("through_ranks", "gpu")(
+        *slots.given, relaxation, alpha, beta, name, *options.values()
+    )
     relaxed = LapSum(1 / alpha) if relaxation == "lapsum" else SigmoidRanks(alpha)
     loss = RelaxedMetric(metric, relaxed, beta=beta)
     return found, slots.eager(loss)
@@ -68,7 +71,9 @@ def test_no_lists():
     empty = torch.zeros(0, device=DEVICE)
     offsets = torch.zeros(1, dtype=torch.int64, device=DEVICE)
     rest = ("sigmoid", 1.0, 1.0, "ndcg", 0, "exponential", 1.0, 0.8)
-    values, slopes, defined = ranks.through_ranks(empty, empty, None, None, offsets, 0, *rest)
+    values, slopes, defined = backend_kernel("through_ranks", "gpu")(
+        empty, empty, None, None, offsets, 0, *rest
+    )
     assert (len(values), len(slopes), len(defined)) == (0, 0, 0)
 
 

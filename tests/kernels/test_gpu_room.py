@@ -8,6 +8,8 @@ import pytest
 import torch
 from slots import DEVICE, Slots
 
+from rankgrad.kernels.ops import backend_kernel
+
 pytest.importorskip("triton")
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of numbers not used
@@ -65,7 +67,7 @@ def twin_of(module, name, long, monkeypatch):
         for each, limits in LIMITS.items():
             for limit in limits:
                 monkeypatch.setattr(gpu[each], limit, 4)
-    return getattr(gpu[module], name)
+    return backend_kernel(name, "gpu")
 
 
 def poisoned(monkeypatch, number=0):

@@ -6,13 +6,14 @@ from gpu_twins import check, eager, slots
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import rows
+from rankgrad.kernels.ops import backend_kernel
 
 METRIC = {"gain": "exponential", "threshold": 1.0, "persistence": 0.8}
 SPECS = {"neuralsort": "pirank", "softsort": "softsort"}
 
 
 def fused(lists, relaxation, metric="ndcg", k=0, temperature=1.0, **options):
-    return rows.through_rows(
+    return backend_kernel("through_rows", "gpu")(
         *lists, relaxation, temperature, metric, k, *(METRIC | options).values()
     )
 

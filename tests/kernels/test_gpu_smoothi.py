@@ -6,12 +6,13 @@ from gpu_twins import check, eager, slots
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import smoothi
+from rankgrad.kernels.ops import backend_kernel
 
 METRIC = {"gain": "exponential", "threshold": 1.0, "persistence": 0.8}
 
 
 def fused(lists, metric="ndcg", k=0, alpha=1.0, delta=0.1, expect="label", **options):
-    return smoothi.through_smoothi(
+    return backend_kernel("through_smoothi", "gpu")(
         *lists, alpha, delta, expect, metric, k, *(METRIC | options).values()
     )
 

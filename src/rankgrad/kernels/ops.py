@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.guard import guarded_loss, guarded_product, guarded_ranks
 
 _SLOTS = "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int longest"
@@ -58,12 +59,19 @@ LOSSES = {
         "smoothi",
         f"({_SLOTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
     ),
+    # The same through entropic optimal transport.
+    "through_ot": (
+        "ot",
+        f"({_SLOTS}, float epsilon, int iterations, float tolerance, {_METRIC}) -> {_VALUES}",
+    ),
     # Sums over pairs: "ranknet", "hinge" (sigma is the margin), "lambdarank", "ndcg_loss1",
-    # "ndcg_loss2" or "ndcg_loss2++", for NDCG. Half: RankNet's pairs of equal labels, too.
+    # "ndcg_loss2" or "ndcg_loss2++", for NDCG. Half: RankNet's pairs of equal labels, too. Of
+    # other metrics ("precision", "recall", "ap", "rr", "arp": binary ones from a threshold on):
+    # "lambdarank", or "ndcg_loss2" for LambdaLoss.
     "pairs": (
         "pairs",
-        f"({_SLOTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half) "
-        f"-> {_VALUES}",
+        f"({_SLOTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half, "
+        f'str metric="ndcg", float threshold=1.0) -> {_VALUES}',
     ),
     # ListMLE; ties in labels by a hash of the seed (one int64 on the device) and the place of the
     # item among the real ones, or in input order without a seed.
@@ -71,6 +79,9 @@ LOSSES = {
     # Cross-entropies; the target is the "label" itself, as for softmax, or the labels' "softmax",
     # as for ListNet.
     "cross_entropy": ("cross_entropy", f"({_SLOTS}, str target) -> {_VALUES}"),
+    # Means over items: "mse"; "rmse" and "ordinal", where number is the levels; "bce", where it is
+    # the threshold.
+    "pointwise": ("pointwise", f"({_SLOTS}, str kind, float number) -> {_VALUES}"),
 }
 
 #: Relaxed ranks [slots], 0 on padding, and the vector-Jacobian product by scores.
@@ -111,8 +122,12 @@ class _Twin:
 
     def __call__(self, *arguments: Any) -> Any:
         if self.found is None:
-            self.found = getattr(importlib.import_module(self.place), self.name)
+            self.found = self._find()
         return self.found(*arguments)
+
+    def _find(self) -> Callable[..., Any]:
+        found = getattr(importlib.import_module(self.place), self.name)
+        return _grouped(found, self.name) if self.name in LOSSES else found
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
         """The same on the device of the first tensor: PyTorch's registry does not go there."""
@@ -123,11 +138,26 @@ class _Twin:
 class _ReplayedTwin(_Twin):
     """A twin of which calls that come again are replayed."""
 
-    def __call__(self, *arguments: Any) -> Any:
-        if self.found is None:
-            twin = getattr(importlib.import_module(self.place), self.name)
-            self.found = _replayed(twin)
-        return self.found(*arguments)
+    def _find(self) -> Callable[..., Any]:
+        return _replayed(super()._find())
+
+
+def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A kernel of a loss as a function of the operation's arguments, which PyTorch has in a row."""
+    has_metric = _METRIC in LOSSES[name][1]
+
+    def call(*arguments: Any) -> Any:
+        lists, options = FlatLists(*arguments[:6]), arguments[6:]
+        if has_metric:
+            return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
+        return kernel(lists, *options)
+
+    return call
+
+
+def backend_kernel(name: str, room: str) -> Callable[..., Any]:
+    """The CPU or GPU kernel of an operation, as a function of the operation's arguments."""
+    return _twins[name, {"cpu": "cpu", "gpu": "cuda"}[room]]._find()
 
 
 def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,21 +7,18 @@ import math
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.prepare import Array, Slots, real_slots, take
 
 
 def cross_entropy(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     target: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, _ = batch
     slots = Slots.of(scores, labels, mask, weights, offsets)
     slots.each(_lists, target == "softmax")
     return slots.results(scores)

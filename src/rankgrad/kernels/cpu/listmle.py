@@ -7,6 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, log, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
@@ -22,15 +23,11 @@ SAFE = 300.0  # scores this far below the highest need no care: e^-300 is 5e-131
 
 
 def listmle(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ_r log Σ_{l>=r} exp(s_(l)) - s_(r)``: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
     slots = Slots.of(scores, labels, mask, weights, offsets)
     number = 0 if seed is None else int(seed)
     order = np.empty(0, np.int64) if seed is None else _shuffled(number, longest)

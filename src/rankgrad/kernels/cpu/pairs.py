@@ -7,6 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.prepare import (
@@ -35,12 +36,7 @@ RANKNET, HINGE, LAMBDARANK, LOSS1, LOSS2, LOSS2PP = range(6)
 
 
 def pairs(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     kind: str,
     k: int,
     sigma: float,
@@ -50,6 +46,7 @@ def pairs(
     half: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
     slots = Slots.of(scores, labels, mask, weights, offsets)
     ranks = np.arange(1.0, longest + 3)
     discount = 1 / np.log2(1 + ranks)

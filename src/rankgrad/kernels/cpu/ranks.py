@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
 from rankgrad.kernels.cpu.fastsort import fastsort_back, fastsort_forward
 from rankgrad.kernels.cpu.lapsum import lapsum_back, lapsum_forward
@@ -44,22 +45,15 @@ REACH = 300.0  # items this far apart and more are compared for certain: e^-300 
 
 
 def through_ranks(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     relaxation: str,
     sharpness: float,
     beta: float,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     slots = Slots.of(scores, labels, mask, weights, offsets)
     slots.each(
         _metric_lists,

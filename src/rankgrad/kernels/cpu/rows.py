@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.lapsum import one_sided
@@ -34,21 +35,14 @@ FLOOR = -60.0  # logits this far below their row's maximum count as nothing: e^-
 
 
 def through_rows(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     relaxation: str,
     temperature: float,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """1 - metric through the rows of a relaxed permutation: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     slots = Slots.of(scores, labels, mask, weights, offsets)
     neural = relaxation == "neuralsort"
     slots.each(

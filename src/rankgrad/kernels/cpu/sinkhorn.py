@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
@@ -35,23 +36,16 @@ Band = tuple[Array, Array, Array]  # the entries, where each row begins in them,
 
 
 def through_sinkhorn(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     temperature: float,
     iterations: int,
     tolerance: float,
     transposed: bool,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """1 - metric through NeuralSort with Sinkhorn scaling: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     slots = Slots.of(scores, labels, mask, weights, offsets)
     slots.each(
         _lists,

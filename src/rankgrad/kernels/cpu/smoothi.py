@@ -7,6 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp, exp_near_zero, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.prepare import (
@@ -41,22 +42,15 @@ How = tuple[bool, bool, bool]  # by label, of linear gain, weighted
 
 
 def through_smoothi(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     alpha: float,
     delta: float,
     expect: str,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     slots = Slots.of(scores, labels, mask, weights, offsets)
     slots.each(
         _lists,

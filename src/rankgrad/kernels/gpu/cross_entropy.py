@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import load_real, presence
 
@@ -22,15 +23,11 @@ _WIDTH = 256  # spans joined at a time
 
 
 def cross_entropy(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     target: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
+    scores, labels, mask, weights, offsets, longest = batch
     lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
     slopes = torch.empty_like(scores)

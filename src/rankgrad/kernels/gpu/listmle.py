@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import COUNTED, ROWS, load_real, presence, sign_bit, tile
 
@@ -17,18 +18,14 @@ _CHUNK = 4096
 
 
 def listmle(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]`` (see :mod:`rankgrad.kernels.ops`).
 
     Up to a few thousand slots each item's place is counted, pair by pair; from there on, sorted.
     """
+    scores, labels, mask, weights, offsets, longest = batch
     lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
     slopes = torch.empty_like(scores)

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.prepare import (
     EXPONENTIAL,
@@ -44,12 +45,7 @@ _LOG2E = math.log2(math.e)
 
 
 def pairs(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     kind: str,
     k: int,
     sigma: float,
@@ -59,6 +55,7 @@ def pairs(
     half: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`)."""
+    scores, labels, mask, weights, offsets, longest = batch
     lists, slots = offsets.shape[0] - 1, scores.numel()
     values = scores.new_empty(lists)
     slopes = torch.empty_like(scores)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.fastsort import Projection
 from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
 from rankgrad.kernels.gpu.launch import cdiv, quick
@@ -37,26 +38,19 @@ Losses = tuple[Tensor, Tensor, Tensor]
 
 
 def through_ranks(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     relaxation: str,
     sharpness: float,
     beta: float,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> Losses:
     """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`).
 
     The first pass over the pairs gives every rank with the slope of the metric there, and counts
     the place of every item in the ideal order; the second one gives the slopes by scores.
     """
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
     slopes = torch.empty_like(scores)

@@ -25,6 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.order import COUNTED, sort_lists, tie_end, tie_start
@@ -44,21 +45,14 @@ _CHUNK = 1024  # of a long list, in sorted order
 
 
 def through_rows(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     relaxation: str,
     temperature: float,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through relaxed rows; see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     lists = offsets.numel() - 1
     values, slopes = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:

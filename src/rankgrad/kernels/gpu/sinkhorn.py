@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.kept import (
     Kept,
     at_once,
@@ -46,23 +47,16 @@ _SCRATCH = 1 << 22  # floats for the parts of column sums
 
 
 def through_sinkhorn(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
+    batch: FlatLists,
     temperature: float,
     iterations: int,
     tolerance: float,
     transposed: bool,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
+    metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The twin of the operation in :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, longest = batch
+    metric, k, gain, threshold, persistence = metric_options
     gains, scale, lengths, defined = prepare(
         labels, mask, weights, offsets, longest, metric, k, gain, threshold
     )
