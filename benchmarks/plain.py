@@ -36,7 +36,7 @@ class PlainRanks(Relaxation):
     of: Any = None
 
     @property
-    def gives(self) -> tuple[Any, ...]:
+    def forms(self) -> tuple[Any, ...]:
         return ("ranks",)
 
     def _ranks(self, scores: Tensor, mask: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ DEVICE = os.environ.get("RANKGRAD_TEST_DEVICE", "cpu")
 METHODS = {
     Loss: ("forward",),
     Metric: ("__call__", "relaxed"),
-    Relaxation: ("__call__", "permutation", "ranks", "sort", "rank", "draws"),
+    Relaxation: ("__call__", "permutation", "ranks", "sort", "rank", "sample_scores"),
 }
 
 

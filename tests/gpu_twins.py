@@ -3,7 +3,7 @@
 import torch
 
 from rankgrad import losses
-from rankgrad.lists import Lists
+from rankgrad.inputs import as_lists
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -54,7 +54,7 @@ def eager(spec, scores, labels, mask, weights, offsets, longest):
     if mask is not None:
         inside &= mask.cpu()[rows]
     leaf = padded(scores).requires_grad_()
-    batch = Lists.of(
+    batch = as_lists(
         leaf, padded(labels), inside, weights=None if weights is None else padded(weights)
     )
     values, defined = losses.get(spec).per_list(batch)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankgrad.lists import Lists
+from rankgrad.inputs import as_lists
 from rankgrad.losses import Loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -124,7 +124,7 @@ class Slots:
                 defined.append(False)
                 continue
             scores.requires_grad_()
-            lists = Lists.of(scores, labels, weights=weights)
+            lists = as_lists(scores, labels, weights=weights)
             assert lists.scores.requires_grad
             value, there = loss.per_list(lists)
             defined.append(bool(there))

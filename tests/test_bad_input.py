@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rankgrad import kernels, losses, metrics, sorting
-from rankgrad.lists import Lists
+from rankgrad.inputs import as_lists
 
 CALLS = {"loss": losses.get("neural_ndcg@2"), "metric": metrics.get("ndcg@2")}
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
@@ -103,7 +103,7 @@ def test_infinite_scores_are_for_metrics_only():
     with pytest.raises(ValueError, match="item 1 of list 0 is inf"):
         losses.get("ranknet")(*given)
     with pytest.raises(ValueError, match="item 1 of list 0 is inf"):
-        losses.get("ranknet").values(Lists.of(*given))
+        losses.get("ranknet").values(as_lists(*given))
     for relax in (sorting.NeuralSort(), sorting.soft_rank, sorting.soft_sort):
         with pytest.raises(ValueError, match=r"scores\[1\] = nan: scores must be finite"):
             relax(torch.tensor([0.0, float("nan")]))

@@ -7,6 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
 KNOWS = {
+    "autograd": set(),
     "quoting": set(),
     "options": {"quoting"},
     "specs": {"quoting"},
@@ -16,17 +17,29 @@ KNOWS = {
     "schemas": {"files", "quoting"},
     "compilation": set(),
     "threads": set(),
-    "kernels": {"compilation", "threads"},
-    "given": {"kernels"},
-    "lists": {"given", "options", "kernels"},
+    "kernels": {"autograd", "compilation", "lists", "threads"},
+    "inputs": {"kernels", "lists"},
+    "lists": {"options"},
     "significance": {"options"},
-    "sorting": {"given", "lists", "options", "specs", "kernels"},
-    "metrics": {"given", "lists", "options", "specs", "kernels"},
-    "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics"},
+    "sorting": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
+    "metrics": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
+    "losses": {
+        *("autograd", "inputs", "lists", "options", "specs", "kernels", "sorting", "metrics"),
+    },
     "data": {"checksums", "compilation", "options", "quoting", "specs", "files"},
     "models": {"options", "specs"},
     "training": {
-        *("lists", "options", "quoting", "schemas", "specs", "checksums", "files", "locks"),
+        *(
+            "inputs",
+            "lists",
+            "options",
+            "quoting",
+            "schemas",
+            "specs",
+            "checksums",
+            "files",
+            "locks",
+        ),
         *("losses", "metrics", "data", "models", "threads"),
     },
     "experiments": {

@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankgrad.inputs import as_lists, start_lists, unchecked_lists
 from rankgrad.lists import (
-    Lists,
     Randomness,
-    _Kept,
+    _CachedOffsets,
     descending,
     divide,
     hard_ranks,
@@ -23,13 +23,13 @@ def test_flat_and_padded_are_the_same_lists(sizes, seed):
     total = sum(sizes)
     scores = torch.randn(total, generator=generator)
     labels = torch.randint(0, 5, (total,), generator=generator)
-    flat = Lists.of(
+    flat = as_lists(
         scores, labels, offsets=torch.tensor([0, *sizes]).cumsum(0), weights=scores.abs()
     )
     assert flat.lengths.tolist() == sizes
     assert torch.equal(flat.scores[flat.mask], scores)
     assert torch.equal(flat.item_weights[flat.mask], scores.abs())
-    again = Lists.of(flat.scores, flat.labels, flat.mask)
+    again = as_lists(flat.scores, flat.labels, flat.mask)
     assert torch.equal(again.scores, flat.scores)
     assert (flat.scores[~flat.mask] == 0).all()
 
@@ -59,20 +59,20 @@ def test_ties_are_broken_against_the_scores():
 
 def test_weights_per_list_and_per_item_are_told_apart():
     scores, labels = torch.zeros(2, 3), torch.zeros(2, 3)
-    assert Lists.of(scores, labels, weights=torch.ones(2)).item_weights is None
-    assert Lists.of(scores, labels, weights=torch.ones(2, 3)).list_weights is None
-    assert Lists.of(scores[0], labels[0], weights=2.0).list_weights.tolist() == [2.0]
-    flat = Lists.of(scores[0], labels[0], offsets=[0, 1, 3], weights=[1.0, 2.0])
+    assert as_lists(scores, labels, weights=torch.ones(2)).item_weights is None
+    assert as_lists(scores, labels, weights=torch.ones(2, 3)).list_weights is None
+    assert as_lists(scores[0], labels[0], weights=2.0).list_weights.tolist() == [2.0]
+    flat = as_lists(scores[0], labels[0], offsets=[0, 1, 3], weights=[1.0, 2.0])
     assert flat.list_weights.tolist() == [1.0, 2.0]
     # As many lists as items: per item, unless they come as a column.
     both = {"offsets": [0, 2, 2], "weights": torch.tensor([5.0, 1.0])}
-    assert Lists.of(scores[0, :2], labels[0, :2], **both).list_weights is None
+    assert as_lists(scores[0, :2], labels[0, :2], **both).list_weights is None
     both["weights"] = both["weights"][:, None]
-    assert Lists.of(scores[0, :2], labels[0, :2], **both).list_weights.tolist() == [5.0, 1.0]
+    assert as_lists(scores[0, :2], labels[0, :2], **both).list_weights.tolist() == [5.0, 1.0]
 
 
 def test_whole_numbers_keep_their_order():
-    lists = Lists.of([1700000000, 1700000001], [0, 1])
+    lists = as_lists([1700000000, 1700000001], [0, 1])
     assert lists.scores[0, 0] < lists.scores[0, 1]
 
 
@@ -97,7 +97,7 @@ def test_scores_first_asked_for_without_gradients_still_have_them(name):
     from rankgrad import losses
 
     scores = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.5], requires_grad=True)
-    flat = Lists.of(scores, torch.tensor([2, 0, 1, 0, 1]), offsets=torch.tensor([0, 3, 5]))
+    flat = as_lists(scores, torch.tensor([2, 0, 1, 0, 1]), offsets=torch.tensor([0, 3, 5]))
     values, _ = losses.get(name).values(flat)
     values.sum().backward()
     assert scores.grad.abs().sum() > 0
@@ -106,55 +106,56 @@ def test_scores_first_asked_for_without_gradients_still_have_them(name):
 @pytest.mark.parametrize("offsets", [None, [0, 1, 3]])
 def test_scores_first_seen_without_gradients_have_them(offsets):
     scores = torch.randn(3, requires_grad=True)
-    lists = Lists.of(scores, [0, 1, 2], offsets=offsets)
+    lists = as_lists(scores, [0, 1, 2], offsets=offsets)
     with torch.no_grad():
         lists.scores.sum()
     assert lists.scores.requires_grad
 
 
 @given(lengths, st.integers(0, 1000), st.booleans())
-def test_trusted_lists_are_the_checked_ones(sizes, seed, weighted):
+def test_unchecked_lists_are_the_checked_ones(sizes, seed, weighted):
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(sum(sizes), generator=generator)
     weights = scores.abs() if weighted else None
     offsets, longest = torch.tensor([0, *sizes]).cumsum(0), max(sizes, default=0)
-    flat = Lists.of(scores, scores.abs(), offsets=offsets, weights=weights)
+    flat = as_lists(scores, scores.abs(), offsets=offsets, weights=weights)
     rows = (flat.scores, flat.labels, flat.mask)
-    padded = Lists.of(*rows, weights=flat.item_weights)
-    for checked, trusted in (
+    padded = as_lists(*rows, weights=flat.item_weights)
+    for checked, unchecked in (
         (
             flat,
-            Lists.trusted(scores, scores.abs(), offsets=offsets, longest=longest, weights=weights),
+            unchecked_lists(
+                scores, scores.abs(), offsets=offsets, max_length=longest, weights=weights
+            ),
         ),
-        (padded, Lists.trusted(*rows, weights=flat.item_weights)),
+        (padded, unchecked_lists(*rows, weights=flat.item_weights)),
     ):
-        assert (trusted.shape, trusted.flat) == (checked.shape, checked.flat)
-        for found, wanted in zip(trusted.slots, checked.slots, strict=True):
+        assert (unchecked.shape, unchecked.ragged) == (checked.shape, checked.ragged)
+        for found, wanted in zip(unchecked.flat, checked.flat, strict=True):
             same = torch.equal(found, wanted) if torch.is_tensor(wanted) else found == wanted
             assert same
 
 
-def looked_at(monkeypatch, verdict):
-    """Lists of three scores, at which a twin is looking that will say this."""
-    monkeypatch.setattr("rankgrad.lists.ready", lambda *_: True)
-    monkeypatch.setattr("rankgrad.lists.ops.look", lambda *_: lambda: verdict)
-    return lambda scores, labels: Lists.begun(torch.tensor(scores), torch.tensor(labels))
+def checked_by(monkeypatch, all_right):
+    """Lists of three scores, of which a kernel that checks the values will say this."""
+    monkeypatch.setattr("rankgrad.inputs.ready", lambda *_: True)
+    monkeypatch.setattr("rankgrad.inputs.ops.look", lambda *_: lambda: all_right)
+    return lambda scores, labels: start_lists(torch.tensor(scores), torch.tensor(labels))
 
 
-def test_sound_lists_are_not_looked_at_again(monkeypatch):
-    begun = looked_at(monkeypatch, True)([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
-    monkeypatch.setattr("rankgrad.given._check_values", None)
-    assert begun.settled() is begun and begun.finite
-    assert begun.settled() is begun
+def test_lists_that_are_right_are_not_checked_again(monkeypatch):
+    pending = checked_by(monkeypatch, True)([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
+    monkeypatch.setattr("rankgrad.inputs._check_values", None)
+    assert pending.wait().finite
 
 
-def test_lists_that_are_not_sound_are_looked_at_closely(monkeypatch):
-    begin = looked_at(monkeypatch, False)
+def test_lists_that_are_not_right_are_checked_closely(monkeypatch):
+    start = checked_by(monkeypatch, False)
     with pytest.raises(ValueError, match=r"labels\[1\] = -1"):
-        begin([0.0, 1.0, 2.0], [1.0, -1.0, 2.0]).settled()
-    infinite = begin([0.0, float("inf"), 2.0], [1.0, 0.0, 2.0]).settled()
+        start([0.0, 1.0, 2.0], [1.0, -1.0, 2.0]).wait()
+    infinite = start([0.0, float("inf"), 2.0], [1.0, 0.0, 2.0]).wait()
     assert not infinite.finite and not infinite.large
-    large = begin([0.0, 1.0, 2.0], [1.0, 0.0, 200.0]).settled()
+    large = start([0.0, 1.0, 2.0], [1.0, 0.0, 200.0]).wait()
     assert large.finite and large.large
 
 
@@ -186,7 +187,7 @@ class _Event:
 
 def test_offsets_are_read_on_other_streams_once_they_are_there(monkeypatch):
     device, event = _Device(monkeypatch), _Event()
-    kept = _Kept(torch.tensor([0, 2]), event, _Stream(device, "first"))
+    kept = _CachedOffsets(torch.tensor([0, 2]), event, _Stream(device, "first"))
     assert kept.readable()
     assert device.waited == []  # the stream that made them needs no waiting
     device.current = "second"

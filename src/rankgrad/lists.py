@@ -4,14 +4,14 @@ Every loss and metric takes the same two layouts, and turns them into :class:`Li
 
 - padded: ``[..., n]`` tensors, with a boolean ``mask`` that is True on real items. Padding may
   stand anywhere and hold anything, NaN included;
-- flat: ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is ``offsets[b]:offsets[b + 1]``.
-  Without offsets, a 1-D tensor is one list.
+- ragged: flat ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is
+  ``offsets[b]:offsets[b + 1]``. Without offsets, a 1-D tensor is one list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,186 +20,80 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
-from rankgrad.given import (
-    Look,
-    as_scores,
-    as_tensor,
-    check_column,
-    check_mask,
-    check_offsets,
-    shape_of,
-    split_weights,
-    unseen,
-)
-from rankgrad.kernels import ops, ready
 from rankgrad.options import check_whole
 
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
 
 _TILE = 1 << 18  # numbers held at a time: what a processor cache takes
-_MOST_KEPT, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of how many lists
+_MOST_CACHED, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of how many lists
 
 
-class Slots(NamedTuple):
-    """Lists as flat memory, as fused operations take them: list b is ``offsets[b]:offsets[b + 1]``.
+class FlatLists(NamedTuple):
+    """Lists in the flat layout: list ``b`` is ``offsets[b]:offsets[b + 1]`` of every tensor.
 
-    Padded tensors are slots as they lie, with a mask. What padding holds is not to be looked at,
-    nor what comes after the last list; results are not written there. ``longest`` bounds the number
-    of slots of a list; if lists times that is all slots, every list has so many. As a tuple, they
-    are the arguments that every fused operation begins with.
+    Padded ``[b, n]`` tensors are flat as they lie, with ``offsets = 0, n, 2n, ...`` and a mask. As
+    a tuple, they are the arguments that every operation of a loss begins with.
+
+    Attributes:
+        scores: ``[items]``.
+        labels: ``[items]``, of the scores' type.
+        mask: ``[items]``, False on padding, or None without padding. What padding holds is never
+            read, nor what comes after the last list; results are not written there.
+        weights: ``[items]``, of the scores' type, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths, padding included, that the host knows, so that
+            nothing waits for the device. If lists times it is all items, every list has so many.
     """
 
-    scores: Float[Tensor, " s"]
-    labels: Float[Tensor, " s"]
-    mask: Bool[Tensor, " s"] | None
-    weights: Float[Tensor, " s"] | None
-    offsets: Int[Tensor, " c"]
-    longest: int
+    scores: Float[Tensor, " items"]
+    labels: Float[Tensor, " items"]
+    mask: Bool[Tensor, " items"] | None
+    weights: Float[Tensor, " items"] | None
+    offsets: Int[Tensor, " bounds"]
+    max_length: int
 
 
 @dataclass(frozen=True)
 class Lists:
-    """A batch of lists: as slots, and as the ``[b, n]`` tensors with a mask that all else is on.
+    """A batch of lists: flat, and as the ``[b, n]`` tensors with a mask that eager forms take.
 
-    The padded form is made when it is first asked for; in it, padding holds zeros. ``shape`` is the
-    caller's batch shape, which per-list results are given in. ``finite`` says that the scores were
-    seen to be finite, ``large`` that a label was seen that may be too large for the gain 2^y - 1.
+    The padded form is made when it is first asked for; in it, padding holds zeros.
+    :func:`rankgrad.inputs.as_lists` makes lists of what callers pass.
 
-    >>> lists = Lists.of([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
+    Attributes:
+        flat: the lists in the flat layout.
+        list_weights: one for each list, or None.
+        shape: the caller's batch shape, which per-list results are given in.
+        ragged: whether the caller gave flat tensors with offsets.
+        finite: whether the scores are known to be finite.
+        large: whether a label may be too large for the gain 2^y - 1.
+
+    >>> lists = as_lists([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
     >>> lists.scores.tolist(), lists.mask.tolist()
     ([[3.0, 0.0], [1.0, 2.0]], [[True, False], [True, True]])
     """
 
-    slots: Slots
+    flat: FlatLists
     list_weights: Float[Tensor, " b"] | None
     shape: tuple[int, ...]
-    flat: bool = False
+    ragged: bool = False
     finite: bool = False
     large: bool = False
-    _looking: Look | None = field(default=None, repr=False, compare=False)
     # functools.cached_property takes a lock, which torch.compile cannot follow.
     _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(
-        cls,
-        scores: Any,
-        labels: Any,
-        mask: Any = None,
-        *,
-        offsets: Any = None,
-        weights: Any = None,
-        check: bool = True,
-    ) -> Lists:
-        """Check the input, name what is wrong with it, and bring it into the common layout.
-
-        Values are not looked at with ``check=False``, in compiled code and where a CUDA graph is
-        captured: there is nobody there to tell.
-        """
-        return cls.begun(
-            scores, labels, mask, offsets=offsets, weights=weights, check=check
-        ).settled()
-
-    @classmethod
-    def begun(
-        cls,
-        scores: Any,
-        labels: Any,
-        mask: Any = None,
-        *,
-        offsets: Any = None,
-        weights: Any = None,
-        check: bool = True,
-    ) -> Lists:
-        """:meth:`of`, of which a GPU may still look at the values until they are :meth:`settled`.
-
-        Meanwhile there is time to prepare what is to be done with them.
-        """
-        scores, labels = as_scores(scores), as_tensor("labels", labels)
-        if labels.shape != scores.shape:
-            raise ValueError(
-                f"labels have shape {shape_of(labels)}, scores {shape_of(scores)}: they must agree"
-            )
-        if offsets is None:
-            check_column(scores)
-        longest = 0
-        if offsets is not None:
-            offsets, longest = check_offsets(offsets, scores, mask)
-        elif mask is not None:
-            mask = check_mask(mask, scores)
-        if labels.dtype != scores.dtype or labels.device != scores.device:
-            labels = labels.to(scores)
-        item_weights, list_weights = split_weights(weights, scores, offsets)
-        if offsets is not None:
-            slots = _slots(scores, labels, None, item_weights, offsets, longest)
-            shape: tuple[int, ...] = (len(offsets) - 1,)
-        else:
-            shape = tuple(scores.shape[:-1]) or (1,)
-            slots = _padded_slots(scores, labels, mask, item_weights)
-        per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
-        flat = offsets is not None
-        if not check or unseen(scores):
-            return cls(slots, per_list, shape, flat)
-        looked = Look(scores, labels, mask, item_weights, list_weights)
-        if ready("look", slots.scores):
-            looked.verdict = ops.look(
-                slots.scores, slots.labels, slots.mask, slots.weights, per_list
-            )
-            return cls(slots, per_list, shape, flat, finite=True, _looking=looked)
-        return cls(slots, per_list, shape, flat, *looked.closely())
-
-    def settled(self) -> Lists:
-        """The lists once their values have been looked at; an error that says what is wrong."""
-        looked = self._looking
-        if looked is None:
-            return self
-        object.__setattr__(self, "_looking", None)
-        if looked.verdict():
-            return self
-        finite, large = looked.closely()
-        return replace(self, finite=finite, large=large)
-
-    @classmethod
-    def padded(
+    def from_padded(
         cls,
         scores: Float[Tensor, "b n"],
         labels: Float[Tensor, "b n"],
         mask: Bool[Tensor, "b n"],
         item_weights: Float[Tensor, "b n"] | None,
     ) -> Lists:
-        """Lists of tensors that are known to be right."""
-        slots = _padded_slots(scores, labels, mask, item_weights)
-        return cls(slots, None, (len(scores),), finite=True)
-
-    @classmethod
-    def trusted(
-        cls,
-        scores: Float[Tensor, "*items"],
-        labels: Float[Tensor, "*items"],
-        mask: Bool[Tensor, "b n"] | None = None,
-        *,
-        offsets: Int[Tensor, " c"] | None = None,
-        longest: int = 0,
-        weights: Float[Tensor, "*items"] | None = None,
-    ) -> Lists:
-        """:meth:`of` for what is known to be right: nothing is looked at, so nothing waited for.
-
-        All tensors are on one device. With offsets, ``longest`` bounds the lists' lengths, and the
-        last one may be followed by room, as :class:`Slots` says.
-        """
-        scores = as_scores(scores)
-        labels, weights = labels.to(scores), None if weights is None else weights.to(scores)
-        if offsets is None:
-            slots = _padded_slots(scores, labels, mask, weights)
-            return cls(slots, None, tuple(scores.shape[:-1]) or (1,), finite=True)
-        slots = _slots(scores, labels, None, weights, offsets, longest)
-        return cls(slots, None, (len(offsets) - 1,), flat=True, finite=True)
-
-    @property
-    def unseen(self) -> bool:
-        """Whether values cannot be looked at now: compiled code, a captured CUDA graph."""
-        return unseen(self.slots.scores)
+        """Lists of tensors that are known to be right, so that nothing is checked."""
+        flat = flatten(scores, labels, mask, item_weights)
+        return cls(flat, None, (len(scores),), finite=True)
 
     @property
     def mask(self) -> Bool[Tensor, "b n"]:
@@ -214,58 +108,69 @@ class Lists:
         if "scores" not in self._made:
             # Kept for all who ask, so attached to the graph even if the first needs none.
             with torch.enable_grad():
-                self._made["scores"] = self._pad(self.slots.scores)
+                self._made["scores"] = self._pad(self.flat.scores)
         return self._made["scores"]
 
     @property
     def labels(self) -> Float[Tensor, "b n"]:
         """The labels, 0 on padding."""
         if "labels" not in self._made:
-            self._made["labels"] = self._pad(self.slots.labels)
+            self._made["labels"] = self._pad(self.flat.labels)
         return self._made["labels"]
 
     @property
     def item_weights(self) -> Float[Tensor, "b n"] | None:
         """The items' weights, 0 on padding."""
-        if self.slots.weights is None:
+        if self.flat.weights is None:
             return None
         if "weights" not in self._made:
-            self._made["weights"] = self._pad(self.slots.weights)
+            self._made["weights"] = self._pad(self.flat.weights)
         return self._made["weights"]
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
         """The number of real items of each list."""
-        return self.slots.offsets.diff() if self.flat else self.mask.sum(-1)
+        return self.flat.offsets.diff() if self.ragged else self.mask.sum(-1)
+
+    def repeat(self, scores: Float[Tensor, "samples b n"]) -> Lists:
+        """Several samples of the scores, each with the labels and weights of these lists."""
+        samples, _, n = scores.shape
+        weights = self.item_weights
+        return Lists.from_padded(
+            scores=scores.reshape(-1, n),
+            labels=self.labels.repeat(samples, 1),
+            mask=self.mask.repeat(samples, 1),
+            item_weights=None if weights is None else weights.repeat(samples, 1),
+        )
 
     def weighted(self, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Per-item terms times the item weights, where there are any."""
         return terms if self.item_weights is None else terms * self.item_weights
 
     def _make_mask(self) -> Tensor:
-        slots = self.slots
-        if self.flat:
-            lengths = slots.offsets.diff()
-            places = torch.arange(max(1, slots.longest), device=lengths.device)
+        flat = self.flat
+        if self.ragged:
+            lengths = flat.offsets.diff()
+            places = torch.arange(max(1, flat.max_length), device=lengths.device)
             return places < lengths[:, None]
-        if slots.mask is None:
-            return self._rows(torch.ones_like(slots.scores, dtype=torch.bool))
-        return self._rows(slots.mask)
+        if flat.mask is None:
+            return self._rows(torch.ones_like(flat.scores, dtype=torch.bool))
+        return self._rows(flat.mask)
 
-    def _rows(self, slots: Tensor) -> Tensor:
-        return slots.reshape(-1, max(1, self.slots.longest))
+    def _rows(self, flat: Tensor) -> Tensor:
+        return flat.reshape(-1, max(1, self.flat.max_length))
 
-    def _pad(self, slots: Tensor) -> Tensor:
+    def _pad(self, flat: Tensor) -> Tensor:
         # Kept for all that follows, so attached to the graph also if first asked for without one.
         with torch.enable_grad():
-            if not self.flat:
-                rows = self._rows(slots)
-                return rows if self.slots.mask is None else rows.where(self.mask, 0.0)
-            starts, places = self.slots.offsets[:-1, None], self.mask.cumsum(-1) - 1
-            if slots.numel() == 0:
-                return slots.new_zeros(self.mask.shape) + slots.sum()
-            at = (starts + places).clamp(min=0, max=slots.numel() - 1)
-            return slots[at].where(self.mask, 0.0)
+            if not self.ragged:
+                rows = self._rows(flat)
+                return rows if self.flat.mask is None else rows.where(self.mask, 0.0)
+            starts, places = self.flat.offsets[:-1, None], self.mask.cumsum(-1) - 1
+            if flat.numel() == 0:
+                return flat.new_zeros(self.mask.shape) + flat.sum()
+            at = (starts + places).clamp(min=0, max=flat.numel() - 1)
+            return flat[at].where(self.mask, 0.0)
 
 
 def reduce(
@@ -400,10 +305,31 @@ class Randomness:
         self, mask: Bool[Tensor, "b n"], samples: int = 1
     ) -> Float[Tensor, "samples b n"]:
         """Standard exponential numbers on the real items, above 0; 1 on padding."""
+        if mask.is_cuda or is_functorch_wrapped_tensor(mask):
+            return self._hashed(mask, samples)
         drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
         drawn.exponential_(generator=self.generator(mask.device)).clamp_(min=1e-300)
         numbers = torch.ones(samples, *mask.shape, dtype=torch.float64, device=mask.device)
         return numbers.masked_scatter_(mask.expand_as(numbers), drawn)
+
+    def _hashed(self, mask: Tensor, samples: int) -> Tensor:
+        """The same without asking a GPU how many items are real, so that CUDA graphs can draw.
+
+        SplitMix64 (Steele et al. 2014) of one drawn number, the sample and the item's place.
+        """
+        place = mask.reshape(-1).cumsum(0).reshape(mask.shape)
+        sample = torch.arange(samples, device=mask.device).reshape(-1, *[1] * mask.dim())
+        state = self.draw_seed(mask.device) + (place + (sample << 40)) * -0x61C8864680B583EB
+        state = (state ^ (state >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
+        state = (state ^ (state >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
+        bits = (state ^ (state >> 31 & (1 << 33) - 1)) >> 11 & (1 << 53) - 1
+        numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)
+        return torch.where(mask, numbers, 1.0)
+
+    def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
+        """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well."""
+        seed = torch.empty(1, dtype=torch.int64, device=device)
+        return seed.random_(generator=self.generator(device))
 
     def generator(self, device: torch.device) -> torch.Generator | None:
         """The generator on a device; None for PyTorch's own."""
@@ -422,12 +348,12 @@ def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[T
     return highest > lowest
 
 
-def rows(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " c"], int]:
-    """The offsets of padded rows taken as slots, and their width."""
+def row_offsets(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " bounds"], int]:
+    """The offsets of padded rows in the flat layout, and their width."""
     n = padded.shape[-1]
     lists = padded.numel() // max(1, n)
     if not torch.compiler.is_compiling() and type(padded) in (Tensor, torch.nn.Parameter):
-        return _kept_offsets(lists, n, padded.device), n
+        return _cached_offsets(lists, n, padded.device), n
     return _offsets(lists, n, padded.device), n
 
 
@@ -436,7 +362,7 @@ def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
 
 
 @dataclass
-class _Kept:
+class _CachedOffsets:
     """Offsets of padded rows, which come again at every step.
 
     Args:
@@ -463,52 +389,54 @@ class _Kept:
 
 
 #: None is ever dropped: a CUDA graph that reads them may be replayed at any time.
-_kept: dict[tuple[int, int, torch.device], _Kept] = {}
+_cache: dict[tuple[int, int, torch.device], _CachedOffsets] = {}
 
 
-def _kept_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
-    found = _kept.get((lists, n, device))
+def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
+    found = _cache.get((lists, n, device))
     if found is not None and found.readable():
         return found.offsets
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if capturing or len(_kept) >= _MOST_KEPT or lists > _MOST_LISTS:
+    if capturing or len(_cache) >= _MOST_CACHED or lists > _MOST_LISTS:
         return _offsets(lists, n, device)
     with torch.inference_mode(False):  # so that a later backward pass may keep them
-        kept = _Kept(_offsets(lists, n, device))
-    if is_functorch_wrapped_tensor(kept.offsets):  # of a transform of torch.func, gone with it
-        return kept.offsets
+        cached = _CachedOffsets(_offsets(lists, n, device))
+    if is_functorch_wrapped_tensor(cached.offsets):  # of a transform of torch.func, gone with it
+        return cached.offsets
     if device.type == "cuda":
-        kept.stream = torch.cuda.current_stream(device)
-        kept.made = kept.stream.record_event()
-    _kept[lists, n, device] = kept
-    return kept.offsets
+        cached.stream = torch.cuda.current_stream(device)
+        cached.made = cached.stream.record_event()
+    _cache[lists, n, device] = cached
+    return cached.offsets
 
 
-def _padded_slots(
+def flatten(
     scores: Tensor, labels: Tensor, mask: Tensor | None, weights: Tensor | None
-) -> Slots:
-    """``[..., n]`` tensors as slots; lists are given room for one item at least."""
+) -> FlatLists:
+    """``[..., n]`` tensors in the flat layout; a list has space for one item at least."""
     if scores.shape[-1] == 0:
         mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
         scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
         weights = None if weights is None else F.pad(weights, (0, 1))
-    return _slots(scores, labels, mask, weights, *rows(scores))
+    return contiguous(FlatLists(scores, labels, mask, weights, *row_offsets(scores)))
 
 
-def _slots(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
-) -> Slots:
+def contiguous(lists: FlatLists) -> FlatLists:
     """Tensors of any shape as flat memory."""
-    return Slots(
-        scores.reshape(-1).contiguous(),
-        labels.reshape(-1).contiguous(),
-        None if mask is None else mask.reshape(-1).contiguous(),
-        None if weights is None else weights.reshape(-1).contiguous(),
-        offsets.contiguous(),
-        longest,
+    scores, labels, mask, weights = (
+        None if tensor is None else tensor.reshape(-1).contiguous() for tensor in lists[:4]
     )
+    assert scores is not None
+    assert labels is not None
+    return FlatLists(scores, labels, mask, weights, lists.offsets.contiguous(), lists.max_length)
+
+
+def is_unchecked(tensor: Tensor) -> bool:
+    """Whether values cannot be read now.
+
+    That is in compiled code, where a CUDA graph is captured, under a transform of ``torch.func``,
+    and where there are no values.
+    """
+    if torch.compiler.is_compiling() or tensor.is_meta or is_functorch_wrapped_tensor(tensor):
+        return True
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -4,8 +4,9 @@ import pytest
 import torch
 from devices import DEVICE, entries, moved
 
-from rankgrad import kernels, losses, metrics, sorting
-from rankgrad.lists import Lists
+from rankgrad import inputs, kernels, losses, metrics, sorting
+from rankgrad.inputs import PendingLists
+from rankgrad.losses import base as loss_base
 from rankgrad.sorting import base
 
 SCORES, LABELS = torch.tensor([[0.3, 2.0, 1.0]]), torch.tensor([[0, 1, 2]])
@@ -28,14 +29,14 @@ def test_what_is_called_sees_the_device(call, monkeypatch):
     def watched(function):
         def watch(*given, **named):
             result = function(*given, **named)
-            tensors = result.slots if isinstance(result, Lists) else result
+            tensors = result.lists.flat if isinstance(result, PendingLists) else result
             seen.extend(x.device.type for x in tensors if isinstance(x, torch.Tensor))
             return result
 
         return watch
 
-    for way in ("of", "begun"):
-        monkeypatch.setattr(Lists, way, watched(getattr(Lists, way)))
+    for module in (inputs, loss_base):
+        monkeypatch.setattr(module, "start_lists", watched(inputs.start_lists))
     for module in (base, sorting.gumbel):
         monkeypatch.setattr(module, "check_scores", watched(base.check_scores))
     result = CALLS[call]()

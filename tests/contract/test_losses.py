@@ -282,7 +282,7 @@ def test_a_constant_score_has_something_to_learn(spec):
 def test_a_stochastic_loss_is_the_plain_one_of_noisy_scores(family, metric, example):
     scores, labels, mask = example.padded(9, seed=6)
     loss = losses.get(f"gumbel_{family}_{metric}@3", seed=5, samples=4, reduction="none")
-    noise = Gumbel(seed=5, samples=4).draws(torch.where(mask, scores, 0.0), mask)
+    noise = Gumbel(seed=5, samples=4).sample_scores(torch.where(mask, scores, 0.0), mask)
     plain = losses.get(f"{family}_{metric}@3", reduction="none")
     each = torch.stack([plain(noisy, labels, mask) for noisy in noise])
     torch.testing.assert_close(loss(scores, labels, mask), each.mean(0), **TIGHT)

@@ -85,7 +85,7 @@ def test_zero_temperature_is_the_exact_metric(spec, relaxation, example):
     weights = torch.rand(mask.shape, dtype=torch.float64)
     exact = metric(scores, labels, mask, weights=weights)
     relaxed = sharp(relaxation)
-    for through in relaxed.gives:
+    for through in relaxed.forms:
         value = metric.relaxed(
             relaxed, scores, labels, mask, weights=weights, through=through, beta=1e3
         )

@@ -19,8 +19,8 @@ from rankgrad.metrics.linear import LinearGradedMetric, LinearMetric
 OPTIONS = {"listmle": {"ties": "stable"}, "relaxed": {"metric": "ndcg@3", "relaxation": "approx"}}
 #: What names, checks or draws, and declarations of kernels: no part of a value.
 OTHERS = {
-    *("spec", "steady", "gives", "stochastic", "at", "draws", "check_relaxed"),
-    *("fused", "fused_options", "kernel_call", "linear_kernel"),
+    *("spec", "is_stationary", "forms", "stochastic", "at", "sample_scores", "check_relaxed"),
+    *("kernel", "pair_kernel", "kernel_call", "kernel_options"),
 }
 #: The documented ways to extend: an override of one must change the loss.
 HOOKS = {
@@ -170,7 +170,7 @@ def test_declaring_a_kernel_again_brings_it_back():
         def term(self, gaps):
             return super().term(gaps)
 
-        fused_options = losses.RankNet.fused_options
+        pair_kernel = losses.RankNet.pair_kernel
 
     assert Renamed.kernel_applies and Own.kernel_applies
     assert not overriding(losses.RankNet, "term").kernel_applies

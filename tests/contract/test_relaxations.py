@@ -18,7 +18,7 @@ def fresh(relaxation):
 def test_shape_and_zeros(relaxation, example):
     scores, _, mask = example.padded(10, seed=0)
     made = fresh(relaxation)
-    if "permutation" in made.gives:
+    if "permutation" in made.forms:
         rows = made.permutation(scores, mask, 4)
         assert rows.shape == (8, 4, 10)
         assert (rows[~mask[:, None, :].expand_as(rows)] == 0).all()
@@ -40,7 +40,7 @@ def test_zero_temperature_is_the_exact_sort(relaxation, example):
     scores, _, mask = example.padded(10, seed=1)
     made = sharp(relaxation)
     torch.testing.assert_close(made.ranks(scores, mask), Exact().ranks(scores, mask))
-    if "permutation" in made.gives:
+    if "permutation" in made.forms:
         exact = Exact().permutation(scores, mask, 3)
         torch.testing.assert_close(made.permutation(scores, mask, 3), exact)
 
@@ -63,7 +63,7 @@ def test_padding_and_order_do_not_matter(relaxation, example):
 @every_class
 def test_sorting_values_is_multiplying_by_the_permutation(relaxation, example):
     made = fresh(relaxation)
-    if "permutation" not in made.gives:
+    if "permutation" not in made.forms:
         with pytest.raises(ValueError, match="gives ranks, not permutation"):
             made.permutation(example.scores)
         return

@@ -52,7 +52,7 @@ def test_learned_weights_and_labels_have_their_gradient(name, reduction):
 def test_learned_weights_do_not_matter_without_a_graph():
     scores, labels, weights = _lists()
     loss = losses.get("approx_ndcg")
-    batch = lists.Lists.of(scores, labels, weights=weights.requires_grad_())
+    batch = lists.as_lists(scores, labels, weights=weights.requires_grad_())
     assert loss.kernel_call(batch) is None
     with torch.no_grad():
         assert (loss.kernel_call(batch) is not None) == kernels.ready("through_ranks", scores)
@@ -69,7 +69,7 @@ def test_a_subclass_that_says_its_own_values_is_computed_by_them():
 
     scores, labels, _ = _lists()
     torch.testing.assert_close(Doubled()(scores, labels), 2 * Softmax()(scores, labels))
-    batch = lists.Lists.of(scores, labels)
+    batch = lists.as_lists(scores, labels)
     assert Same().kernel_call(batch) == Softmax().kernel_call(batch)
 
 
@@ -93,14 +93,14 @@ def test_offsets_made_within_a_transform_are_not_kept(monkeypatch):
     made = []
 
     def within(scores):
-        made.append(lists.rows(scores)[0])
+        made.append(lists.row_offsets(scores)[0])
         return scores.sum()
 
     torch.func.grad(within)(torch.zeros(3, 7))
     assert made[0].shape == (4,)
-    assert not lists._kept
-    lists.rows(torch.zeros(3, 7))
-    assert len(lists._kept) == 1
+    assert not lists._cache
+    lists.row_offsets(torch.zeros(3, 7))
+    assert len(lists._cache) == 1
 
 
 def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):

@@ -10,8 +10,8 @@ from registry import metrics_with_kernel
 from slots import DEVICE, Slots
 
 from rankgrad import kernels, metrics
-from rankgrad.lists import Lists
-from rankgrad.metrics.fused import _described, values_of
+from rankgrad.inputs import as_lists
+from rankgrad.metrics.base import _exact_options, exact_values
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import metrics as kernel
@@ -19,6 +19,13 @@ from rankgrad.kernels.gpu import order
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def described(metric):
+    """The metric as the kernel takes it."""
+    few = torch.zeros(1, 2)
+    return _exact_options(metric, as_lists(few, few))
+
 
 OPTIONS = {
     "ndcg": ["gain=linear"],
@@ -60,7 +67,7 @@ def eager(slots, chosen):
 def check(slots, specs):
     """Values within 1e-6 of the eager form, list by list."""
     chosen = [replace(metrics.get(spec), empty="skip") for spec in specs]
-    values, relevant = kernel.exact_metrics(*slots.given, [_described(each) for each in chosen])
+    values, relevant = kernel.exact_metrics(*slots.given, [described(each) for each in chosen])
     assert values.dtype == torch.float32
     for metric, row, counts, right in zip(
         chosen, values.double().cpu(), relevant.cpu(), eager(slots, chosen), strict=True
@@ -117,7 +124,7 @@ def test_infinite_scores_are_ranked():
     slots.scores = torch.tensor([float("-inf"), float("inf"), 0.0, lowest], device=DEVICE)
     slots.labels = torch.tensor([1.0, 0.0, 1.0, 0.0], device=DEVICE)
     values, _ = kernel.exact_metrics(
-        *slots.given, [_described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")]
+        *slots.given, [described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")]
     )
     with kernels.using("eager"):
         given = slots.scores.cpu(), slots.labels.cpu()
@@ -141,13 +148,13 @@ def test_large_labels():
 def test_a_gpu_is_not_waited_for():
     slots = Slots.drawn([30, 7, 0, 3], ties=True, weighted=True)
     chosen = [metrics.get(spec) for spec in SPECS]
-    lists = Lists.of(slots.scores, slots.labels, offsets=slots.offsets.cpu(), weights=slots.weights)
-    before = values_of(chosen, lists)
+    lists = as_lists(slots.scores, slots.labels, offsets=slots.offsets.cpu(), weights=slots.weights)
+    before = exact_values(chosen, lists)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode("error")
         try:
-            again = values_of(chosen, lists)
+            again = exact_values(chosen, lists)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     for one, other in zip(before, again, strict=True):
@@ -167,7 +174,7 @@ def test_lists_of_nothing(offsets):
     nothing = torch.empty(0, device=DEVICE)
     values, relevant = kernel.exact_metrics(
         nothing, nothing, None, None, torch.tensor(offsets, device=DEVICE), 0,
-        [_described(metrics.get("ndcg"))],
+        [described(metrics.get("ndcg"))],
     )  # fmt: skip
     assert values.tolist() == [[0.0] * (len(offsets) - 1)]
     assert not relevant.any() and relevant.shape == values.shape

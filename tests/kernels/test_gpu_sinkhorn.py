@@ -29,10 +29,10 @@ def way(request, monkeypatch):
 
 def fused(slots, spec):
     loss = losses.get(spec)
-    name, options = loss.relaxation.fused(1.0, loss.expect)
-    assert name == "through_sinkhorn"
+    name, options = loss.relaxation.kernel()
+    assert name == "sinkhorn"
     return backend_kernel("through_sinkhorn", "gpu")(
-        *slots.given, *options, *loss.metric.linear_kernel()
+        *slots.given, *options, *loss.metric.kernel_options()
     )
 
 

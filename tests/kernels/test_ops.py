@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rankgrad import kernels
+from rankgrad.inputs import as_lists
 from rankgrad.kernels import ops
-from rankgrad.lists import Lists
 
 pytest.importorskip("numba")
 
@@ -124,8 +124,8 @@ def test_padded_losses_compile_whole():
 
 
 def test_offsets_of_padded_lists_are_kept():
-    first, second = (Lists.of(SCORES.reshape(2, 3), LABELS.reshape(2, 3)) for _ in range(2))
-    assert first.slots.offsets is second.slots.offsets
+    first, second = (as_lists(SCORES.reshape(2, 3), LABELS.reshape(2, 3)) for _ in range(2))
+    assert first.flat.offsets is second.flat.offsets
     with torch.inference_mode():
-        lists = Lists.of(torch.zeros(5, 17), torch.zeros(5, 17))
-    assert not lists.slots.offsets.is_inference()
+        lists = as_lists(torch.zeros(5, 17), torch.zeros(5, 17))
+    assert not lists.flat.offsets.is_inference()

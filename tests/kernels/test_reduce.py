@@ -5,7 +5,8 @@ import torch
 from slots import DEVICE, ROOMS, twin
 
 from rankgrad import kernels, losses
-from rankgrad.lists import Lists, reduce
+from rankgrad.inputs import as_lists
+from rankgrad.lists import reduce
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -17,7 +18,7 @@ def test_against_the_composed_one(room, reduction, weighted, lists):
     values = torch.randn(lists, generator=generator).to(DEVICE).requires_grad_()
     defined = (torch.rand(lists, generator=generator) < 0.7).to(DEVICE)
     weights = torch.rand(lists, generator=generator).to(DEVICE) if weighted else None
-    batch = Lists.of(torch.zeros(lists, 2).to(DEVICE), torch.zeros(lists, 2), weights=weights)
+    batch = as_lists(torch.zeros(lists, 2).to(DEVICE), torch.zeros(lists, 2), weights=weights)
     wanted = reduce(values, defined, batch, reduction)
     wanted.backward()
     result, shares = twin(room, "reduce")(values.detach(), defined, weights, reduction == "mean")

@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.jit import JITFunction
 
 from rankgrad import losses
+from rankgrad.inputs import unchecked_lists
 from rankgrad.kernels import gpu, ops
 from rankgrad.kernels.gpu import launch, replay
-from rankgrad.lists import Lists
 
 SOURCES = sorted(Path(gpu.__path__[0]).glob("*.py"))
 QUICK = re.compile(r"^@quick\n@triton\.jit[^\n]*\ndef (\w+)\(", re.MULTILINE)
@@ -146,8 +146,8 @@ def calls(spec, **options):
     for seed in range(4):
         given = slots([5, 12], seed=seed, tied=seed == 2, **options)
         scores, labels, mask, weights, offsets, longest = given
-        lists = Lists.trusted(scores, labels, offsets=offsets, longest=longest)
-        found = loss.fused(lists)
+        lists = unchecked_lists(scores, labels, offsets=offsets, max_length=longest)
+        found = loss.kernel(lists)
         slots_ = (labels, mask, weights, offsets, longest)
         yield scores, found.name, True, None, *slots_, *found.options
 
@@ -180,10 +180,10 @@ def test_every_fused_loss_is_replayed(memory, monkeypatch, form):
     """At the size that calls are timed at: nothing but allocations and launches is done there."""
     monkeypatch.setattr(Jit, "__getitem__", Unrun.__getitem__)
     scores, *others, longest = slots([240] * 64, **form)
-    lists = Lists.trusted(scores, others[0], offsets=others[-1], longest=longest)
+    lists = unchecked_lists(scores, others[0], offsets=others[-1], max_length=longest)
     noted = {}
     for spec in loss_specs():
-        found = losses.get(spec).fused(lists)
+        found = losses.get(spec).kernel(lists)
         if found is None:
             continue
         replayed = replay.Replayed(ops._reduce_lists)

@@ -3,7 +3,7 @@
 import torch
 
 from rankgrad import kernels, losses
-from rankgrad.lists import Lists
+from rankgrad.inputs import as_lists
 
 
 def batch(kind, dtype=torch.float64, seed=0):
@@ -58,7 +58,7 @@ def eager(spec, scores, labels, mask, weights, offsets):
         here = torch.ones(last - first, dtype=torch.bool) if mask is None else mask[some]
         given = [x if x is None else x[some][here].double() for x in (scores, labels, weights)]
         own = given[0].clone().requires_grad_()
-        lists = Lists.of(own, given[1], weights=given[2])
+        lists = as_lists(own, given[1], weights=given[2])
         with kernels.using("eager"):
             value, real = loss.per_list(lists)
         real = real & (lists.lengths > 0)

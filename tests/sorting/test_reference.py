@@ -214,6 +214,8 @@ def test_gumbel_noise_in_log_scores_samples_plackett_luce():
 
 def test_gumbel_noise_has_the_scale_asked_for():
     made = Gumbel(sorting.Exact(), scale=2.0, samples=40000, seed=0)
-    draws = made.draws(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool))
+    draws = made.sample_scores(
+        torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+    )
     assert draws.mean().item() == pytest.approx(2 * 0.5772, abs=0.03)
     assert draws.std().item() == pytest.approx(2 * math.pi / math.sqrt(6), abs=0.04)

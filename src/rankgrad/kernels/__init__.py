@@ -1,7 +1,7 @@
-"""Fused twins of the hot paths, Numba on CPUs and Triton on GPUs, and the choice between them.
+"""Backend kernels of the hot paths, Numba on CPUs and Triton on GPUs, and the choice between them.
 
-Every loss has an eager form, plain PyTorch, that says what is computed. Where a twin is there for
-the device it is taken by itself; :func:`use` chooses otherwise.
+Every loss has an eager form, plain PyTorch, that says what is computed. Where there is a kernel for
+the device it is used by default; :func:`use` chooses otherwise.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rankgrad.kernels import ops
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
-from rankgrad.kernels.declared import DeclaresKernel, Fused
+from rankgrad.kernels.declared import DeclaresKernel
+from rankgrad.kernels.ops import KernelCall
 
 Mode = Literal["auto", "eager", "fused"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -26,7 +26,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 __all__ = [
     "MODES",
     "DeclaresKernel",
-    "Fused",
+    "KernelCall",
     "Mode",
     "mode",
     "ops",
@@ -40,13 +40,14 @@ _Function = TypeVar("_Function", bound=Callable[..., bool])
 
 _mode: Mode = "auto"
 _DEVICES = {"cpu": ("cpu", "numba"), "cuda": ("gpu", "triton")}
+_TABLES: dict[str, Any] = {**ops.LOSSES, **ops.RANKS, **ops.METRICS, **ops.CHECKS}
 
 
 def use(mode: Mode) -> None:
     """Choose how losses are computed from now on.
 
-    ``"auto"``: fused where there is a twin for the device; ``"eager"``: plain PyTorch always;
-    ``"fused"``: like auto, but an error where what the twins need is not installed.
+    ``"auto"``: by a kernel where there is one for the device; ``"eager"``: plain PyTorch always;
+    ``"fused"``: like auto, but an error where what the kernels need is not installed.
 
     >>> use("eager")
     >>> mode()
@@ -77,10 +78,15 @@ def using(mode: Mode) -> Iterator[None]:
 
 def ready(name: str, scores: torch.Tensor) -> bool:
     """Whether an operation of :mod:`rankgrad.kernels.ops` is to be used on such scores."""
+    return available(_TABLES[name][0], name, scores)
+
+
+def available(module: str, name: str, scores: torch.Tensor) -> bool:
+    """Whether something of a module of the kernels is there and to be used on such scores."""
     device = scores.device.type
     if _mode == "eager" or device not in _DEVICES:
         return False
-    room, needed = _DEVICES[device]
+    package, needed = _DEVICES[device]
     if not _installed(needed):
         if _mode == "fused":
             raise RuntimeError(
@@ -90,9 +96,7 @@ def ready(name: str, scores: torch.Tensor) -> bool:
         return False
     if device == "cuda" and scores.dtype != torch.float32:
         return False
-    if not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(scores):
-        return False  # within a transform of torch.func
-    return _written(name, room)
+    return _written(f"rankgrad.kernels.{package}.{module}", name)
 
 
 def _constant(function: _Function) -> _Function:
@@ -110,9 +114,8 @@ def _installed(package: str) -> bool:
 
 
 @_constant
-def _written(name: str, room: str) -> bool:
-    """Whether there is a twin of the operation."""
-    return _is_written(name, room)
+def _written(module: str, name: str) -> bool:
+    return _is_written(module, name)
 
 
 @functools.cache
@@ -121,9 +124,7 @@ def _is_installed(package: str) -> bool:
 
 
 @functools.cache
-def _is_written(name: str, room: str) -> bool:
-    tables: dict[str, Any] = {**ops.LOSSES, **ops.RANKS, **ops.METRICS, **ops.CHECKS}
-    module = f"rankgrad.kernels.{room}.{tables[name][0]}"
+def _is_written(module: str, name: str) -> bool:
     if importlib.util.find_spec(module) is None:
         return False
     return hasattr(importlib.import_module(module), name)

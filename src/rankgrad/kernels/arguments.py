@@ -4,31 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torch import Tensor
+from rankgrad.lists import FlatLists
 
-
-class FlatLists(NamedTuple):
-    """Lists in the flat layout: list ``b`` is ``offsets[b]:offsets[b + 1]`` of every tensor.
-
-    Padded ``[b, n]`` tensors are flat as they lie, with ``offsets = 0, n, 2n, ...`` and a mask.
-
-    Attributes:
-        scores: ``[items]``.
-        labels: ``[items]``, of the scores' type.
-        mask: ``[items]``, False on padding, or None without padding. What padding holds is never
-            read, nor what comes after the last list.
-        weights: ``[items]``, of the scores' type, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths, padding included, that the host knows: nothing
-            waits for the device. If lists times it is all items, every list has so many.
-    """
-
-    scores: Tensor
-    labels: Tensor
-    mask: Tensor | None
-    weights: Tensor | None
-    offsets: Tensor
-    max_length: int
+__all__ = ["FlatLists", "MetricOptions"]
 
 
 class MetricOptions(NamedTuple):

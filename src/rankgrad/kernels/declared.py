@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 # What names a class or describes it, and takes no part in what it computes.
-_DESCRIPTIVE = frozenset({"limit", "name", "spec", "steady"})
-
-
-class Fused(NamedTuple):
-    """A call of a fused operation: its name in :mod:`rankgrad.kernels.ops`, and its options."""
-
-    name: str
-    options: tuple[Any, ...]
+_DESCRIPTIVE = frozenset({"is_stationary", "limit", "name", "spec"})
 
 
 class DeclaresKernel:
@@ -34,7 +27,7 @@ class DeclaresKernel:
     (True, False)
     """
 
-    kernel_declarations: ClassVar[frozenset[str]] = frozenset({"fused"})
+    kernel_declarations: ClassVar[frozenset[str]] = frozenset({"kernel"})
     kernel_applies: ClassVar[bool] = False
 
     def __init_subclass__(cls, **named: Any) -> None:

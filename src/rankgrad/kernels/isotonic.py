@@ -30,7 +30,7 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     tensor([[0, 0, 0]])
     """
     if _on_gpu(z):
-        with kernels.ops._on(z):
+        with kernels.ops.on_device(z):
             blocks: Tensor = _twin().pool(z, w, lengths, entropic)
         return blocks
     anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
@@ -57,7 +57,7 @@ class _BlockSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:
         ctx.save_for_backward(blocks)
-        with kernels.ops._on(values):
+        with kernels.ops.on_device(values):
             sums: Tensor = _twin().block_sums(values, blocks)
         return sums
 

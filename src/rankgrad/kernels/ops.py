@@ -1,19 +1,14 @@
-"""The fused operations, entered with PyTorch, so that autograd and ``torch.compile`` know them.
+"""The operations of backend kernels, registered with PyTorch for autograd and ``torch.compile``.
 
-All take lists as *slots*, flat memory in which list ``b`` is ``offsets[b]:offsets[b + 1]``. Padded
-``[b, n]`` tensors are slots as they lie, with ``offsets = 0, n, 2n, ...`` and a ``mask`` that is
-False on padding. ``longest`` bounds the number of slots of a list and is known on the host, so that
-nothing waits for the device; if lists times that is all slots, every list has so many. Labels and
-weights are of the scores' type. What padding holds is never looked at, nor are slots that come
-after the last list, where results are not written either.
+Those of losses take lists in the flat layout, :class:`rankgrad.lists.FlatLists`, as their first
+arguments, and give in one pass, for each list its value and whether the loss is defined there, and
+for each item the derivative of its list's value (0 on padding, and throughout lists on which the
+loss is undefined): the backward pass is one product.
 
-An operation of a loss gives, in one pass, for each list its value and whether the loss is defined
-there, and for each slot the derivative of its list's value (0 on padding, and throughout lists on
-which the loss is undefined): the way back is one product.
-
-A metric is said by ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``),
-``k`` (0 for none), ``gain`` (``exponential`` or ``linear``), ``threshold`` and ``persistence``, as
-in :mod:`rankgrad.metrics`, whose eager forms say what is computed here.
+A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``,
+``rr``, ``err`` or ``hits``), ``k`` (0 for none), ``gain`` (``exponential`` or ``linear``),
+``threshold`` (of err: the top of the label scale) and ``persistence``, as in
+:mod:`rankgrad.metrics`, whose eager forms say what is computed here.
 """
 
 from __future__ import annotations
@@ -22,47 +17,48 @@ import functools
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from torch.nn import functional as F
 
+from rankgrad import autograd
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.guard import guarded_loss, guarded_product, guarded_ranks
 
-_SLOTS = "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int longest"
+_LISTS = "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int longest"
 _METRIC = "str metric, int k, str gain, float threshold, float persistence"
 _VALUES = "(Tensor values, Tensor slopes, Tensor defined)"
 
-#: Losses: each gives values [b], slopes [slots] and defined [b]. In which module the twins stand.
+#: Losses: values [lists], grad_scores [items] and defined [lists]; and the module of the kernels.
 LOSSES = {
     # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha), "lapsum" (1 / τ),
     # "fastsort" or "fastsort_entropic" (1 / strength).
     "through_ranks": (
         "ranks",
-        f"({_SLOTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
+        f"({_LISTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
     ),
     # 1 - metric through the rows of a relaxed permutation: "neuralsort" or "softsort".
     "through_rows": (
         "rows",
-        f"({_SLOTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
+        f"({_LISTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
     ),
     # The same through NeuralSort with Sinkhorn scaling.
     "through_sinkhorn": (
         "sinkhorn",
-        f"({_SLOTS}, float temperature, int iterations, float tolerance, bool transposed, "
+        f"({_LISTS}, float temperature, int iterations, float tolerance, bool transposed, "
         f"{_METRIC}) -> {_VALUES}",
     ),
     # The same through SmoothI's indicators, stop-gradient; expect "gain" or "label".
     "through_smoothi": (
         "smoothi",
-        f"({_SLOTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
+        f"({_LISTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
     ),
     # The same through entropic optimal transport.
     "through_ot": (
         "ot",
-        f"({_SLOTS}, float epsilon, int iterations, float tolerance, {_METRIC}) -> {_VALUES}",
+        f"({_LISTS}, float epsilon, int iterations, float tolerance, {_METRIC}) -> {_VALUES}",
     ),
     # Sums over pairs: "ranknet", "hinge" (sigma is the margin), "lambdarank", "ndcg_loss1",
     # "ndcg_loss2" or "ndcg_loss2++", for NDCG. Half: RankNet's pairs of equal labels, too. Of
@@ -70,21 +66,21 @@ LOSSES = {
     # "lambdarank", or "ndcg_loss2" for LambdaLoss.
     "pairs": (
         "pairs",
-        f"({_SLOTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half, "
+        f"({_LISTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half, "
         f'str metric="ndcg", float threshold=1.0) -> {_VALUES}',
     ),
     # ListMLE; ties in labels by a hash of the seed (one int64 on the device) and the place of the
     # item among the real ones, or in input order without a seed.
-    "listmle": ("listmle", f"({_SLOTS}, Tensor? seed) -> {_VALUES}"),
+    "listmle": ("listmle", f"({_LISTS}, Tensor? seed) -> {_VALUES}"),
     # Cross-entropies; the target is the "label" itself, as for softmax, or the labels' "softmax",
     # as for ListNet.
-    "cross_entropy": ("cross_entropy", f"({_SLOTS}, str target) -> {_VALUES}"),
+    "cross_entropy": ("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
     # Means over items: "mse"; "rmse" and "ordinal", where number is the levels; "bce", where it is
     # the threshold.
-    "pointwise": ("pointwise", f"({_SLOTS}, str kind, float number) -> {_VALUES}"),
+    "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
 }
 
-#: Relaxed ranks [slots], 0 on padding, and the vector-Jacobian product by scores.
+#: Relaxed ranks [items], 0 on padding, and the vector-Jacobian product by scores.
 RANKS = {
     "sigmoid_ranks": (
         "ranks",
@@ -106,40 +102,46 @@ METRICS = {"exact_metrics": ("metrics",)}
 #: Up to which labels the gain 2^y - 1 and sums of it are safe in float32.
 LARGEST_LABEL = 100.0
 
-#: Looks at the values of lists, likewise.
+#: Checks of the values of lists, likewise.
 CHECKS = {"look": ("check",)}
 
+Reduction = Literal["mean", "sum", "none"]
+
 _library = torch.library.Library("rankgrad", "DEF")
-_HERE: AbstractContextManager[Any] = nullcontext()
+_SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
 
-class _Twin:
-    """The twin of an operation on a kind of device, imported when it is first needed."""
+class KernelCall(NamedTuple):
+    """A call of an operation of this module, but for the lists: its name and its options."""
 
-    def __init__(self, name: str, module: str, room: str) -> None:
-        self.name, self.place = name, f"rankgrad.kernels.{room}.{module}"
+    name: str
+    options: tuple[Any, ...]
+
+
+class _Backend:
+    """The kernel of an operation on a kind of device, imported when it is first needed."""
+
+    def __init__(self, name: str, module: str, package: str) -> None:
+        self.name, self.module = name, f"rankgrad.kernels.{package}.{module}"
+        self.records = package == "gpu" and name not in (*METRICS, *CHECKS)
         self.found: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         if self.found is None:
-            self.found = self._find()
+            self.found = self.find()
         return self.found(*arguments)
 
-    def _find(self) -> Callable[..., Any]:
-        found = getattr(importlib.import_module(self.place), self.name)
-        return _grouped(found, self.name) if self.name in LOSSES else found
+    def find(self) -> Callable[..., Any]:
+        """The kernel as a function of the operation's arguments; on GPUs its calls are recorded."""
+        found = getattr(importlib.import_module(self.module), self.name)
+        if self.name in LOSSES:
+            found = _grouped(found, self.name)
+        return _recorded(found) if self.records else found
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
         """The same on the device of the first tensor: PyTorch's registry does not go there."""
-        with _on(first):
+        with on_device(first):
             return self(first, *arguments)
-
-
-class _ReplayedTwin(_Twin):
-    """A twin of which calls that come again are replayed."""
-
-    def _find(self) -> Callable[..., Any]:
-        return _replayed(super()._find())
 
 
 def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -148,6 +150,8 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         lists, options = FlatLists(*arguments[:6]), arguments[6:]
+        if lists.max_length < 0:  # compiled code does not know it
+            lists = lists._replace(max_length=longest(lists.offsets))
         if has_metric:
             return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
         return kernel(lists, *options)
@@ -155,139 +159,224 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def backend_kernel(name: str, room: str) -> Callable[..., Any]:
-    """The CPU or GPU kernel of an operation, as a function of the operation's arguments."""
-    return _twins[name, {"cpu": "cpu", "gpu": "cuda"}[room]]._find()
+def longest(offsets: Tensor) -> int:
+    """The length of the longest list."""
+    return int(offsets.diff().max()) if offsets.numel() > 1 else 0
 
 
-def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that launches on GPUs, where calls that come again are replayed."""
-    room = importlib.import_module("rankgrad.kernels.gpu.replay")
-    found: Callable[..., Any] = room.replayed(function)
+def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that launches on GPUs, where calls that come again are recorded and replayed."""
+    module = importlib.import_module("rankgrad.kernels.gpu.replay")
+    found: Callable[..., Any] = module.replayed(function)
     return found
 
 
-_twins: dict[tuple[str, str], _Twin] = {
-    ("look", "cpu"): _Twin("look", "check", "cpu"),
-    ("look", "cuda"): _Twin("look", "check", "gpu"),
-    ("exact_metrics", "cpu"): _Twin("exact_metrics", "metrics", "cpu"),
-    ("exact_metrics", "cuda"): _Twin("exact_metrics", "metrics", "gpu"),
+_PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
+_backends: dict[tuple[str, str], _Backend] = {
+    (name, device): _Backend(name, module, package)
+    for name, (module,) in {**METRICS, **CHECKS}.items()
+    for device, package in _PACKAGES.items()
 }
 
 
-def _enter(name: str, module: str, schema: str, guard: Any = None) -> None:
-    """Enter an operation; a guard of its twin on CPUs is for callers that do not look at values."""
+def _register(name: str, module: str, schema: str, guard: Any = None) -> None:
+    """Register an operation; a NaN guard of its CPU kernel is for callers that check no values."""
     _library.define(name + schema)
-    for device, room in (("cpu", "cpu"), ("cuda", "gpu")):
-        kind = _ReplayedTwin if room == "gpu" else _Twin
-        twin = _twins[name, device] = kind(name, module, room)
-        run = guard(twin.on_device) if guard and room == "cpu" else twin.on_device
+    for device, package in _PACKAGES.items():
+        backend = _backends[name, device] = _Backend(name, module, package)
+        run = guard(backend.on_device) if guard and package == "cpu" else backend.on_device
         _library.impl(name, run, device.upper())
 
 
-def loss(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
-    """Values and defined of one of :data:`LOSSES`.
+def backend_kernel(name: str, package: str) -> Callable[..., Any]:
+    """The kernel of an operation in ``cpu`` or ``gpu``, as a function of its arguments."""
+    return next(
+        backend.find()
+        for (known, device), backend in _backends.items()
+        if known == name and _PACKAGES[device] == package
+    )
 
-    The same as ``torch.ops.rankgrad.NAME``, without the way through PyTorch's registry where nobody
-    looks on: that costs as much as a small loss itself.
+
+def loss(
+    call: KernelCall,
+    lists: FlatLists,
+    reduction: Reduction = "none",
+    list_weights: Tensor | None = None,
+    checked: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """One of :data:`LOSSES` and its derivative by the scores, as one step of autograd.
+
+    The same as ``torch.ops.rankgrad.NAME``, without PyTorch's registry where nobody looks on: that
+    costs as much as a small loss itself.
+
+    Args:
+        call: the operation and its options.
+        lists: the lists.
+        reduction: ``"none"`` for the value of each list; or ``"mean"`` or ``"sum"`` over the lists,
+            as :func:`rankgrad.lists.reduce`: those on which the loss is undefined are left out.
+        list_weights: of the mean or sum, or None. They are not differentiated.
+        checked: whether values are known to be right.
+
+    Returns:
+        The values ``[lists]`` and where they are defined; or the result and each list's share.
     """
+    name, options = call
     if torch.compiler.is_compiling():
-        values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
-        return values, defined
-    found: tuple[Tensor, Tensor] = _Direct.apply(arguments[0], name, arguments[1:])
-    return found
+        if (lists.offsets.shape[0] - 1) * lists.max_length != lists.scores.shape[0]:
+            lists = lists._replace(max_length=-1)  # of ragged lists, which the operation finds out
+        values, _, defined = getattr(torch.ops.rankgrad, name)(*lists, *options)
+        if reduction == "none":
+            return values, defined
+        reduced: tuple[Tensor, Tensor] = torch.ops.rankgrad.reduce(
+            values, defined, list_weights, reduction == "mean"
+        )
+        return reduced
+    details = _Details(name, options, lists.max_length, reduction, checked)
+    result, _, per_list = autograd.apply(_Loss, *lists[:5], list_weights, details)
+    return result, per_list
 
 
-def reduced(name: str, mean: bool, list_weights: Tensor | None, *arguments: Any) -> Tensor:
-    """The mean or the sum over lists of one of :data:`LOSSES`, as one step of autograd.
+class _Details(NamedTuple):
+    """What :class:`_Loss` takes beside tensors."""
 
-    As :func:`rankgrad.lists.reduce`: lists on which the loss is undefined are left out. List
-    weights are not differentiated.
+    name: str
+    options: tuple[Any, ...]
+    max_length: int
+    reduction: Reduction
+    checked: bool
+
+
+class _Loss(torch.autograd.Function):
+    """A loss of every list, or the mean or sum of it; the derivative is computed on the way.
+
+    Results are the values and where they are defined, or the mean or sum and each list's share in
+    it; between them the derivative by the scores, so that a second one can be refused.
     """
-    if torch.compiler.is_compiling():
-        values, _, defined = getattr(torch.ops.rankgrad, name)(*arguments)
-        result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
-        return result
-    result = _Reduced.apply(arguments[0], name, mean, list_weights, arguments[1:])
-    return result
 
-
-# Below, the scores alone stand among the arguments of `apply`, which looks at each of them.
-class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, name: str, others: tuple[Any, ...]
-    ) -> tuple[Tensor, Tensor]:
-        with _on(scores):
-            values, slopes, defined = _twin(name, scores)(scores, *others)
-        ctx.save_for_backward(slopes, others[3])
-        ctx.longest = others[4]
-        ctx.mark_non_differentiable(defined)
-        ctx.set_materialize_grads(False)
-        return values, defined
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None, None]:
-        if grad is None:
-            return None, None, None
-        _only_once()
-        slopes, offsets = ctx.saved_tensors
-        return _twin("spread", slopes)(grad, slopes, offsets, ctx.longest), None, None
-
-
-class _Reduced(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
         scores: Tensor,
-        name: str,
-        mean: bool,
+        labels: Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        offsets: Tensor,
         list_weights: Tensor | None,
-        others: tuple[Any, ...],
-    ) -> Tensor:
-        with _on(scores):
-            give = _reduced_on_gpu() if scores.is_cuda else _reduce_lists
-            result, shares, slopes = give(scores, name, mean, list_weights, *others)
-        ctx.save_for_backward(shares, slopes, others[3])
-        ctx.longest = others[4]
-        found: Tensor = result
-        return found
+        details: _Details,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        name, options, max_length, reduction, checked = details
+        lists = scores, labels, mask, weights, offsets, max_length
+        if not checked:
+            values, grad_scores, defined = getattr(torch.ops.rankgrad, name)(*lists, *options)
+            if reduction == "none":
+                return values, grad_scores, defined
+            mean = reduction == "mean"
+            result, shares = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)
+            return result, grad_scores, shares
+        with on_device(scores):
+            if reduction == "none":
+                found: tuple[Tensor, Tensor, Tensor] = _backend(name, scores)(*lists, *options)
+                return found
+            reduced = _reduced_on_gpu() if scores.is_cuda else _reduced
+            found = reduced(scores, name, reduction == "mean", list_weights, *lists[1:], *options)
+            return found
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        _only_once()
-        shares, slopes, offsets = ctx.saved_tensors
-        spread = _twin("spread", slopes)
-        if is_functorch_wrapped_tensor(grad) or is_legacy_batchedtensor(grad):
-            product = spread(shares, slopes, offsets, ctx.longest) * grad  # of several at once
-        else:
-            product = spread(shares, slopes, offsets, ctx.longest, grad)
-        return product, None, None, None, None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, grad_scores, per_list = output
+        ctx.save_for_backward(grad_scores, per_list, inputs[4])
+        ctx.details = inputs[-1]
+        ctx.mark_non_differentiable(per_list)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_of_derivative: Tensor | None, _: Any
+    ) -> tuple[Tensor | None, ...]:
+        autograd.refuse_second_derivative(grad_of_derivative)
+        nothing = (None,) * 6
+        if grad is None:
+            return None, *nothing
+        grad_scores, per_list, offsets = ctx.saved_tensors
+        max_length, reduction = ctx.details.max_length, ctx.details.reduction
+        if autograd.is_transformed(grad_scores, per_list):
+            factors = grad if reduction == "none" else grad * per_list
+            return _scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
+        scale = _backend("spread", grad_scores)
+        several = autograd.is_transformed(grad)
+        if reduction != "none" and several:
+            return scale(per_list, grad_scores, offsets, max_length) * grad, *nothing
+        if several:
+            return _scaled_by_list(grad, grad_scores, offsets, max_length), *nothing
+        factors, factor = (grad, None) if reduction == "none" else (per_list, grad)
+        return scale(factors, grad_scores, offsets, max_length, factor), *nothing
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call on the lists of all calls, each of which is reduced by itself."""
+        calls, details = info.batch_size, arguments[-1]
+        merged = [
+            autograd.merge(argument, dim, calls)
+            for argument, dim in zip(arguments[:4], in_dims[:4], strict=True)
+        ]
+        items = merged[0].shape[0] // calls
+        offsets, dim = arguments[4], in_dims[4]
+        each = offsets.expand(calls, -1) if dim is None else offsets.movedim(dim, 0)
+        starts = each[:, :-1] + items * torch.arange(calls, device=each.device)[:, None]
+        merged.append(F.pad(starts.flatten(), (0, 1), value=calls * items))
+        none = details._replace(reduction="none", checked=False)
+        values, grad_scores, defined = (
+            autograd.split(found, calls) for found in _Loss.apply(*merged, None, none)
+        )
+        if details.reduction == "none":
+            return (values, grad_scores, defined), (0, 0, 0)
+        list_weights, dim = arguments[5], in_dims[5]
+        shares = defined.to(values)
+        if list_weights is not None:
+            shares = shares * (list_weights if dim is None else list_weights.movedim(dim, 0))
+        if details.reduction == "mean":
+            total = shares.sum(-1, keepdim=True)
+            shares = shares / torch.where(total > 0, total, 1.0)
+        return ((values * shares).sum(-1), grad_scores, shares), (0, 0, 0)
 
 
-def _reduce_lists(
+def _reduced(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean or the sum, the share of each list in it, and the slopes of each list's value."""
-    values, slopes, defined = _twin(name, scores)(scores, *others)
-    result, shares = _twin("reduce", scores)(values, defined, list_weights, mean)
-    return result, shares, slopes
+    """The mean or the sum, the derivatives of each list's value, and each list's share."""
+    values, grad_scores, defined = _backend(name, scores)(scores, *others)
+    result, shares = _backend("reduce", scores)(values, defined, list_weights, mean)
+    return result, grad_scores, shares
 
 
 @functools.cache
 def _reduced_on_gpu() -> Callable[..., Any]:
-    return _replayed(_reduce_lists)
+    return _recorded(_reduced)
+
+
+def _scaled_by_list(
+    factors: Tensor, grad_scores: Tensor, offsets: Tensor, max_length: int
+) -> Tensor:
+    """Each list's factor times the derivatives of its items, in plain PyTorch."""
+    lists, items = factors.shape[-1], grad_scores.shape[-1]
+    if lists * max_length == items:  # not of ragged lists
+        rows = grad_scores.unflatten(-1, (lists, max_length))
+        scaled: Tensor = (factors.unsqueeze(-1) * rows).flatten(-2)
+        return scaled
+    places = torch.arange(items, device=offsets.device)
+    of_item = torch.searchsorted(offsets[1:].contiguous(), places, right=True)
+    inside = of_item < lists
+    return torch.where(inside, factors[..., of_item.clamp(max=lists - 1)] * grad_scores, 0.0)
 
 
 def look(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
-    """Begin to look at values, and give what waits for the verdict, to be called once.
+    """Start a check of values, and give what waits for its result, to be called once.
 
     That is whether scores are finite, weights finite and not negative, and labels not large either.
     After the scores: labels, mask, weights and list weights, all flat.
     """
-    with _on(scores):
-        verdict: Callable[[], bool] = _twin("look", scores)(scores, *others)
-    return verdict
+    with on_device(scores):
+        result: Callable[[], bool] = _backend("look", scores)(scores, *others)
+    return result
 
 
 def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
@@ -313,24 +402,24 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
 def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     """The values of metrics ``[metrics, lists]``, and whether a list has an item that counts.
 
-    After the scores: labels, mask, weights, offsets and the length of the longest list, as above;
+    After the scores: labels, mask, weights, offsets and a bound on the lists' lengths, as above;
     and the metrics, as :mod:`rankgrad.kernels.cpu.metrics` describes them.
     """
-    with _on(scores):
-        found: tuple[Tensor, Tensor] = _twin("exact_metrics", scores)(scores, *others)
+    with on_device(scores):
+        found: tuple[Tensor, Tensor] = _backend("exact_metrics", scores)(scores, *others)
     return found
 
 
-def _twin(name: str, tensor: Tensor) -> Any:
-    """The twin for the device of a tensor."""
-    twin = _twins[name, tensor.device.type]
-    return twin.found or twin
+def _backend(name: str, tensor: Tensor) -> Any:
+    """The kernel for the device of a tensor."""
+    backend = _backends[name, tensor.device.type]
+    return backend.found or backend
 
 
-def _on(tensor: Tensor) -> AbstractContextManager[Any]:
+def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """The tensor's device as the present one, where kernels are launched."""
     if not tensor.is_cuda or _one_device() or tensor.get_device() == torch.cuda.current_device():
-        return _HERE
+        return _SAME_DEVICE
     return torch.cuda.device_of(tensor)
 
 
@@ -345,59 +434,56 @@ def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tens
     return values, torch.empty_like(scores), torch.empty_like(values, dtype=torch.bool)
 
 
-def _keep_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save_derivative(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(output[1], inputs[4])
-    ctx.longest, ctx.inputs = inputs[5], len(inputs)
+    ctx.max_length, ctx.inputs = inputs[5], len(inputs)
     ctx.mark_non_differentiable(output[1], output[2])
     ctx.set_materialize_grads(False)
 
 
-def _spread_back(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    slopes, offsets = ctx.saved_tensors
-    spread = None
+def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_scores, offsets = ctx.saved_tensors
+    scaled = None
     if grad is not None:
-        _only_once()
-        spread = torch.ops.rankgrad.spread(grad, slopes, offsets, ctx.longest)
-    return (spread, *[None] * (ctx.inputs - 1))
-
-
-def _only_once() -> None:
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise RuntimeError("rankgrad's losses and relaxations can be differentiated once only")
+        autograd.refuse_second_derivative()
+        ragged = ctx.max_length < 0
+        scale = _scaled_by_list if ragged else torch.ops.rankgrad.spread
+        scaled = scale(grad, grad_scores, offsets, ctx.max_length)
+    return (scaled, *[None] * (ctx.inputs - 1))
 
 
 for _name, (_module, _schema) in LOSSES.items():
-    _enter(_name, _module, _schema, guarded_loss)
+    _register(_name, _module, _schema, guarded_loss)
     torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
     torch.library.register_autograd(
-        f"rankgrad::{_name}", _spread_back, setup_context=_keep_slopes, lib=_library
+        f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
     )
 
 
 def _rank_gradient(name: str) -> Any:
-    def back(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        _only_once()
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        autograd.refuse_second_derivative()
         scores, mask, offsets = ctx.saved_tensors
         product = getattr(torch.ops.rankgrad, f"{name}_vjp")
         return product(grad, scores, mask, offsets, *ctx.rest), None, None, None, None
 
-    return back
+    return backward
 
 
-def _keep_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:3])
     ctx.rest = inputs[3:]
 
 
 for _name, (_module, _schema, _product) in RANKS.items():
-    _enter(_name, _module, _schema, guarded_ranks)
-    _enter(f"{_name}_vjp", _module, _product, guarded_product)
+    _register(_name, _module, _schema, guarded_ranks)
+    _register(f"{_name}_vjp", _module, _product, guarded_product)
     for _each in (_name, f"{_name}_vjp"):
         torch.library.register_fake(
             f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library
         )
     torch.library.register_autograd(
-        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_keep_scores, lib=_library
+        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_save_scores, lib=_library
     )
 
 
@@ -415,8 +501,8 @@ torch.library.register_fake(
     lib=_library,
 )
 
-# A number for each list times those of its slots, and times one for all if there is such.
-_enter(
+# A number for each list times those of its items, and times one for all if there is such.
+_register(
     "spread",
     "spread",
     "(Tensor grad, Tensor slopes, Tensor offsets, int longest, Tensor? factor=None) -> Tensor",
@@ -426,18 +512,18 @@ torch.library.register_fake(
 )
 
 
-def _reduce_back(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+def _reduce_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
     (shares,) = ctx.saved_tensors
     return grad * shares, None, None, None
 
 
-def _keep_shares(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_shares(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
     ctx.mark_non_differentiable(output[1])
 
 
 # The weighted sum or mean over lists, and the share of each in it.
-_enter(
+_register(
     "reduce",
     "reduce",
     "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
@@ -449,5 +535,5 @@ torch.library.register_fake(
     lib=_library,
 )
 torch.library.register_autograd(
-    "rankgrad::reduce", _reduce_back, setup_context=_keep_shares, lib=_library
+    "rankgrad::reduce", _reduce_backward, setup_context=_save_shares, lib=_library
 )

@@ -9,8 +9,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.kernels import DeclaresKernel, Fused
-from rankgrad.lists import REDUCTIONS, Lists, Randomness, Reduction, Slots, reduce
+from rankgrad.inputs import start_lists
+from rankgrad.kernels import DeclaresKernel, KernelCall
+from rankgrad.lists import (
+    REDUCTIONS,
+    FlatLists,
+    Lists,
+    Randomness,
+    Reduction,
+    is_unchecked,
+    reduce,
+)
 from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
@@ -30,7 +39,7 @@ class Loss(DeclaresKernel, nn.Module):
     """
 
     name: ClassVar[str]
-    kernel_declarations: ClassVar[frozenset[str]] = frozenset({"fused", "fused_options"})
+    kernel_declarations: ClassVar[frozenset[str]] = frozenset({"kernel", "pair_kernel"})
 
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -57,56 +66,57 @@ class Loss(DeclaresKernel, nn.Module):
             offsets: flat lists: ``[B + 1]``, where each begins and ends.
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
         """
-        begun = Lists.begun(scores, labels, mask, offsets=offsets, weights=weights)
-        found = self.kernel_call(begun)  # while a GPU looks at the values
-        lists = begun.settled()
-        return self._of(lists, None if lists.large else found)
+        pending = start_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        call = self.kernel_call(pending.lists)  # while a GPU checks the values
+        lists = pending.wait()
+        return self._reduced(lists, None if lists.large else call)
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
         """The loss of lists already brought together."""
-        return self._of(lists, self.kernel_call(lists))
-
-    def _of(self, lists: Lists, found: Fused | None) -> Float[Tensor, "*out"]:
-        _check_finite(lists)
-        weights = lists.list_weights
-        # What an operation gives has no gradient by the weights.
-        learned = weights is not None and weights.requires_grad
-        if found is not None and self.reduction != "none" and not learned:
-            mean = self.reduction == "mean"
-            slots = self._slots(lists)
-            return kernels.ops.reduced(found.name, mean, weights, *slots, *found.options)
-        with torch.autocast(lists.slots.scores.device.type, enabled=False):
-            return reduce(*self._values(lists, found), lists, self.reduction)
+        return self._reduced(lists, self.kernel_call(lists))
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        """The loss of each list and whether it is defined, fused where there is such a twin."""
+        """The loss of each list and whether it is defined, by a kernel where there is one."""
         _check_finite(lists)
         return self._values(lists, self.kernel_call(lists))
 
-    def kernel_call(self, lists: Lists) -> Fused | None:
-        """The fused operation to use on these lists; None for the eager form.
+    def kernel_call(self, lists: Lists) -> KernelCall | None:
+        """The kernel to use on these lists; None for the eager form.
 
-        The eager form says which labels are too large.
+        The eager form says which labels are too large, and has gradients by labels and weights.
         """
         if not self.kernel_applies or lists.large or _learned(lists):
             return None
-        return self.fused(lists)
+        call = self.kernel(lists)
+        return call if call is not None and kernels.ready(call.name, lists.flat.scores) else None
+
+    def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
+        _check_finite(lists)
+        weights = lists.list_weights
+        # What a kernel gives has no gradient by the weights.
+        learned = weights is not None and weights.requires_grad
+        if call is not None and self.reduction != "none" and not learned:
+            flat, checked = self._checked(lists)
+            return kernels.ops.loss(call, flat, self.reduction, weights, checked)[0]
+        with torch.autocast(lists.flat.scores.device.type, enabled=False):
+            return reduce(*self._values(lists, call), lists, self.reduction)
 
     def _values(
-        self, lists: Lists, found: Fused | None
+        self, lists: Lists, call: KernelCall | None
     ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        if found is not None:
-            return kernels.ops.loss(found.name, *self._slots(lists), *found.options)
+        if call is not None:
+            flat, checked = self._checked(lists)
+            return kernels.ops.loss(call, flat, checked=checked)
         values, defined = self.per_list(lists)
         # Also a value that does not depend on the scores stays attached to their graph.
         return values + 0.0 * lists.scores.sum(-1), defined
 
-    def _slots(self, lists: Lists) -> Slots:
-        """The lists for a fused operation; where values were not seen, its labels are checked."""
-        slots = lists.slots
-        if not lists.unseen:
-            return slots
-        return slots._replace(labels=self.check_labels(slots.labels, slots.mask))
+    def _checked(self, lists: Lists) -> tuple[FlatLists, bool]:
+        """The lists for a kernel, and whether values are checked; if not, too large labels are."""
+        flat = lists.flat
+        if not is_unchecked(flat.scores) and not is_unchecked(flat.labels):
+            return flat, True
+        return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), False
 
     def check_labels(
         self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
@@ -114,8 +124,8 @@ class Loss(DeclaresKernel, nn.Module):
         """The labels, or an error if one is too large for the loss."""
         return labels
 
-    def fused(self, lists: Lists) -> Fused | None:
-        """The fused operation that computes :meth:`per_list`, or None where there is none.
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        """The kernel that computes :meth:`per_list` of these lists, or None where there is none.
 
         It holds for the class that defines it. A subclass that overrides another method without
         defining this one gets the eager form.
@@ -131,15 +141,15 @@ class Loss(DeclaresKernel, nn.Module):
         return value.at(self.progress) if isinstance(value, Schedule) else value
 
     @property
-    def steady(self) -> bool:
+    def is_stationary(self) -> bool:
         """Whether it is the same throughout: nothing is scheduled, or drawn from a seed of its own.
 
-        Training then replays its fused form as a CUDA graph; a loss that changes in another way
+        Training then captures its kernel in a CUDA graph; a loss that changes in another way
         says so here.
 
-        >>> losses.get("approx_ndcg").steady
+        >>> losses.get("approx_ndcg").is_stationary
         True
-        >>> losses.get("approx_ndcg(alpha=linear(start=1, end=9))").steady
+        >>> losses.get("approx_ndcg(alpha=linear(start=1, end=9))").is_stationary
         False
         """
         return not any(_varies(option) for option in vars(self).values())
@@ -166,8 +176,8 @@ losses.accepts = Loss
 
 
 def _learned(lists: Lists) -> bool:
-    """Whether a gradient by labels or items' weights is wanted, which fused operations lack."""
-    labels, weights = lists.slots.labels, lists.slots.weights
+    """Whether a gradient by labels or items' weights is wanted, which kernels lack."""
+    labels, weights = lists.flat.labels, lists.flat.weights
     wanted = labels.requires_grad or (weights is not None and weights.requires_grad)
     return wanted and torch.is_grad_enabled()
 
@@ -181,9 +191,7 @@ def _varies(option: object) -> bool:
 
 
 def _check_finite(lists: Lists) -> None:
-    if lists.finite or torch.compiler.is_compiling():
-        return
-    if lists.slots.scores.is_cuda and torch.cuda.is_current_stream_capturing():
+    if lists.finite or is_unchecked(lists.flat.scores):
         return
     bad = ~lists.scores.isfinite()
     if bool(bad.any()):

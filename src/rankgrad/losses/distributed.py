@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, distributed
 
-from rankgrad.lists import Lists, reduce
+from rankgrad.inputs import as_lists
+from rankgrad.lists import reduce
 from rankgrad.losses.base import Loss
 
 
@@ -56,8 +57,8 @@ def distributed_mean(
     >>> losses.distributed_mean(loss, *lists) == loss(*lists)
     tensor(True)
     """
-    lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
-    with torch.autocast(lists.slots.scores.device.type, enabled=False):
+    lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+    with torch.autocast(lists.flat.scores.device.type, enabled=False):
         values, defined = loss.values(lists)
         total = reduce(values, defined, lists, "sum")
     shares = defined.double()

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from rankgrad.lists import Lists, Reduction, hard_ranks
 from rankgrad.losses.base import losses
-from rankgrad.losses.pairwise import PairWeights, PairwiseLoss, logistic, preferred
+from rankgrad.losses.pairwise import (
+    PairOptions,
+    PairWeights,
+    PairwiseLoss,
+    logistic,
+    preferred,
+)
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
 from rankgrad.options import check_choice, check_positive
@@ -84,6 +90,11 @@ class LambdaPairs(PairwiseLoss):
             return torch.where(pairs > 0, weigh(rows), 0.0)
 
         return weigh_preferred
+
+    def _pair_options(self, kind: str, truncation: str = "", mu: float = 0.0) -> PairOptions:
+        k, sigma = self.k or 0, self.now(self.sigma)
+        metric, threshold = self.metric, self.threshold
+        return PairOptions(kind, k, sigma, self.gain, truncation, mu, False, metric, threshold)
 
     def lambdas(self, standing: Standing) -> PairWeights:
         """The weight of each pair."""
@@ -164,10 +175,8 @@ class LambdaRank(LambdaPairs):
     def lambdas(self, standing: Standing) -> PairWeights:
         return self._swap_costs(standing)
 
-    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
-        if self.metric != "ndcg":
-            return None
-        return "lambdarank", self.k or 0, self.now(self.sigma), self.gain, "", 0.0, False
+    def pair_kernel(self) -> PairOptions | None:
+        return self._pair_options("lambdarank")
 
 
 @losses.register("lambdaloss")
@@ -223,11 +232,9 @@ class LambdaLoss(LambdaPairs):
         self.truncation = truncation
         self.mu = mu
 
-    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
-        if self.metric != "ndcg":
-            return None
-        sigma = self.now(self.sigma)
-        return self.scheme, self.k or 0, sigma, self.gain, self.truncation, self.mu, False
+    def pair_kernel(self) -> PairOptions | None:
+        kind = self.scheme if self.metric == "ndcg" else "ndcg_loss2"
+        return self._pair_options(kind, self.truncation, self.mu)
 
     def lambdas(self, standing: Standing) -> PairWeights:
         if self.metric in ("ap", "rr"):

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad import kernels
-from rankgrad.kernels import Fused
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.options import check_choice, check_positive
@@ -37,9 +36,8 @@ class Softmax(ListwiseLoss):
         terms = lists.labels * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), has_relevant(lists)
 
-    def fused(self, lists: Lists) -> Fused | None:
-        ready = kernels.ready("cross_entropy", lists.slots.scores)
-        return Fused("cross_entropy", ("label",)) if ready else None
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("cross_entropy", ("label",))
 
 
 @losses.register("listnet")
@@ -57,9 +55,8 @@ class ListNet(ListwiseLoss):
         terms = target * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), lists.lengths > 1
 
-    def fused(self, lists: Lists) -> Fused | None:
-        ready = kernels.ready("cross_entropy", lists.slots.scores)
-        return Fused("cross_entropy", ("softmax",)) if ready else None
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("cross_entropy", ("softmax",))
 
 
 @losses.register("listmle")
@@ -104,15 +101,11 @@ class ListMLE(ListwiseLoss):
             terms = terms * lists.item_weights.gather(-1, order)
         return terms.sum(-1), lists.lengths > 1
 
-    def fused(self, lists: Lists) -> Fused | None:
-        if not kernels.ready("listmle", lists.slots.scores):
-            return None
+    def kernel(self, lists: Lists) -> KernelCall | None:
         seed = None
         if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
-            device = lists.slots.scores.device
-            generator = self._random.generator(device)
-            seed = torch.empty(1, dtype=torch.int64, device=device).random_(generator=generator)
-        return Fused("listmle", (seed,))
+            seed = self._random.draw_seed(lists.flat.scores.device)
+        return KernelCall("listmle", (seed,))
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankgrad import kernels
-from rankgrad.kernels import Fused
+from rankgrad.autograd import differentiable_once
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
 from rankgrad.losses.base import Loss, losses
 from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Schedule
-from rankgrad.sorting.base import differentiable_once
 from rankgrad.sorting.schedules import as_temperature
 
 PairWeights = Callable[[slice], Tensor]
 PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
 Share = Callable[[Tensor], Tensor]
+
+
+class PairOptions(NamedTuple):
+    """Options of the operation ``pairs`` of :mod:`rankgrad.kernels.ops`."""
+
+    kind: str
+    k: int = 0
+    sigma: float = 1.0
+    gain: str = ""
+    truncation: str = ""
+    mu: float = 0.0
+    half: bool = False
+    metric: str = "ndcg"
+    threshold: float = 1.0
 
 
 class PairwiseLoss(Loss):
@@ -58,20 +71,17 @@ class PairwiseLoss(Loss):
             tile = weigh(rows)
             return tile if weights is None else tile * weights[:, rows, None]
 
-        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, _alike(lists))
+        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, _alike(lists))[0]
         return values, has_pairs(lists.labels, lists.mask)
 
-    def fused(self, lists: Lists) -> Fused | None:
-        found = self.fused_options()
-        if found is None or not kernels.ready("pairs", lists.slots.scores):
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        options = self.pair_kernel()
+        if options is not None and options.metric != "ndcg":  # TEMPORARY
             return None
-        return Fused("pairs", found)
+        return None if options is None else KernelCall("pairs", options)
 
-    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
-        """The options of the fused operation ``pairs``: kind, k, sigma, gain, truncation, mu, half.
-
-        None where it does not compute this loss.
-        """
+    def pair_kernel(self) -> PairOptions | None:
+        """The options of the operation ``pairs``; None where it does not compute this loss."""
         return None
 
     def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
@@ -120,9 +130,9 @@ class RankNet(PairwiseLoss):
     def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         return logistic(gaps, self.now(self.sigma))
 
-    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
+    def pair_kernel(self) -> PairOptions | None:
         half = self.ties == "half"
-        return "ranknet", self.k or 0, self.now(self.sigma), "", "", 0.0, half
+        return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
     def pair_weights(self, lists: Lists) -> PairWeights:
         weigh = super().pair_weights(lists)
@@ -164,8 +174,8 @@ class Hinge(PairwiseLoss):
         check_positive("margin", margin)
         self.margin = margin
 
-    def fused_options(self) -> tuple[str, int, float, str, str, float, bool] | None:
-        return "hinge", self.k or 0, self.margin, "", "", 0.0, False
+    def pair_kernel(self) -> PairOptions | None:
+        return PairOptions("hinge", self.k or 0, self.margin)
 
     def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         values = (self.margin - gaps).clamp(min=0.0)
@@ -210,28 +220,32 @@ def logistic(gaps: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
 
 
 class _PairSum(torch.autograd.Function):
-    """The sum over pairs and its gradient in one pass; only the gradient is kept."""
+    """The sum over pairs and its gradient in one pass; only the gradient is saved."""
 
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, weigh: PairWeights, term: PairTerm, share: Share
-    ) -> Tensor:
-        total, slopes = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
+        scores: Tensor, weigh: PairWeights, term: PairTerm, share: Share
+    ) -> tuple[Tensor, Tensor]:
+        total, grad_scores = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):
             values, slope = term(scores[:, rows, None] - scores[:, None, :])
             weights = weigh(rows)
             total += (weights * values).sum((-2, -1))
             slope = slope * weights
-            slopes[:, rows] += slope.sum(-1)
-            slopes -= slope.sum(-2)
-        ctx.save_for_backward(share(slopes))
-        return total
+            grad_scores[:, rows] += slope.sum(-1)
+            grad_scores -= slope.sum(-2)
+        return total, share(grad_scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
 
     @staticmethod
     @differentiable_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        (slopes,) = ctx.saved_tensors
-        return grad[:, None] * slopes, None, None, None
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+        (grad_scores,) = ctx.saved_tensors
+        return grad[:, None] * grad_scores, None, None, None
 
 
 def _alike(lists: Lists) -> Share:
@@ -248,10 +262,10 @@ def _alike(lists: Lists) -> Share:
     new |= lists.mask.gather(-1, order).diff(dim=-1)
     group = torch.cat([edge, new], -1).cumsum(-1) - 1
 
-    def share(slopes: Tensor) -> Tensor:
-        ranked = slopes.gather(-1, order)
+    def share(grad_scores: Tensor) -> Tensor:
+        ranked = grad_scores.gather(-1, order)
         sums = torch.zeros_like(ranked).scatter_add(-1, group, ranked)
         sizes = torch.zeros_like(ranked).scatter_add(-1, group, torch.ones_like(ranked))
-        return torch.zeros_like(slopes).scatter(-1, order, (sums / sizes).gather(-1, group))
+        return torch.zeros_like(grad_scores).scatter(-1, order, (sums / sizes).gather(-1, group))
 
     return share

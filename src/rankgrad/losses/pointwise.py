@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Reduction
 from rankgrad.losses.base import Loss, item_mean, losses
 from rankgrad.options import check_positive
@@ -40,6 +41,9 @@ class MSE(PointwiseLoss):
 
     name: ClassVar[str] = "mse"
 
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("pointwise", ("mse", 0.0))
+
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
@@ -63,6 +67,9 @@ class RMSE(PointwiseLoss):
         super().__init__(reduction=reduction)
         check_positive("levels", levels)
         self.levels = levels
+
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("pointwise", ("rmse", float(self.levels)))
 
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
@@ -94,6 +101,9 @@ class BCE(PointwiseLoss):
         check_positive("threshold", threshold)
         self.threshold = threshold
 
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("pointwise", ("bce", self.threshold))
+
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
@@ -122,6 +132,9 @@ class Ordinal(PointwiseLoss):
         if isinstance(levels, bool) or not isinstance(levels, int) or levels < 2:
             raise ValueError(f"levels must be a whole number of at least 2, found {levels!r}")
         self.levels = levels
+
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("pointwise", ("ordinal", float(self.levels)))
 
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]

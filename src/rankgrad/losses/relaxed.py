@@ -1,4 +1,4 @@
-"""The centre of the library: any metric through any relaxation of sorting is a loss.
+"""The center of the library: any metric through any relaxation of sorting is a loss.
 
     scores -> relaxation -> relaxed permutation or ranks -> metric -> loss = 1 - value
 
@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad import kernels
-from rankgrad.kernels import Fused
-from rankgrad.lists import Lists, Reduction
+from rankgrad.kernels import KernelCall
+from rankgrad.kernels.operators import relaxed_metric
+from rankgrad.lists import Lists, Reduction, reduce
 from rankgrad.losses.base import Loss, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
@@ -70,7 +70,7 @@ class RelaxedMetric(Loss):
         self.expect: Expectation = expect
         check_choice("expect", expect, ("gain", "label"))
         self.metric.check_relaxed(self.relaxation, through)
-        self._looked_up: tuple[tuple[Any, ...], Fused | None] | None = None
+        self._cached_call: tuple[tuple[Any, ...], KernelCall | None] | None = None
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         relaxation = self.relaxation.at(self.progress)
@@ -83,32 +83,43 @@ class RelaxedMetric(Loss):
     ) -> Float[Tensor, " s"]:
         return self.metric.check_labels(labels, mask)
 
-    def fused(self, lists: Lists) -> Fused | None:
+    def kernel(self, lists: Lists) -> KernelCall | None:
         if torch.compiler.is_compiling():
-            found = self._operation()
-        else:  # looked up anew only if something has changed
-            given = (
-                self.progress, self.relaxation, self.metric, self.through, self.beta, self.expect
-            )  # fmt: skip
-            if self._looked_up is None or self._looked_up[0] != given:
-                self._looked_up = given, self._operation()
-            found = self._looked_up[1]
-        if found is None or not kernels.ready(found.name, lists.slots.scores):
-            return None
-        return found
+            return self._find_kernel()
+        state = (
+            self.progress, self.relaxation, self.metric, self.through, self.beta, self.expect
+        )  # fmt: skip
+        if self._cached_call is None or self._cached_call[0] != state:
+            self._cached_call = state, self._find_kernel()
+        return self._cached_call[1]
 
-    def _operation(self) -> Fused | None:
-        """The operation at the present progress, whether there is a twin of it or not."""
+    def _find_kernel(self) -> KernelCall | None:
+        """The kernel at the present training progress, whether the device has it or not."""
         relaxation = self.relaxation.at(self.progress)
-        if self.through not in (None, relaxation.gives[0]):
+        metric = self.metric.kernel_options()
+        native = self.through in (None, relaxation.forms[0])
+        if metric is None or not native or not relaxation.kernel_applies:
             return None
-        if not (relaxation.kernel_applies and self.metric.kernel_applies):
+        kernel = relaxation.kernel()
+        if kernel is None:
             return None
-        metric = self.metric.linear_kernel()
-        found = relaxation.fused(self.now(self.beta), self.expect)
-        if metric is None or found is None:
-            return None
-        return Fused(found.name, (*found.options, *metric))
+        return relaxed_metric(kernel, self.now(self.beta), self.expect, metric)
+
+    def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
+        if call is None or not self.relaxation.stochastic:
+            return super()._reduced(lists, call)
+        with torch.autocast(lists.flat.scores.device.type, enabled=False):
+            return reduce(*self._values(lists, call), lists, self.reduction)
+
+    def _values(
+        self, lists: Lists, call: KernelCall | None
+    ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        if call is None or not self.relaxation.stochastic:
+            return super()._values(lists, call)
+        relaxation = self.relaxation.at(self.progress)
+        samples = relaxation.sample_scores(lists.scores, lists.mask)
+        values, defined = super()._values(lists.repeat(samples), call)
+        return values.reshape(len(samples), -1).mean(0), defined.reshape(len(samples), -1)[0]
 
 
 class GridLoss(RelaxedMetric):

@@ -26,7 +26,7 @@ class AP(BinaryMetric):
     """
 
     name: ClassVar[str] = "ap"
-    fused: ClassVar[str | None] = "ap"
+    kernel: ClassVar[str | None] = "ap"
 
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
         """Ties as McSherry and Najork 2008: with R relevant of m in a group and ``before`` ahead of

@@ -29,7 +29,7 @@ class ARP(LinearMetric):
     """
 
     name: ClassVar[str] = "arp"
-    fused: ClassVar[str | None] = "arp"
+    kernel: ClassVar[str | None] = "arp"
     lower_is_better: ClassVar[bool] = True
 
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:

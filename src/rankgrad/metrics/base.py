@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rankgrad.kernels import DeclaresKernel
+from rankgrad.inputs import as_lists, largest_exponent
+from rankgrad.kernels import DeclaresKernel, ops, ready
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists, descending, tie_groups
 from rankgrad.metrics import other_names
-from rankgrad.metrics.fused import values_of
 from rankgrad.options import check_choice, check_cutoff, check_positive
 from rankgrad.specs import Registry, Spec, spec_of
 
@@ -37,7 +40,7 @@ class SortRelaxation(Protocol):
     """What a metric asks of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
 
     @property
-    def gives(self) -> tuple[Route, ...]: ...
+    def forms(self) -> tuple[Route, ...]: ...
 
     @property
     def stochastic(self) -> bool: ...
@@ -46,7 +49,7 @@ class SortRelaxation(Protocol):
 
     def rank(self, scores: Tensor, mask: Tensor) -> Tensor: ...
 
-    def draws(self, scores: Tensor, mask: Tensor) -> Tensor: ...
+    def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class Metric(DeclaresKernel):
 
     name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
-    fused: ClassVar[str | None] = None  # what kernels call it, where they compute it
+    kernel: ClassVar[str | None] = None  # its name in kernels, where they compute it
 
     k: int | None = field(default=None, kw_only=False)
     empty: Empty = 0
@@ -162,11 +165,11 @@ class Metric(DeclaresKernel):
                 document that is not in a run: they have no rank, whatever their score, and count
                 in the ideal ranking and the number of relevant items. By default all were.
         """
-        lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
         if retrieved is not None:
             has_rank = as_retrieved(retrieved, lists)
             return self.of(Ranked.of(lists, self.ties, has_rank)).reshape(lists.shape)
-        (found,) = values_of([self], lists)
+        (found,) = exact_values([self], lists)
         if found is None:
             return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
         return self.fill(*found).reshape(lists.shape)
@@ -204,7 +207,7 @@ class Metric(DeclaresKernel):
             expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
-        lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+        lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
         with torch.autocast(lists.scores.device.type, enabled=False):
             values = self.relax(relaxation, lists, through, beta, expect)
         return self.fill(values, self.relevant(lists)).reshape(lists.shape)
@@ -221,9 +224,11 @@ class Metric(DeclaresKernel):
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
         route = self._route(relaxation, through)
-        draws = relaxation.draws(lists.scores, lists.mask)
-        samples = len(draws)
-        noisy = _repeat(lists, draws) if relaxation.stochastic else lists
+        samples = 1
+        noisy = lists
+        if relaxation.stochastic:
+            drawn = relaxation.sample_scores(lists.scores, lists.mask)
+            samples, noisy = len(drawn), lists.repeat(drawn)
         if route == "ranks":
             if expect == "label":
                 raise ValueError('expect="label" is for relaxations through a permutation')
@@ -240,9 +245,13 @@ class Metric(DeclaresKernel):
             if getattr(type(self), base.__name__) is base:
                 raise ValueError(_not_relaxed(self))
 
-    def linear_kernel(self) -> tuple[str, int, str, float, float] | None:
-        """The metric as the kernels of relaxations take it; None where it is not linear."""
-        return None
+    def kernel_options(self) -> MetricOptions | None:
+        """The metric as kernels take it; None where they do not compute it."""
+        if self.kernel is None or not self.kernel_applies:
+            return None
+        number = getattr(self, "threshold", getattr(self, "max_grade", 1.0))
+        gain, persistence = getattr(self, "gain", "linear"), getattr(self, "persistence", 0.8)
+        return MetricOptions(self.kernel, self.k or 0, gain, number, persistence)
 
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
         """Whether a list has an item that counts, so that the metric is defined on it."""
@@ -283,17 +292,17 @@ class Metric(DeclaresKernel):
         raise ValueError(_not_relaxed(self))
 
     def _route(self, relaxation: SortRelaxation, through: Route | None) -> Route:
-        if not hasattr(relaxation, "gives"):
+        if not hasattr(relaxation, "forms"):
             raise ValueError(
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
                 "sorting.get makes one of a spec"
             )
         if through is None:
-            return relaxation.gives[0]
+            return relaxation.forms[0]
         check_choice("through", through, ("permutation", "ranks"))
-        if through not in relaxation.gives:
+        if through not in relaxation.forms:
             raise ValueError(
-                f"{relaxation} gives {' and '.join(relaxation.gives)}, so {self} cannot be relaxed "
+                f"{relaxation} gives {' and '.join(relaxation.forms)}, so {self} cannot be relaxed "
                 f"through its {through}"
             )
         return through
@@ -323,29 +332,59 @@ class BinaryMetric(Metric):
         return (labels >= self.threshold).to(labels.dtype)
 
 
+def exact_values(
+    metrics: Sequence[Metric], lists: Lists
+) -> list[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None]:
+    """Each metric's values and where it is defined by its kernel, or None where it has none."""
+    result: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
+    if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
+        return result
+    covered = {
+        i: options for i, each in enumerate(metrics) if (options := _exact_options(each, lists))
+    }
+    if covered:
+        values, relevant = ops.exact_metrics(*lists.flat, list(covered.values()))
+        for row, i in enumerate(covered):
+            result[i] = values[row], relevant[row]
+    return result
+
+
+def _exact_options(
+    metric: Metric, lists: Lists
+) -> tuple[str, int, bool, bool, float, float] | None:
+    """The metric as the kernel of exact metrics takes it; None where it has no such kernel.
+
+    Labels too large for their gain are left to the eager form, which says so.
+    """
+    options = metric.kernel_options()
+    if options is None or is_functorch_wrapped_tensor(lists.flat.scores):
+        return None
+    name, k, gain, number, persistence = options
+    if (name == "err" or gain != "linear") and _any_too_large(lists):
+        return None
+    linear = gain == "linear" and name in ("ndcg", "dcg")
+    return name, k, metric.ties == "average", linear, number, persistence
+
+
+def _any_too_large(lists: Lists) -> bool:
+    labels, mask = lists.flat.labels, lists.flat.mask
+    if labels.is_cuda:  # a GPU is not asked again: labels were checked when the lists were made
+        return lists.large
+    highest = labels if mask is None else labels[mask]
+    return highest.numel() > 0 and float(highest.max()) > largest_exponent(labels.dtype)
+
+
 def as_retrieved(retrieved: Any, lists: Lists) -> Bool[Tensor, "b n"]:
     """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
     given = torch.as_tensor(retrieved, device=lists.mask.device)
-    if given.dtype != torch.bool or given.numel() != lists.slots.scores.numel():
+    if given.dtype != torch.bool or given.numel() != lists.flat.scores.numel():
         raise ValueError(
             f"retrieved must be True or False for each item, found {given.dtype} of shape "
             f"{list(given.shape)}"
         )
-    if lists.flat:
+    if lists.ragged:
         return torch.zeros_like(lists.mask).masked_scatter(lists.mask, given)
     return given.reshape(lists.mask.shape)
-
-
-def _repeat(lists: Lists, draws: Float[Tensor, "samples b n"]) -> Lists:
-    """Each sample of the scores with the labels and weights of its own list."""
-    samples, _, n = draws.shape
-    weights = lists.item_weights
-    return Lists.padded(
-        scores=draws.reshape(-1, n),
-        labels=lists.labels.repeat(samples, 1),
-        mask=lists.mask.repeat(samples, 1),
-        item_weights=None if weights is None else weights.repeat(samples, 1),
-    )
 
 
 def _not_relaxed(metric: Metric) -> str:

@@ -23,7 +23,7 @@ class DCG(LinearGradedMetric):
     """
 
     name: ClassVar[str] = "dcg"
-    fused: ClassVar[str | None] = "dcg"
+    kernel: ClassVar[str | None] = "dcg"
 
     def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
         return torch.ones_like(gains[:, 0])

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.given import check_exponents
+from rankgrad.inputs import check_exponents
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
 from rankgrad.options import check_positive
@@ -29,7 +29,7 @@ class ERR(CascadeMetric):
     """
 
     name: ClassVar[str] = "err"
-    fused: ClassVar[str | None] = "err"
+    kernel: ClassVar[str | None] = "err"
 
     max_grade: float = 4.0
 

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.inputs import as_lists
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, metrics
-from rankgrad.metrics.fused import values_of
+from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, exact_values, metrics
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -100,7 +100,7 @@ def evaluate(
     if isinstance(metrics, str | Metric):
         metrics = [metrics]
     chosen = tuple(_get(metric) for metric in metrics)
-    lists = Lists.of(scores, labels, mask, offsets=offsets, weights=weights)
+    lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
     with torch.no_grad():
         found = list(list_values(chosen, lists, retrieved))
         sums = [_sums(values, relevant, lists.list_weights) for values, relevant in found]
@@ -111,7 +111,7 @@ def evaluate(
         per_list[name] = values.reshape(lists.shape)
         mean[name] = total / weight if weight > 0 else math.nan
         without[name] = int(empty)
-    return Evaluation(chosen, per_list, mean, len(lists.slots.offsets) - 1, without)
+    return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without)
 
 
 def list_values(
@@ -120,7 +120,7 @@ def list_values(
     """The values of each metric, and on which lists it is defined; lists are sorted once."""
     ranked: dict[Ties, Ranked] = {}
     has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
-    computed = values_of(chosen, lists) if has_rank is None else [None] * len(chosen)
+    computed = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
     for metric, found in zip(chosen, computed, strict=True):
         if found is not None:
             yield metric.fill(*found), found[1]

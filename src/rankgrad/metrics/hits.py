@@ -22,7 +22,7 @@ class Hits(BinaryCascadeMetric):
     """
 
     name: ClassVar[str] = "hits"
-    fused: ClassVar[str | None] = "hits"
+    kernel: ClassVar[str | None] = "hits"
 
     def worth(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.given import check_exponents
+from rankgrad.inputs import check_exponents
 from rankgrad.lists import Lists, divide
 from rankgrad.metrics.base import (
     BinaryMetric,
@@ -32,17 +32,6 @@ class LinearMetric(Metric):
     def discount(self, ranks: Tensor) -> Tensor:
         """What a rank is worth, whole or relaxed."""
         raise TypeError(f"{type(self).__name__} does not say its discount")
-
-    def linear_kernel(self) -> tuple[str, int, str, float, float] | None:
-        if self.fused is None:
-            return None
-        return (
-            self.fused,
-            self.k or 0,
-            getattr(self, "gain", "linear"),
-            getattr(self, "threshold", 1.0),
-            getattr(self, "persistence", 0.8),
-        )
 
     def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
         """What every rank past the cutoff is worth."""
@@ -159,8 +148,16 @@ class LinearGradedMetric(LinearMetric):
 def soft_inside(
     ranks: Float[Tensor, "b n"], lists: Lists, k: int | None, beta: float
 ) -> Float[Tensor, "b n"]:
-    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff."""
+    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
+
+    With ``x = beta (k + 1/2 - rank)`` it is ``sigmoid(x)`` inside the cutoff, as in Qin et al.
+    2010, and ``(1 + |x| / 4)^-2 / 2`` past it, where a sigmoid would leave no gradient: the ranks
+    of n tied items are n / 2. Both are 1/2 with the slope 1/4 at x = 0, and tend to the indicator
+    as beta grows.
+    """
     if k is None:
         return torch.ones_like(ranks)
     whole = (lists.lengths <= k)[:, None]
-    return torch.where(whole, 1.0, torch.sigmoid(beta * (k + 0.5 - ranks)))
+    x = beta * (k + 0.5 - ranks)
+    past = 0.5 * (1 + x.clamp(max=0.0).abs() / 4) ** -2
+    return torch.where(whole, 1.0, torch.where(x >= 0, torch.sigmoid(x), past))

@@ -22,7 +22,7 @@ class NDCG(LinearGradedMetric):
     """
 
     name: ClassVar[str] = "ndcg"
-    fused: ClassVar[str | None] = "ndcg"
+    kernel: ClassVar[str | None] = "ndcg"
 
     def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
         return self.ideal(gains)

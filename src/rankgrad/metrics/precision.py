@@ -25,7 +25,7 @@ class Precision(LinearBinaryMetric):
     """
 
     name: ClassVar[str] = "precision"
-    fused: ClassVar[str | None] = "precision"
+    kernel: ClassVar[str | None] = "precision"
 
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

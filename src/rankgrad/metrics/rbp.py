@@ -27,7 +27,7 @@ class RBP(LinearBinaryMetric):
     """
 
     name: ClassVar[str] = "rbp"
-    fused: ClassVar[str | None] = "rbp"
+    kernel: ClassVar[str | None] = "rbp"
 
     persistence: float = 0.8
 

@@ -24,7 +24,7 @@ class Recall(LinearBinaryMetric):
     """
 
     name: ClassVar[str] = "recall"
-    fused: ClassVar[str | None] = "recall"
+    kernel: ClassVar[str | None] = "recall"
 
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

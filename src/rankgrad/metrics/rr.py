@@ -19,4 +19,4 @@ class RR(BinaryCascadeMetric):
     """
 
     name: ClassVar[str] = "rr"
-    fused: ClassVar[str | None] = "rr"
+    kernel: ClassVar[str | None] = "rr"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -12,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.given import as_scores, check_mask
-from rankgrad.kernels import DeclaresKernel, Fused
+from rankgrad.inputs import as_scores, check_mask
+from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.options import check_cutoff
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
@@ -21,16 +19,14 @@ from rankgrad.specs import Registry, spec_of
 relaxations: Registry[Relaxation] = Registry("relaxation")
 
 Route = Literal["permutation", "ranks"]
-Expectation = Literal["gain", "label"]
 R = TypeVar("R", bound="Relaxation")
-Backward = TypeVar("Backward", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Relaxation(DeclaresKernel):
     """A relaxation of sorting in descending order.
 
-    Calling it gives its native form, the first of ``gives``:
+    Calling it gives its native form, the first of ``forms``:
 
     - ``"permutation"``: ``P [..., k, n]``; row r is a distribution over the items for rank r. Rows
       past the end of a list and columns of padding are zero.
@@ -46,7 +42,7 @@ class Relaxation(DeclaresKernel):
     limit: ClassVar[dict[str, Any]]
 
     @property
-    def gives(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Route, ...]:
         """The forms it comes in, the native one first."""
         return ("permutation", "ranks")
 
@@ -62,7 +58,7 @@ class Relaxation(DeclaresKernel):
         k: int | None = None,
     ) -> Float[Tensor, "*out"]:
         check_cutoff(k)
-        if self.gives[0] == "ranks":
+        if self.forms[0] == "ranks":
             return self.ranks(scores, mask)
         return self.permutation(scores, mask, k)
 
@@ -102,28 +98,31 @@ class Relaxation(DeclaresKernel):
     ) -> Float[Tensor, "b c k"]:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
+        if not values.requires_grad:  # kernels have no gradient by the values
+            kernel = self._kernel_for(scores)
+            if kernel is not None:
+                return operators.sort(kernel, values, scores, mask, k)
         return self._sort(values, scores, mask, k)
 
     def rank(self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """The relaxed ranks of these very scores, without noise of its own."""
         self._require("ranks")
+        kernel = self._kernel_for(scores) if self.forms[0] == "ranks" else None
+        if kernel is not None:
+            return operators.rank(kernel, scores, mask)
         return self._ranks(scores, mask)
 
-    def draws(
+    def sample_scores(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "samples b n"]:
         """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
         return scores[None]
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
-        """The operation that takes linear metrics through this relaxation, without the metric.
+    def kernel(self) -> KernelCall | None:
+        """The kernel of this relaxation, by its name in :mod:`rankgrad.kernels.operators`.
 
         It holds for the class that defines it: a subclass that overrides another method without
         defining this one gets the eager form.
-
-        Args:
-            beta: through ranks, how sharply ranks are compared with the cutoff.
-            expect: the expected gain, or the gain of the expected label.
         """
         return None
 
@@ -144,7 +143,7 @@ class Relaxation(DeclaresKernel):
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
-        raise TypeError(f"{type(self).__name__} gives {self.gives[0]}, not a permutation")
+        raise TypeError(f"{type(self).__name__} gives {self.forms[0]}, not a permutation")
 
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
@@ -160,9 +159,13 @@ class Relaxation(DeclaresKernel):
     ) -> Float[Tensor, "b c k"]:
         return values @ self._permutation(scores, mask, k).mT
 
+    def _kernel_for(self, scores: Tensor) -> KernelCall | None:
+        kernel = self.kernel() if self.kernel_applies else None
+        return kernel if kernel is not None and operators.ready(kernel, scores) else None
+
     def _require(self, route: Route) -> None:
-        if route not in self.gives:
-            raise ValueError(f"{self} gives {' and '.join(self.gives)}, not {route}")
+        if route not in self.forms:
+            raise ValueError(f"{self} gives {' and '.join(self.forms)}, not {route}")
 
 
 relaxations.accepts = Relaxation
@@ -187,22 +190,6 @@ def as_base(value: Any) -> Relaxation:
     if base.stochastic:
         raise ValueError(f"put gumbel outside: {base} cannot stand inside another relaxation")
     return base
-
-
-def differentiable_once(backward: Backward) -> Backward:
-    """For the backward pass of an autograd function: no second derivative, and no autocast.
-
-    What it computes is not recorded, so a second derivative would be silently wrong.
-    """
-
-    @functools.wraps(backward)
-    def checked(ctx: Any, *grads: Tensor) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError("rankgrad's losses and relaxations can be differentiated once only")
-        with torch.autocast(grads[0].device.type, enabled=False):
-            return backward(ctx, *grads)
-
-    return checked  # type: ignore[return-value]
 
 
 def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:

@@ -77,8 +77,8 @@ class StraightThrough(Relaxation):
         object.__setattr__(self, "base", as_base(self.base))
 
     @property
-    def gives(self) -> tuple[Route, ...]:
-        return self.base.gives
+    def forms(self) -> tuple[Route, ...]:
+        return self.base.forms
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int

@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.given import as_scores
-from rankgrad.kernels import Fused
+from rankgrad.inputs import as_scores
+from rankgrad.kernels import KernelCall
 from rankgrad.kernels.isotonic import block_sums, pool
 from rankgrad.lists import descending, invert
 from rankgrad.options import check_choice, check_positive, check_whole
-from rankgrad.sorting.base import Expectation, Relaxation, Route, check_scores, relaxations
+from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 Regularization = Literal["l2", "entropic", "kl"]
@@ -53,14 +53,12 @@ class FastSort(Relaxation):
         check_choice("regularization", self.regularization, REGULARIZATIONS)
 
     @property
-    def gives(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
-        if expect == "label":
-            return None
-        name = "fastsort" if self.regularization == "l2" else "fastsort_entropic"
-        return Fused("through_ranks", (name, 1 / number(self.strength), beta))
+    def kernel(self) -> KernelCall | None:
+        entropic = self.regularization != "l2"
+        return KernelCall("fastsort", (number(self.strength), entropic))
 
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]

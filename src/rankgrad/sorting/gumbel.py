@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import Randomness
 from rankgrad.options import check_flag, check_whole
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
@@ -61,8 +62,12 @@ class Gumbel(Relaxation):
         return True
 
     @property
-    def gives(self) -> tuple[Route, ...]:
-        return self.base.gives
+    def forms(self) -> tuple[Route, ...]:
+        return self.base.forms
+
+    def kernel(self) -> KernelCall | None:
+        """That of the base, on noisy scores."""
+        return self.base.kernel() if self.base.kernel_applies else None
 
     def permutation(
         self,
@@ -71,7 +76,7 @@ class Gumbel(Relaxation):
         k: int | None = None,
     ) -> Float[Tensor, "*b k n"]:
         rows, inside, batch = check_scores(scores, mask)
-        noisy = self.draws(rows, inside)
+        noisy = self.sample_scores(rows, inside)
         mean = self.base.permutation(noisy, inside.expand_as(noisy), k).mean(0)
         return mean.reshape(*batch, *mean.shape[1:])
 
@@ -79,11 +84,11 @@ class Gumbel(Relaxation):
         self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
     ) -> Float[Tensor, "*b n"]:
         rows, inside, batch = check_scores(scores, mask)
-        noisy = self.draws(rows, inside)
+        noisy = self.sample_scores(rows, inside)
         mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
         return mean.reshape(*batch, mean.shape[-1])
 
-    def draws(
+    def sample_scores(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "samples b n"]:
         assert self._random is not None

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad import kernels
-from rankgrad.kernels import Fused
-from rankgrad.lists import descending, invert, rows
-from rankgrad.sorting.base import Expectation, Relaxation, Route, differentiable_once, relaxations
+from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad.kernels import KernelCall
+from rankgrad.lists import descending, invert
+from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -40,51 +40,53 @@ class LapSum(Relaxation):
         set_temperature(self, "temperature")
 
     @property
-    def gives(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
-        if expect == "label":
-            return None
-        return Fused("through_ranks", ("lapsum", 1 / number(self.temperature), beta))
+    def kernel(self) -> KernelCall | None:
+        return KernelCall("lapsum", (number(self.temperature),))
 
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        if kernels.ready("lapsum_ranks", scores):
-            fused: Tensor = torch.ops.rankgrad.lapsum_ranks(
-                scores.reshape(-1), mask.reshape(-1), *rows(scores), number(self.temperature)
-            )
-            return fused.reshape(scores.shape)
         ranks: Tensor = _Ranks.apply(scores / number(self.temperature), mask)
         return ranks
 
 
-class _Ranks(torch.autograd.Function):
+class _Ranks(ListFunction):
     """With A_i and B_i the sums of ``exp(-|s_i - s_j|)`` over the items above and below, the i-th
     largest item has rank ``i - A_i / 2 + B_i / 2``.
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        order = descending(scores, mask)
-        inside = mask.gather(-1, order)
-        ranked = scores.gather(-1, order)
-        gaps = torch.where(inside[:, 1:], ranked[:, :-1] - ranked[:, 1:], 0.0)
+    def forward(scores: Tensor, mask: Tensor) -> Tensor:
+        order, inside, gaps = _in_order(scores, mask)
         above, below = _one_sided(inside.to(scores.dtype), gaps)
         positions = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         ranks = torch.where(inside, positions + (below - above) / 2, 0.0)
-        ctx.save_for_backward(order, inside, gaps, above + below)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        order, inside, gaps, near = ctx.saved_tensors
+        order, inside, gaps = _in_order(*ctx.saved_tensors)
         grad = torch.where(inside, grad.gather(-1, order), 0.0)
         above, below = _one_sided(grad, gaps)
+        near = sum(_one_sided(inside.to(grad.dtype), gaps))
         result = torch.where(inside, (above + below - grad * near) / 2, 0.0)
         return result.gather(-1, invert(order)), None
+
+
+def _in_order(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The order of the items, which places of it hold one, and the gaps between neighbors."""
+    order = descending(scores, mask)
+    inside = mask.gather(-1, order)
+    ranked = scores.gather(-1, order)
+    return order, inside, torch.where(inside[:, 1:], ranked[:, :-1] - ranked[:, 1:], 0.0)
 
 
 def _one_sided(

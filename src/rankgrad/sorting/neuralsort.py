@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.kernels import Fused
+from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, invert, tie_groups, tiles
-from rankgrad.sorting.base import Expectation, Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -41,10 +42,8 @@ class NeuralSort(Relaxation):
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
-        if expect == "label":
-            return None
-        return Fused("through_rows", ("neuralsort", number(self.temperature)))
+    def kernel(self) -> KernelCall | None:
+        return KernelCall("neuralsort", (number(self.temperature),))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -78,18 +77,20 @@ def absolute_differences(
     return sums
 
 
-class _AbsoluteDifferences(torch.autograd.Function):
+class _AbsoluteDifferences(ListFunction):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        order = descending(scores, mask)
-        ctx.save_for_backward(scores, mask, order)
-        return _absolute_differences(scores, mask, order)
+    def forward(scores: Tensor, mask: Tensor) -> Tensor:
+        return _absolute_differences(scores, mask, descending(scores, mask))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        scores, mask, order = ctx.saved_tensors
-        return _absolute_differences_vjp(grad, scores, mask, order), None
+        scores, mask = ctx.saved_tensors
+        return _absolute_differences_vjp(grad, scores, mask, descending(scores, mask)), None
 
 
 def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order:
     return (result * inside).gather(-1, invert(order))
 
 
-class _Rows(torch.autograd.Function):
+class _Rows(ListFunction):
     """The top k rows. Keeps one ``[b, k, n]`` buffer, P, and needs one more on the way back.
 
     In sorted order the maximum of row r stands at the r-th item, so the softmax's shift is known.
@@ -127,7 +128,7 @@ class _Rows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor, k: int, temperature: float) -> Tensor:
+    def forward(scores: Tensor, mask: Tensor, k: int, temperature: float) -> Tensor:
         b, n = scores.shape
         exact = scores.double()
         order = descending(scores, mask)
@@ -149,14 +150,20 @@ class _Rows(torch.autograd.Function):
             rows.copy_(logits)
             rows.masked_fill_(rows < floor, float("-inf")).exp_()
             rows.div_(rows.sum(-1, keepdim=True).clamp(min=1e-30))
-        ctx.save_for_backward(matrix, slope.to(scores.dtype), scores, mask, order)
-        ctx.temperature = temperature
         return matrix
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, mask, _, ctx.temperature = inputs
+        ctx.save_for_backward(output, scores, mask)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        rows, slope, scores, mask, order = ctx.saved_tensors
+        rows, scores, mask = ctx.saved_tensors
+        order = descending(scores, mask)
+        position = torch.arange(rows.shape[1], device=scores.device)
+        slope = (mask.sum(-1, keepdim=True) - 1.0 - 2.0 * position).to(scores.dtype)
         logits = grad * rows
         logits.addcmul_(rows, logits.sum(-1, keepdim=True), value=-1.0)
         by_item = torch.stack([slope, -torch.ones_like(slope)], 1) @ logits

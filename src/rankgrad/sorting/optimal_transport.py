@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, divide, invert, tie_groups
 from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, relaxations
@@ -49,6 +50,9 @@ class OptimalTransport(Relaxation):
         set_temperature(self, "epsilon")
         check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
+
+    def kernel(self) -> KernelCall | None:
+        return KernelCall("ot", (number(self.epsilon), self.iterations, self.tolerance))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int

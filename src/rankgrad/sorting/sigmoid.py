@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad import kernels
-from rankgrad.kernels import Fused
-from rankgrad.lists import rows, tiles
-from rankgrad.sorting.base import Expectation, Relaxation, Route, differentiable_once, relaxations
+from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad.kernels import KernelCall
+from rankgrad.lists import tiles
+from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -40,36 +40,32 @@ class SigmoidRanks(Relaxation):
         set_temperature(self, "alpha")
 
     @property
-    def gives(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
-        if expect == "label":
-            return None
-        return Fused("through_ranks", ("sigmoid", number(self.alpha), beta))
+    def kernel(self) -> KernelCall | None:
+        return KernelCall("sigmoid", (number(self.alpha),))
 
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        if kernels.ready("sigmoid_ranks", scores):
-            fused: Tensor = torch.ops.rankgrad.sigmoid_ranks(
-                scores.reshape(-1), mask.reshape(-1), *rows(scores), number(self.alpha)
-            )
-            return fused.reshape(scores.shape)
         ranks: Tensor = _SigmoidSums.apply(scores * number(self.alpha), mask)
         return torch.where(mask, ranks + 0.5, 0.0)
 
 
-class _SigmoidSums(torch.autograd.Function):
+class _SigmoidSums(ListFunction):
     """``Σ_j sigmoid(s_j - s_i)`` over the real j, i itself (one half) included."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        ctx.save_for_backward(scores, mask)
+    def forward(scores: Tensor, mask: Tensor) -> Tensor:
         sums = torch.empty_like(scores)
         for some, above in _sigmoids(scores, mask):
             sums[:, some] = above.sum(-1)
         return sums
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @differentiable_once

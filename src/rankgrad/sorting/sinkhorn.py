@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.kernels import Fused
+from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad.kernels import KernelCall
+from rankgrad.lists import is_unchecked
 from rankgrad.options import check_flag, check_positive, check_whole
-from rankgrad.sorting.base import Expectation, Relaxation, as_base, differentiable_once, relaxations
+from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import number
 
@@ -53,12 +54,12 @@ class Sinkhorn(Relaxation):
         check_positive("tolerance", self.tolerance)
         check_flag("transposed", self.transposed)
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+    def kernel(self) -> KernelCall | None:
         base = self.base
-        if expect == "label" or not (isinstance(base, NeuralSort) and base.kernel_applies):
+        if not (isinstance(base, NeuralSort) and base.kernel_applies):
             return None
         scaling = (self.iterations, self.tolerance, self.transposed)
-        return Fused("through_sinkhorn", (number(base.temperature), *scaling))
+        return KernelCall("sinkhorn", (number(base.temperature), *scaling))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -86,13 +87,12 @@ def scale(
 
     Rows and columns that are zero throughout, those of padding, are left alone.
     """
-    u: Tensor
-    v: Tensor
     if transposed:
-        v, u = _Scalings.apply(matrix.mT, iterations, tolerance)
+        v, u = _Scalings.apply(matrix.mT, iterations, tolerance)[:2]
     else:
-        u, v = _Scalings.apply(matrix, iterations, tolerance)
-    return u[:, :, None] * matrix * v[:, None, :]
+        u, v = _Scalings.apply(matrix, iterations, tolerance)[:2]
+    scaled: Tensor = u[:, :, None] * matrix * v[:, None, :]
+    return scaled
 
 
 def scale_and_sort(
@@ -103,53 +103,51 @@ def scale_and_sort(
     transposed: bool = False,
 ) -> Float[Tensor, "b c n"]:
     """``diag(u) P diag(v)`` times the values, without the scaled matrix or its gradient."""
-    result: Tensor = _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)
+    result: Tensor = _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)[0]
     return result
 
 
-@dataclass
-class _Path:
+class _Path(NamedTuple):
     """The vectors of every iteration: ``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``.
 
     Columns come first, since P's rows sum to one. A list that has converged keeps its vectors.
+
+    Attributes:
+        us: ``[b, 1 + iterations, n]``, the first one before any iteration.
+        vs: likewise.
+        active: ``[b, iterations]``, whether the iteration changed the list's vectors.
     """
 
-    us: list[Tensor]
-    vs: list[Tensor]
-    actives: list[Tensor]
+    us: Tensor
+    vs: Tensor
+    active: Tensor
 
     @classmethod
     def of(cls, matrix: Tensor, iterations: int, tolerance: float) -> _Path:
         u = (matrix.sum(-1) > 0).to(matrix.dtype)
         v = (matrix.sum(-2) > 0).to(matrix.dtype)
         active = torch.ones_like(u[:, :1], dtype=torch.bool)
-        path = cls([u], [v], [])
+        us, vs, actives = [u], [v], []
         for iteration in range(iterations):
             columns = _times(u, matrix)
             if iteration > 0:
                 off = torch.where(columns > 0, columns * v - 1, 0.0).abs().amax(-1, keepdim=True)
                 active = active & (off >= tolerance)
-                if not active.any():
+                if not is_unchecked(matrix) and not active.any():
                     break
             v = torch.where(active, _reciprocal(columns), v)
             u = torch.where(active, _reciprocal(_times(v, matrix.mT)), u)
-            path.us.append(u)
-            path.vs.append(v)
-            path.actives.append(active)
-        return path
+            us.append(u)
+            vs.append(v)
+            actives.append(active)
+        return cls(torch.stack(us, 1), torch.stack(vs, 1), torch.cat(actives, 1))
 
-    def tensors(self) -> list[Tensor]:
-        return [*self.us, *self.vs, *self.actives]
+    def last(self, transposed: bool = False) -> tuple[Tensor, Tensor]:
+        """The vectors that scale rows and columns."""
+        u, v = self.us[:, -1], self.vs[:, -1]
+        return (v, u) if transposed else (u, v)
 
-    @classmethod
-    def from_tensors(cls, tensors: Sequence[Tensor]) -> _Path:
-        steps = (len(tensors) - 2) // 3
-        split = steps + 1
-        return cls(
-            list(tensors[:split]), list(tensors[split : 2 * split]), list(tensors[2 * split :])
-        )
-
-    def back(
+    def adjoint(
         self, matrix: Tensor, grad_u: Tensor, grad_v: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The gradient of P from those of the last u and v: the same scalings in reverse.
@@ -157,72 +155,73 @@ class _Path:
         It is a sum of outer products, two for each iteration, returned as their factors.
         """
         left, right = [], []
-        for step in range(len(self.actives), 0, -1):
-            active = self.actives[step - 1]
-            rows = torch.where(active, -grad_u * self.us[step].square(), 0.0)
+        for step in range(self.active.shape[1], 0, -1):
+            active = self.active[:, step - 1, None]
+            rows = torch.where(active, -grad_u * self.us[:, step].square(), 0.0)
             grad_v = grad_v + _times(rows, matrix)
-            columns = torch.where(active, -grad_v * self.vs[step].square(), 0.0)
-            left += [rows, self.us[step - 1]]
-            right += [self.vs[step], columns]
+            columns = torch.where(active, -grad_v * self.vs[:, step].square(), 0.0)
+            left += [rows, self.us[:, step - 1]]
+            right += [self.vs[:, step], columns]
             grad_u = torch.where(active, _times(columns, matrix.mT), grad_u)
             grad_v = torch.where(active, 0.0, grad_v)
         return left, right
 
 
-class _Scalings(torch.autograd.Function):
-    """The vectors u and v themselves."""
+class _Scalings(ListFunction):
+    """The vectors u and v themselves, and then the path to them."""
 
     @staticmethod
-    def forward(
-        ctx: Any, matrix: Tensor, iterations: int, tolerance: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(matrix: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
         path = _Path.of(matrix, iterations, tolerance)
-        ctx.save_for_backward(matrix, *path.tensors())
-        return path.us[-1], path.vs[-1]
+        return (*(vector.clone() for vector in path.last()), *path)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.save_for_backward(inputs[0], *output[2:])
 
     @staticmethod
     @differentiable_once
-    def backward(ctx: Any, grad_u: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None]:
-        matrix, *tensors = ctx.saved_tensors
-        left, right = _Path.from_tensors(tensors).back(matrix, grad_u, grad_v)
+    def backward(ctx: Any, grad_u: Tensor, grad_v: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+        matrix, *path = ctx.saved_tensors
+        left, right = _Path(*path).adjoint(matrix, grad_u, grad_v)
         return torch.stack(left, -1) @ torch.stack(right, -2), None, None
 
 
-class _ScaledProduct(torch.autograd.Function):
+class _ScaledProduct(ListFunction):
     """``u ∘ (P (v ∘ values))``, with the whole gradient of P gathered as one matrix product."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        matrix: Tensor,
-        values: Tensor,
-        iterations: int,
-        tolerance: float,
-        transposed: bool,
-    ) -> Tensor:
+        matrix: Tensor, values: Tensor, iterations: int, tolerance: float, transposed: bool
+    ) -> tuple[Tensor, ...]:
         path = _Path.of(matrix.mT if transposed else matrix, iterations, tolerance)
-        u, v = (path.vs[-1], path.us[-1]) if transposed else (path.us[-1], path.vs[-1])
+        u, v = path.last(transposed)
         unscaled = (values * v[:, None, :]) @ matrix.mT
-        ctx.transposed = transposed
-        ctx.save_for_backward(matrix, values, unscaled, *path.tensors())
-        return unscaled * u[:, None, :]
+        return unscaled * u[:, None, :], unscaled, *path
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.transposed = inputs[-1]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs[:2], *output[1:])
 
     @staticmethod
     @differentiable_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        matrix, values, unscaled, *tensors = ctx.saved_tensors
-        path = _Path.from_tensors(tensors)
-        u, v = (path.vs[-1], path.us[-1]) if ctx.transposed else (path.us[-1], path.vs[-1])
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, Tensor, None, None, None]:
+        matrix, values, unscaled, *vectors = ctx.saved_tensors
+        path = _Path(*vectors)
+        u, v = path.last(ctx.transposed)
         rows = grad * u[:, None, :]
-        back = rows @ matrix
-        grad_u, grad_v = (grad * unscaled).sum(1), (back * values).sum(1)
+        columns = rows @ matrix
+        grad_u, grad_v = (grad * unscaled).sum(1), (columns * values).sum(1)
         if ctx.transposed:
-            right, left = path.back(matrix.mT, grad_v, grad_u)
+            right, left = path.adjoint(matrix.mT, grad_v, grad_u)
         else:
-            left, right = path.back(matrix, grad_u, grad_v)
+            left, right = path.adjoint(matrix, grad_u, grad_v)
         left_factor = torch.cat([rows.mT, torch.stack(left, -1)], -1)
         right_factor = torch.cat([values * v[:, None, :], torch.stack(right, -2)], -2)
-        return left_factor @ right_factor, back * v[:, None, :], None, None, None
+        return left_factor @ right_factor, columns * v[:, None, :], None, None, None
 
 
 def _times(vector: Tensor, matrix: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.kernels import Fused
+from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad.kernels import KernelCall
 from rankgrad.options import check_between, check_flag
-from rankgrad.sorting.base import Expectation, Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -46,10 +47,10 @@ class SmoothI(Relaxation):
         check_between("delta", self.delta, 0, 0.5)
         check_flag("stop_gradient", self.stop_gradient)
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+    def kernel(self) -> KernelCall | None:
         if not self.stop_gradient:
             return None
-        return Fused("through_smoothi", (number(self.alpha), self.delta, expect))
+        return KernelCall("smoothi", (number(self.alpha), self.delta))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -76,15 +77,17 @@ def _indicators(scaled: Tensor, mask: Tensor, k: int, delta: float) -> list[Tens
     return rows
 
 
-class _Indicators(torch.autograd.Function):
+class _Indicators(ListFunction):
     """With the products held constant, all rows go back at once; only the rows are kept."""
 
     @staticmethod
-    def forward(ctx: Any, scaled: Tensor, mask: Tensor, k: int, delta: float) -> Tensor:
-        rows = torch.stack(_indicators(scaled, mask, k, delta), 1)
-        ctx.save_for_backward(rows)
-        ctx.delta = delta
-        return rows
+    def forward(scaled: Tensor, mask: Tensor, k: int, delta: float) -> Tensor:
+        return torch.stack(_indicators(scaled, mask, k, delta), 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.delta = inputs[-1]
+        ctx.save_for_backward(output)
 
     @staticmethod
     @differentiable_once

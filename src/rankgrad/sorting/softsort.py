@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.kernels import Fused
+from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, invert, tie_groups
-from rankgrad.sorting.base import Expectation, Relaxation, differentiable_once, relaxations
+from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
 
@@ -39,10 +40,8 @@ class SoftSort(Relaxation):
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
 
-    def fused(self, beta: float, expect: Expectation) -> Fused | None:
-        if expect == "label":
-            return None
-        return Fused("through_rows", ("softsort", number(self.temperature)))
+    def kernel(self) -> KernelCall | None:
+        return KernelCall("softsort", (number(self.temperature),))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
@@ -57,7 +56,7 @@ class SoftSort(Relaxation):
         return rows * real[:, :, None]
 
 
-class _Distances(torch.autograd.Function):
+class _Distances(ListFunction):
     """``|s_(r) - s_j|`` for the first k ranks r, with the mean gradient over tie orders.
 
     Let r stand in a group of m tied items at ranks a..b. Over random orders of the group, item j of
@@ -66,17 +65,20 @@ class _Distances(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor, k: int) -> Tensor:
-        order = descending(scores, mask)
-        ranked = scores.gather(-1, order[:, :k])
-        ctx.save_for_backward(scores, mask, order)
-        ctx.k = k
+    def forward(scores: Tensor, mask: Tensor, k: int) -> Tensor:
+        ranked = scores.gather(-1, descending(scores, mask)[:, :k])
         return (ranked[:, :, None] - scores[:, None, :]).abs()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, mask, ctx.k = inputs
+        ctx.save_for_backward(scores, mask)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        scores, mask, order = ctx.saved_tensors
+        scores, mask = ctx.saved_tensors
+        order = descending(scores, mask)
         back = invert(order)
         inside = mask.gather(-1, order)
         start, end = tie_groups(scores.gather(-1, order).masked_fill(~inside, float("-inf")))

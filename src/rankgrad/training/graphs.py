@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rankgrad.data.batches import Batch
-from rankgrad.lists import Lists
+from rankgrad.inputs import unchecked_lists
 from rankgrad.losses import Loss
 from rankgrad.models import Scorer
 
@@ -137,10 +137,10 @@ def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
     if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
         return False
     parameter = next(network.parameters(), None)
-    if parameter is None or not loss.steady or torch.is_anomaly_enabled():
+    if parameter is None or not loss.is_stationary or torch.is_anomaly_enabled():
         return False
     few = torch.zeros(1, 2, device=device, dtype=parameter.dtype)
-    return loss.kernel_call(Lists.trusted(few, few)) is not None
+    return loss.kernel_call(unchecked_lists(few, few)) is not None
 
 
 @contextmanager

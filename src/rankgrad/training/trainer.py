@@ -15,6 +15,7 @@ from torch import Tensor, distributed
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.data.dataset import Dataset
+from rankgrad.inputs import unchecked_lists
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
@@ -433,8 +434,8 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
         mask = None if mask is None else _repeated(mask, members)
         weights = None if weights is None else _repeated(weights, members)
     scores = scores.reshape(-1, *batch.labels.shape[1:])
-    return Lists.trusted(
-        scores, labels, mask, offsets=offsets, longest=batch.longest, weights=weights
+    return unchecked_lists(
+        scores, labels, mask, offsets=offsets, max_length=batch.longest, weights=weights
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankgrad.data.batches import Batch, Batches
-from rankgrad.lists import Lists
+from rankgrad.inputs import as_lists
 from rankgrad.metrics.base import Metric
 from rankgrad.metrics.evaluate import list_values
 from rankgrad.threads import for_work, passes
@@ -88,7 +88,7 @@ def _documents(device: torch.device) -> int:
 
 
 def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:
-    lists = Lists.of(
+    lists = as_lists(
         score(network, batch),
         batch.labels,
         batch.mask,

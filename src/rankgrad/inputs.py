@@ -1,16 +1,18 @@
-"""What callers give as lists: turned into tensors, and named where it is wrong."""
+"""What callers pass: made tensors and lists, checked, and named where it is wrong."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.kernels import ops
+from rankgrad.kernels import ops, ready
+from rankgrad.lists import FlatLists, Lists, contiguous, flatten, is_unchecked
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
@@ -76,7 +78,10 @@ def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
 
 
 def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
-    """The offsets on the device of the scores, and the length of the longest list."""
+    """The offsets on the device of the scores, and the length of the longest list.
+
+    In compiled code and under ``torch.func`` values are not read: the bound is then all items.
+    """
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
     given = as_tensor("offsets", offsets)
@@ -86,6 +91,8 @@ def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, 
         )
     if scores.dim() != 1:
         raise ValueError(f"with offsets, scores must have one dimension, found {shape_of(scores)}")
+    if is_unchecked(given):
+        return given.to(scores.device, torch.int64), scores.shape[0]
     host = given.to("cpu", torch.int64)
     if len(host) < 1 or host[0] != 0 or host[-1] != len(scores):
         ends = "nothing" if len(host) < 1 else f"{int(host[0])} to {int(host[-1])}"
@@ -101,13 +108,6 @@ def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, 
     return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def unseen(tensor: Tensor) -> bool:
-    """Whether values cannot be looked at now: compiled code, a captured CUDA graph, no values."""
-    if torch.compiler.is_compiling() or tensor.is_meta:
-        return True
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
 def largest_exponent(dtype: torch.dtype) -> float:
     """Up to which labels ``2^y``, sums of it and its inverse are safe: 120 in float32."""
     return round(math.log2(torch.finfo(dtype).max)) - 8
@@ -116,16 +116,21 @@ def largest_exponent(dtype: torch.dtype) -> float:
 def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """Labels of which ``2^y`` is to be taken: an error if one is too large for it.
 
-    Compiled code says so as well, on CPUs. On a GPU it cannot without waiting: such a label becomes
-    infinite there, so that the loss or metric of its list is NaN.
+    Compiled code says so as well, on CPUs. On a GPU it cannot without waiting, nor can
+    ``torch.func``: such a label becomes infinite there, so that its list's loss or metric is NaN.
     """
     most = largest_exponent(labels.dtype)
     if labels.is_meta or labels.numel() == 0:
         return labels
-    if unseen(labels):
-        return labels.masked_fill(ops.too_large(labels.detach(), mask, most), math.inf)
+    if is_unchecked(labels):
+        too_large = ops.too_large if torch.compiler.is_compiling() else _exceeds
+        return labels.masked_fill(too_large(labels.detach(), mask, most), math.inf)
     ops.refuse_large(labels, mask, most)
     return labels
+
+
+def _exceeds(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
+    return labels > most if mask is None else (labels > most) & mask
 
 
 def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
@@ -135,31 +140,134 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
     return bool(inside.max() > ops.LARGEST_LABEL)
 
 
-class Look:
-    """A look at the values of lists, as the caller gave them.
+class ValueCheck:
+    """A check of the values of lists, as the caller passed them.
 
-    ``verdict`` waits for a twin to say whether there is nothing wrong at all.
+    A backend kernel says first whether everything is right, as it nearly always is. On a GPU it
+    does so while the host goes on.
     """
 
-    verdict: Callable[[], bool]
+    def __init__(self, lists: Lists, *passed: Tensor | None) -> None:
+        self._passed = passed
+        flat = lists.flat
+        self._all_right: Callable[[], bool] | None = None
+        if ready("look", flat.scores):
+            self._all_right = ops.look(*flat[:4], lists.list_weights)
 
-    def __init__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        item_weights: Tensor | None,
-        list_weights: Tensor | None,
-    ) -> None:
-        self.scores, self.labels, self.mask = scores, labels, mask
-        self.item_weights, self.list_weights = item_weights, list_weights
+    def result(self) -> tuple[bool, bool]:
+        """Whether scores are finite, and labels large; an error that says what is wrong where."""
+        if self._all_right is not None and self._all_right():
+            return True, False
+        scores, labels, mask, item_weights, list_weights = self._passed
+        assert scores is not None
+        assert labels is not None
+        finite = _check_values(scores, labels, mask)
+        _check_weights(item_weights, mask)
+        _check_weights(list_weights, None)
+        return finite, _any_large(labels, mask)
 
-    def closely(self) -> tuple[bool, bool]:
-        """Whether scores are finite, and labels large; an error that says where they are wrong."""
-        finite = _check_values(self.scores, self.labels, self.mask)
-        _check_weights(self.item_weights, self.mask)
-        _check_weights(self.list_weights, None)
-        return finite, _any_large(self.labels, self.mask)
+
+class PendingLists(NamedTuple):
+    """Lists of which the values may still be checked, on a GPU.
+
+    Attributes:
+        lists: not to be used for results before :meth:`wait`.
+        check: of their values; None where they are not checked.
+    """
+
+    lists: Lists
+    check: ValueCheck | None
+
+    def wait(self) -> Lists:
+        """The lists once their values are known to be right; an error that says what is wrong."""
+        if self.check is None:
+            return self.lists
+        finite, large = self.check.result()
+        return replace(self.lists, finite=finite, large=large)
+
+
+def as_lists(
+    scores: Any,
+    labels: Any,
+    mask: Any = None,
+    *,
+    offsets: Any = None,
+    weights: Any = None,
+    check: bool = True,
+) -> Lists:
+    """Check what a caller passed, name what is wrong with it, and bring it into the common layout.
+
+    Args:
+        scores: ``[..., n]`` padded, or ``[N]`` flat.
+        labels: of the same shape, not negative.
+        mask: padded lists: True on real items.
+        offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        weights: one per list, or one per item.
+        check: whether to check the values. They are never checked in compiled code, where a CUDA
+            graph is captured and under ``torch.func``: nobody can be told there.
+    """
+    return start_lists(scores, labels, mask, offsets=offsets, weights=weights, check=check).wait()
+
+
+def start_lists(
+    scores: Any,
+    labels: Any,
+    mask: Any = None,
+    *,
+    offsets: Any = None,
+    weights: Any = None,
+    check: bool = True,
+) -> PendingLists:
+    """:func:`as_lists` without waiting for a GPU that checks the values."""
+    scores, labels = as_scores(scores), as_tensor("labels", labels)
+    if labels.shape != scores.shape:
+        raise ValueError(
+            f"labels have shape {shape_of(labels)}, scores {shape_of(scores)}: they must agree"
+        )
+    max_length = 0
+    if offsets is not None:
+        offsets, max_length = check_offsets(offsets, scores, mask)
+    else:
+        check_column(scores)
+        if mask is not None:
+            mask = check_mask(mask, scores)
+    if labels.dtype != scores.dtype or labels.device != scores.device:
+        labels = labels.to(scores)
+    item_weights, list_weights = split_weights(weights, scores, offsets)
+    if offsets is not None:
+        flat = contiguous(FlatLists(scores, labels, None, item_weights, offsets, max_length))
+        shape: tuple[int, ...] = (len(offsets) - 1,)
+    else:
+        flat = flatten(scores, labels, mask, item_weights)
+        shape = tuple(scores.shape[:-1]) or (1,)
+    per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
+    lists = Lists(flat, per_list, shape, ragged=offsets is not None)
+    if not check or is_unchecked(scores) or is_unchecked(labels):
+        return PendingLists(lists, None)
+    return PendingLists(lists, ValueCheck(lists, scores, labels, mask, item_weights, list_weights))
+
+
+def unchecked_lists(
+    scores: Float[Tensor, "*items"],
+    labels: Float[Tensor, "*items"],
+    mask: Bool[Tensor, "b n"] | None = None,
+    *,
+    offsets: Int[Tensor, " bounds"] | None = None,
+    max_length: int = 0,
+    weights: Float[Tensor, "*items"] | None = None,
+) -> Lists:
+    """:func:`as_lists` for what is known to be right: nothing is checked, so nothing waited for.
+
+    All tensors are on one device. With offsets, ``max_length`` bounds the lists' lengths, and the
+    last list may be followed by further memory, as :class:`rankgrad.lists.FlatLists` says.
+    """
+    scores = as_scores(scores)
+    labels, weights = labels.to(scores), None if weights is None else weights.to(scores)
+    if offsets is None:
+        flat = flatten(scores, labels, mask, weights)
+        return Lists(flat, None, tuple(scores.shape[:-1]) or (1,), finite=True)
+    flat = contiguous(FlatLists(scores, labels, None, weights, offsets, max_length))
+    return Lists(flat, None, (len(offsets) - 1,), ragged=True, finite=True)
 
 
 def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:

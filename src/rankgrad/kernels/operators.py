@@ -1,0 +1,351 @@
+"""Relaxations as linear operators: applied to values, or as ranks, and the adjoints by the scores.
+
+A metric that is written in PyTorch, such as a user's own, goes through them, so that it never sees
+a permutation matrix. An operator knows no metric.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankgrad import autograd, kernels
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.ops import KernelCall, on_device
+from rankgrad.lists import row_offsets
+
+
+class _Operator(NamedTuple):
+    """Where an operator is: a class of this name, in the module of this name of each backend.
+
+    Attributes:
+        module: of ``kernels.cpu`` and ``kernels.gpu``.
+        name: of the class.
+        types: of its options, which PyTorch's registry has as numbers.
+    """
+
+    module: str
+    name: str
+    types: tuple[type, ...]
+
+
+_OPERATORS = {
+    "neuralsort": _Operator("rows", "NeuralSortOperator", (float,)),
+    "softsort": _Operator("rows", "SoftSortOperator", (float,)),
+    "sinkhorn": _Operator("sinkhorn", "SinkhornOperator", (float, int, float, bool)),
+    "smoothi": _Operator("smoothi", "SmoothIOperator", (float, float)),
+    "smoothi_ranks": _Operator("smoothi", "SmoothIRanks", (float, float)),
+    "ot": _Operator("ot", "OptimalTransportOperator", (float, int, float)),
+    "sigmoid": _Operator("ranks", "SigmoidRanks", (float,)),
+    "lapsum": _Operator("lapsum", "LapSumRanks", (float,)),
+    "fastsort": _Operator("fastsort", "FastSortRanks", (float, bool)),
+}
+
+
+def relaxed_metric(
+    kernel: KernelCall, beta: float, expect: str, metric: MetricOptions
+) -> KernelCall | None:
+    """The operation that computes a metric through a relaxation; None where there is none.
+
+    Args:
+        kernel: the relaxation.
+        beta: through ranks, how sharply ranks are compared with the cutoff and each other.
+        expect: the expected ``"gain"``, or the gain of the expected ``"label"``.
+        metric: the metric.
+    """
+    if metric.name in ("ap", "rr", "err", "hits"):  # TEMPORARY
+        return None
+    name, options = kernel
+    if expect == "label" and (name != "smoothi" or metric.name not in ("ndcg", "dcg")):
+        return None
+    if name == "fastsort":
+        strength, entropic = options
+        relaxation = "fastsort_entropic" if entropic else "fastsort"
+        call = KernelCall("through_ranks", (relaxation, 1 / strength, beta))
+    elif name == "lapsum":
+        call = KernelCall("through_ranks", (name, 1 / options[0], beta))
+    elif name == "sigmoid":
+        call = KernelCall("through_ranks", (name, *options, beta))
+    elif name in ("neuralsort", "softsort"):
+        call = KernelCall("through_rows", (name, *options))
+    elif name == "smoothi":
+        call = KernelCall("through_smoothi", (*options, expect))
+    else:
+        call = KernelCall(f"through_{name}", options)
+    return KernelCall(call.name, (*call.options, *metric))
+
+
+def ready(kernel: KernelCall, scores: Tensor) -> bool:
+    """Whether the operator of a relaxation is to be used on such scores."""
+    operator = _OPERATORS.get(kernel.name)
+    return operator is not None and kernels.available(operator.module, operator.name, scores)
+
+
+def sort(kernel: KernelCall, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
+    """``P[:k] @ values``: values in the order of the scores.
+
+    Args:
+        kernel: the relaxation.
+        values: ``[b, c, n]``, not differentiated.
+        scores: ``[b, n]``.
+        mask: ``[b, n]``.
+        k: the number of ranks.
+
+    Returns:
+        ``[b, c, k]``.
+    """
+    if torch.compiler.is_compiling():
+        numbers = list(map(float, kernel.options))
+        sorted_values: Tensor = torch.ops.rankgrad.sort(
+            values, scores, mask, k, kernel.name, numbers
+        )
+        return sorted_values
+    found: Tensor = autograd.apply(_Sort, values, scores, mask, k, kernel, {})
+    return found
+
+
+def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
+    """Relaxed ranks ``[b, n]``, 0 on padding.
+
+    Args:
+        kernel: the relaxation.
+        scores: ``[b, n]``.
+        mask: ``[b, n]``.
+    """
+    if torch.compiler.is_compiling():
+        numbers = list(map(float, kernel.options))
+        ranks: Tensor = torch.ops.rankgrad.rank(scores, mask, kernel.name, numbers)
+        return ranks
+    found: Tensor = autograd.apply(_Rank, scores, mask, kernel, {})
+    return found
+
+
+class _Sort(autograd.ListFunction):
+    """Values in the order of the scores; the operator is kept for the backward pass."""
+
+    @staticmethod
+    def forward(
+        values: Tensor, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
+    ) -> Tensor:
+        return _sort(values, scores, mask, k, kernel, cache)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, scores, mask, _, *ctx.rest = inputs
+        ctx.save_for_backward(values, scores, mask)
+
+    @staticmethod
+    @autograd.differentiable_once
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        product = _SortAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        return None, product, None, None, None, None
+
+
+class _SortAdjoint(autograd.ListFunction):
+    """The vector-Jacobian product of :class:`_Sort` by the scores."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
+    ) -> Tensor:
+        return _sort_adjoint(grad, values, scores, mask, kernel, cache)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        autograd.refuse_second_derivative(grad)
+
+
+class _Rank(autograd.ListFunction):
+    """Relaxed ranks; the operator is kept for the backward pass."""
+
+    @staticmethod
+    def forward(scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any) -> Tensor:
+        return _rank(scores, mask, kernel, cache)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, mask, *ctx.rest = inputs
+        ctx.save_for_backward(scores, mask)
+
+    @staticmethod
+    @autograd.differentiable_once
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        product = _RankAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        return product, None, None, None
+
+
+class _RankAdjoint(autograd.ListFunction):
+    """The vector-Jacobian product of :class:`_Rank`."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
+    ) -> Tensor:
+        return _rank_adjoint(grad, scores, mask, kernel, cache)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        autograd.refuse_second_derivative(grad)
+
+
+def _sort(
+    values: Tensor, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
+) -> Tensor:
+    (b, c, n), flat = values.shape, values.movedim(1, 0).reshape(values.shape[1], -1)
+    with on_device(scores):
+        operator = _operator(kernel, scores, mask, cache, k)
+        found = torch.stack([operator.apply(each) for each in flat.contiguous()])
+    return found.reshape(c, b, n)[:, :, :k].movedim(0, 1)
+
+
+def _sort_adjoint(
+    grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
+) -> Tensor:
+    k, n = grad.shape[-1], scores.shape[-1]
+    whole = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
+    flat = values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
+    with on_device(scores):
+        operator = _operator(kernel, scores, mask, cache, k)
+        parts = [operator.adjoint(*each) for each in zip(flat, whole.contiguous(), strict=True)]
+    return torch.stack(parts).sum(0).reshape(scores.shape)
+
+
+def _rank(scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any) -> Tensor:
+    with on_device(scores):
+        ranks: Tensor = _operator(kernel, scores, mask, cache).ranks
+    return ranks.reshape(scores.shape)
+
+
+def _rank_adjoint(
+    grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
+) -> Tensor:
+    with on_device(scores):
+        operator = _operator(kernel, scores, mask, cache)
+        product: Tensor = operator.adjoint(grad.reshape(-1).contiguous())
+    return product.reshape(scores.shape)
+
+
+def _operator(kernel: KernelCall, scores: Tensor, mask: Tensor, cache: Any, *k: int) -> Any:
+    """The operator of a relaxation on these scores, made anew unless it is in the cache."""
+    found = cache.get(scores.shape)
+    if found is None:
+        offsets, max_length = row_offsets(scores)
+        lists = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
+        make = _class(kernel.name, scores.device.type)
+        found = make(*lists, offsets, max_length, *k, *kernel.options)
+        cache[scores.shape] = found
+    return found
+
+
+@functools.cache
+def _class(name: str, device: str) -> Any:
+    module, class_name, _ = _OPERATORS[name]
+    package = {"cpu": "cpu", "cuda": "gpu"}[device]
+    return getattr(importlib.import_module(f"rankgrad.kernels.{package}.{module}"), class_name)
+
+
+# The same for compiled code, which keeps no operator from one pass to the other.
+
+
+def _typed(name: str, options: list[float]) -> KernelCall:
+    types = _OPERATORS[name].types
+    return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
+
+
+def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
+    """A result on lists that all have numbers for scores; NaN for those that have not."""
+    flawed = ~(scores.isfinite() | ~mask).all(-1)
+    found: Tensor = compute(torch.where(flawed[:, None], 0.0, scores))
+    return found.masked_fill(flawed.reshape(-1, *[1] * (found.dim() - 1)), torch.nan)
+
+
+_library = torch.library.Library("rankgrad", "FRAGMENT")
+_SCHEMAS = {
+    "sort": "Tensor values, Tensor scores, Tensor mask, int k, str relaxation, float[] options",
+    "sort_vjp": "Tensor grad, Tensor values, Tensor scores, Tensor mask, str relaxation, "
+    "float[] options",
+    "rank": "Tensor scores, Tensor mask, str relaxation, float[] options",
+    "rank_vjp": "Tensor grad, Tensor scores, Tensor mask, str relaxation, float[] options",
+}
+
+
+def _sort_op(
+    values: Tensor, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
+) -> Tensor:
+    kernel = _typed(name, options)
+    found = _guarded(lambda safe: _sort(values, safe, mask, k, kernel, {}), scores, mask)
+    return found.contiguous()
+
+
+def _sort_vjp_op(
+    grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, name: str, options: list[float]
+) -> Tensor:
+    kernel = _typed(name, options)
+
+    def product(safe: Tensor) -> Tensor:
+        cache: Any = {}
+        _sort(values, safe, mask, grad.shape[-1], kernel, cache)
+        return _sort_adjoint(grad, values, safe, mask, kernel, cache)
+
+    return _guarded(product, scores, mask)
+
+
+def _rank_op(scores: Tensor, mask: Tensor, name: str, options: list[float]) -> Tensor:
+    kernel = _typed(name, options)
+    return _guarded(lambda safe: _rank(safe, mask, kernel, {}), scores, mask)
+
+
+def _rank_vjp_op(
+    grad: Tensor, scores: Tensor, mask: Tensor, name: str, options: list[float]
+) -> Tensor:
+    kernel = _typed(name, options)
+    return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, {}), scores, mask)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
+    ctx.relaxation = inputs[-2:]
+
+
+def _sort_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    autograd.refuse_second_derivative()
+    product = torch.ops.rankgrad.sort_vjp(grad, *ctx.saved_tensors, *ctx.relaxation)
+    return None, product, None, None, None, None
+
+
+def _rank_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    autograd.refuse_second_derivative()
+    product = torch.ops.rankgrad.rank_vjp(grad, *ctx.saved_tensors, *ctx.relaxation)
+    return product, None, None, None
+
+
+for _name, _run in {
+    "sort": _sort_op, "sort_vjp": _sort_vjp_op, "rank": _rank_op, "rank_vjp": _rank_vjp_op
+}.items():  # fmt: skip
+    _library.define(f"{_name}({_SCHEMAS[_name]}) -> Tensor")
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "rankgrad::sort",
+    lambda values, scores, mask, k, *_: values.new_empty(*values.shape[:2], k),
+    lib=_library,
+)
+for _name, _place in {"sort_vjp": 2, "rank": 0, "rank_vjp": 1}.items():
+    torch.library.register_fake(
+        f"rankgrad::{_name}",
+        lambda *arguments, place=_place: torch.empty_like(arguments[place]),
+        lib=_library,
+    )
+torch.library.register_autograd("rankgrad::sort", _sort_backward, setup_context=_save, lib=_library)
+torch.library.register_autograd("rankgrad::rank", _rank_backward, setup_context=_save, lib=_library)
