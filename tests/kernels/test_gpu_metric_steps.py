@@ -90,3 +90,4 @@ def test_misses_of_nearly_certain_stops():
         1 - misses, None, misses, prepared, batch.offsets, 3, options("hits")
     )
     torch.testing.assert_close(grad[1:].cpu(), torch.tensor([-5e-13, -5e-13]), rtol=1e-5, atol=0.0)
+    assert float(grad[0]) == pytest.approx(-0.25, rel=1e-6)

@@ -10,7 +10,9 @@ over the ranks up to the cutoff (see :mod:`rankgrad.metrics`). From ``v`` and ``
 gives the loss of every list, one minus the metric, and its derivatives by ``v`` and ``w``.
 
 The derivative by m_l is ``m_1 ... m_{l-1} R_l`` with ``R_l = worth_{l+1} w_{l+1} + m_{l+1}
-R_{l+1}``, a recurrence from the last rank on, so nothing is divided by an m that may be 0.
+R_{l+1}``, a recurrence from the last rank on, so nothing is divided by an m that may be 0. Without
+weights w = v = 1 - m as long as m > 0, and the derivative by v_l is ``m_1 ... m_{l-1} D_l`` with
+``D_l = worth_l - R_l = worth_l - worth_{l+1} + m_{l+1} D_{l+1}``, in which nothing cancels.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -294,7 +296,7 @@ def _cascade_step(
     has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
     chunk: tl.constexpr,
 ):  # fmt: skip
-    """The chance to come to each rank; then, from the last rank back, what is worth going on for.
+    """The chance to come to each rank; then, from the last rank back, R, or D without weights.
 
     The chances are left where the derivative by the sorted values comes to stand.
     """
@@ -310,7 +312,7 @@ def _cascade_step(
         miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, has_misses), 0.0)
         passed = carry * tl.associative_scan(miss, 0, _product)
         carry *= tl.reduce(miss, 0, _product)
-        worth = 1.0 / (rank + 1).to(tl.float32) if reciprocal else 1.0
+        worth = _worth(rank, reciprocal)
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         total += weight * passed * worth
         tl.store(grad + begin + rank, passed, mask=inside)
@@ -322,22 +324,37 @@ def _cascade_step(
     for first in range(0, count, chunk):
         # Rank and the one before it, whose derivative needs what this rank and later ones give.
         rank = count - first - tl.arange(0, chunk)
-        inside = rank < count
-        known = (rank >= 0) & inside
-        miss = tl.maximum(_load_misses(values_in, misses, begin + rank, known, has_misses), 0.0)
-        worth = 1.0 / tl.maximum(rank + 1, 1).to(tl.float32) if reciprocal else 1.0
-        term = tl.load(source + begin + rank, mask=known, other=0.0) * worth
+        known = (rank >= 0) & (rank < count)
+        chance = _load_misses(values_in, misses, begin + rank, known, has_misses)
+        miss = tl.maximum(chance, 0.0)
+        worth = _worth(rank, reciprocal)
+        if has_weights:
+            term = tl.load(source + begin + rank, mask=known, other=0.0) * worth
+        else:
+            term = _worth(rank - 1, reciprocal) + tl.where(
+                known, worth * (tl.minimum(chance, 0.0) - 1.0), 0.0
+            )
         factor, gained = tl.associative_scan((miss, term), 0, _compose)
         ahead = gained + factor * rest
         at = begin + rank - 1
         there = rank > 0
         passed = tl.load(grad + at, mask=there, other=0.0)
         unclamped = _load_misses(values_in, misses, at, there, has_misses) >= 0
-        slope = tl.where(unclamped, -passed * ahead, 0.0)
-        if not has_weights:
-            slope += passed / tl.maximum(rank, 1).to(tl.float32) if reciprocal else passed
-        tl.store(grad + at, sign * slope, mask=there)
+        if has_weights:
+            slope = tl.where(unclamped, -ahead, 0.0)
+        else:
+            slope = tl.where(unclamped, ahead, _worth(rank - 1, reciprocal))
+        tl.store(grad + at, sign * passed * slope, mask=there)
         rest = _last(ahead, chunk)
+
+
+@triton.jit
+def _worth(rank, reciprocal: tl.constexpr):
+    """What stopping at a rank (from 0) is worth; anything before the first."""
+    if reciprocal:
+        return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
+    else:
+        return tl.full(rank.shape, 1.0, tl.float32)
 
 
 @triton.jit

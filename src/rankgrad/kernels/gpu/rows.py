@@ -657,7 +657,10 @@ def _finish_rows(
 
 
 @triton.jit
-def _write_value(values, defined, terms, place, last, length, k, scale, metric: tl.constexpr):
+def _write_value(
+    values, defined, terms, place, last, length, k, scale,
+    metric: tl.constexpr, ranked: tl.constexpr,
+):  # fmt: skip
     """The value of a list from the terms of its rows, written by the first of its programs."""
     if tl.program_id(1) == 0:
         total = tl.zeros([256], tl.float32)
@@ -665,7 +668,8 @@ def _write_value(values, defined, terms, place, last, length, k, scale, metric: 
             row = first + tl.arange(0, 256)
             total += tl.load(terms + row, mask=row < last, other=0.0)
         tl.store(values + place, as_loss(tl.sum(total, 0), length, k, scale, metric))
-        tl.store(defined + place, scale > 0)
+        if not ranked:
+            tl.store(defined + place, scale > 0)
 
 
 @quick
@@ -684,7 +688,9 @@ def _gather_rows(
     )
     base = place * rows if few else begin
     if metric != "operator":
-        _write_value(values, defined, sums + 2 * many + base, place, last, length, k, scale, metric)
+        _write_value(
+            values, defined, sums + 2 * many + base, place, last, length, k, scale, metric, ranked
+        )
     slot = begin + tl.program_id(1) * width + tl.arange(0, width)
     there = slot < end
     score = tl.load(numbers + slot, mask=there, other=0.0)
