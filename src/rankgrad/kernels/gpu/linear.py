@@ -46,3 +46,12 @@ def as_loss(value, length, k, scale, metric: tl.constexpr):
         return tl.where(scale > 0, value + beyond(length, k, metric), 0.0)
     else:
         return tl.where(scale > 0, 1.0 - value, 0.0)
+
+
+@triton.jit
+def as_gradient(slope, metric: tl.constexpr):
+    """The derivative of the loss from that of the sum: all but ARP are one minus it."""
+    if metric == "arp" or metric == "operator":
+        return slope
+    else:
+        return -slope

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import cdiv, quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.linear import is_real
 
 COUNTED = 8192  # lists of up to so many slots are not sorted: pairs are counted instead
@@ -59,6 +59,35 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: in
         return Sorted(ranked.view(-1), order.view(-1))
     order = keys.sort(stable=True).indices
     return Sorted(cleaned[order], order)
+
+
+def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor:
+    """The number of real items of every list, ``[lists]`` int32."""
+    lists = offsets.numel() - 1
+    lengths = torch.empty(lists, dtype=torch.int32, device=offsets.device)
+    if lists:
+        tile = min(_TILE, max(32, next_power_of_2(max_length)))
+        _count_items[(lists,)](
+            offsets if mask is None else mask, offsets, lengths,
+            masked=mask is not None, tile=tile,
+        )  # fmt: skip
+    return lengths
+
+
+@quick
+@triton.jit
+def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexpr):
+    """The real items of one list."""
+    at_list = tl.program_id(0)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = (end - begin).to(tl.int32)
+    if masked:
+        found = tl.zeros([tile], tl.int32)
+        for first in range(begin, end, tile):
+            at = first + tl.arange(0, tile)
+            found += is_real(mask, at, at < end, masked).to(tl.int32)
+        length = tl.sum(found, 0)
+    tl.store(lengths + at_list, length)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ in which nothing of size n is left to cancel: above and below count the items st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -27,8 +27,16 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.launch import cdiv, quick
-from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
-from rankgrad.kernels.gpu.order import COUNTED, sort_lists, tie_end, tie_start
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu.order import (
+    COUNTED,
+    Sorted,
+    count_items,
+    sort_lists,
+    tie_end,
+    tie_start,
+)
 from rankgrad.kernels.gpu.prepare import (
     IDEAL,
     gain_kind,
@@ -51,35 +59,116 @@ def through_rows(
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through relaxed rows; see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
+    scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
+    soft = relaxation == "softsort"
+    if metric in STEP_METRICS:
+        operator = (SoftSortOperator if soft else NeuralSortOperator)(
+            scores, mask, offsets, max_length, k, temperature
+        )
+        return through_operator(operator, batch, metric_options)
     lists = offsets.numel() - 1
-    values, slopes = scores.new_empty(lists), torch.empty_like(scores)
+    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
-        return values.zero_(), slopes.zero_(), torch.zeros_like(values, dtype=torch.bool)
-    soft, few = relaxation == "softsort", 0 < k < longest
-    rows = k if few else longest
-    given = (labels, mask, weights, offsets, longest, metric, k, gain, threshold)
-    place = _count if longest <= COUNTED else _sort
-    items = place(scores, given, soft)
-    options = {"metric": metric, "few": few, "soft": soft, "ranked": items.slots is not None}
-    numbers = (temperature, persistence, k, rows, scores.numel())
-    sums = _sum_rows(items, offsets, numbers, longest, options)
-    _gather(items, sums, offsets, numbers, longest, options, values, slopes)
-    return values, slopes, items.defined
+        return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
+    given = (labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
+    rows = _Rows(offsets, max_length, k, temperature, soft, metric, persistence)
+    if max_length <= COUNTED:
+        items = _count(scores, given, soft)
+    else:
+        gains, scale, lengths, defined = prepare(*given)
+        order = sort_lists(scores, mask, offsets, max_length)
+        items = _place(rows, order, gains, (scale, lengths), defined)
+    sums = rows.sum(items, (items.numbers, items.numbers))
+    rows.gather(items, sums, sums, values, grad_scores)
+    return values, grad_scores, items.defined
+
+
+class _RowsOperator:
+    """The rows of NeuralSort or SoftSort as a linear operator.
+
+    Args:
+        scores: ``[items]``, float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: how many rows, 0 for all.
+        temperature: of the relaxation.
+    """
+
+    soft: ClassVar[bool]
+    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        temperature: float,
+    ) -> None:
+        self.scores, self.mask = scores, mask
+        self._rows = _Rows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
+        self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
+        self._applied: tuple[Tensor, _Items, Tensor] | None = None  # to which values, and the sums
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        at_rank, misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        if self._rows.lists and self.scores.numel():
+            items = self._place(values.contiguous())
+            self._applied = values, items, self._rows.sum(items, (at_rank, misses))
+        self.misses = misses
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        if not (self._rows.lists and self.scores.numel()):
+            return torch.zeros_like(self.scores)
+        if self._applied is None or self._applied[0] is not values:
+            self.apply(values)
+        assert self._applied is not None
+        _, items, sums = self._applied
+        grad_scores = torch.empty_like(self.scores)
+        self._rows.gather(items, sums, grad.contiguous(), sums, grad_scores)
+        return grad_scores
+
+    def _place(self, values: Tensor) -> _Items:
+        offsets, max_length = self._rows.offsets, self._rows.max_length
+        if max_length <= COUNTED:
+            given = (values, self.mask, None, offsets, max_length, "dcg", 0, "linear", 0.0)
+            return _count(self.scores, given, self.soft)
+        if self._sorted is None:
+            order = sort_lists(self.scores, self.mask, offsets, max_length)
+            self._sorted = order, count_items(self.mask, offsets, max_length)
+        order, lengths = self._sorted
+        return _place(self._rows, order, values, (lengths, lengths), lengths)
+
+
+class NeuralSortOperator(_RowsOperator):
+    """NeuralSort (Grover et al. 2019) as a linear operator and its adjoint."""
+
+    soft = False
+
+
+class SoftSortOperator(_RowsOperator):
+    """SoftSort (Prillo and Eisenschlos 2020) as a linear operator and its adjoint."""
+
+    soft = True
 
 
 @dataclass(frozen=True)
 class _Items:
-    """Items, in slot order (short lists) or sorted; and the same by rank, for the rows.
+    """Items, in input order (short lists) or sorted; and the same by rank, for the rows.
 
     Args:
-        numbers: ``[7, slots]``: score, gain, and below - above (SoftSort: the size of the tie);
+        numbers: ``[7, items]``: score, gain, and below - above (SoftSort: the size of the tie);
             by rank the score, two more, and the gain. Those two are for SoftSort, by rank, tilt
-            within and size of the tie, and for NeuralSort what the rows will pull.
-        distances: ``[slots]`` float64, ``Σ_k |s_j - s_k|``, inf on padding; in slot order followed
+            within and size of the tie, and for NeuralSort derivatives that the rows give.
+        distances: ``[items]`` float64, ``Σ_k |s_j - s_k|``, inf on padding; in input order followed
             by the same by rank.
-        slots: of sorted items, which slot each comes from; None in slot order.
+        order: of sorted items, which item each is; None in input order.
         known: scale and length of each list; or, of short lists, nothing yet.
         defined: where the loss is.
         parts: of short lists, what blocks of items add to their list.
@@ -88,7 +177,7 @@ class _Items:
 
     numbers: Tensor
     distances: Tensor
-    slots: Tensor | None
+    order: Tensor | None
     known: tuple[Tensor, Tensor]
     defined: Tensor
     parts: Tensor
@@ -101,40 +190,39 @@ class _Items:
 
 
 def _count(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
-    labels, mask, weights, offsets, longest, metric, k, gain, threshold = given
-    lists, slots = offsets.numel() - 1, scores.numel()
-    blocks = cdiv(longest, 32)
-    numbers = scores.new_empty(7, slots)
-    distances = torch.empty(0 if soft else 2 * slots, dtype=torch.float64, device=scores.device)
+    labels, mask, weights, offsets, max_length, metric, k, gain, threshold = given
+    lists, size = offsets.numel() - 1, scores.numel()
+    blocks = cdiv(max_length, 32)
+    numbers = scores.new_empty(7, size)
+    distances = torch.empty(0 if soft else 2 * size, dtype=torch.float64, device=scores.device)
     parts = scores.new_empty(lists, blocks, 4)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     norm = norm_kind(metric, k)
     _count_pairs[(lists, blocks)](
         scores, labels, presence(mask, scores), presence(weights, scores), offsets,
-        numbers, distances, parts, threshold, k, slots,
+        numbers, distances, parts, threshold, k, size,
         kind=gain_kind(metric, gain), ideal=norm == IDEAL, masked=mask is not None,
         weighted=weights is not None, soft=soft, height=32, width=32,
     )  # fmt: skip
     return _Items(numbers, distances, None, (parts, parts), defined, parts, norm)
 
 
-def _sort(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
-    gains, scale, lengths, defined = prepare(*given)
-    mask, offsets, longest = given[1], given[3], given[4]
-    lists, slots = offsets.numel() - 1, scores.numel()
-    ranked = sort_lists(scores, mask, offsets, longest)
-    chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=scores.device)
-    numbers = scores.new_empty(7, slots)
-    distances = torch.empty(0 if soft else slots, dtype=torch.float64, device=scores.device)
-    grid = (lists, cdiv(longest, _CHUNK))
+def _place(
+    rows: _Rows, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
+) -> _Items:
+    """Items of sorted lists, with their gains in input order."""
+    size, soft, lengths = gains.numel(), rows.soft, known[1]
+    chunks = torch.empty(rows.chunks_of(size), dtype=torch.float64, device=gains.device)
+    numbers = gains.new_empty(7, size)
+    distances = torch.empty(0 if soft else size, dtype=torch.float64, device=gains.device)
+    grid = (rows.lists, cdiv(rows.max_length, _CHUNK))
     if not soft:
-        _add_chunks[grid](ranked.scores, offsets, lengths, chunks, 0, chunk=_CHUNK)
+        _add_chunks[grid](order.scores, rows.offsets, lengths, chunks, 0, chunk=_CHUNK)
     _place_sorted[grid](
-        ranked.scores, ranked.slots, gains, offsets, lengths, chunks, numbers, distances, slots,
-        longest.bit_length() + 1, soft=soft, chunk=_CHUNK,
+        order.scores, order.slots, gains, rows.offsets, lengths, chunks, numbers, distances, size,
+        rows.max_length.bit_length() + 1, soft=soft, chunk=_CHUNK,
     )  # fmt: skip
-    parts = scores.new_empty(0, 0, 4)
-    return _Items(numbers, distances, ranked.slots, (scale, lengths), defined, parts, 0)
+    return _Items(numbers, distances, order.slots, known, defined, gains.new_empty(0, 0, 4), 0)
 
 
 def _tile(rows: int) -> tuple[int, int]:
@@ -142,69 +230,100 @@ def _tile(rows: int) -> tuple[int, int]:
     return (16, 64) if rows <= 16 else (32, 32)
 
 
-def _sum_rows(
-    items: _Items,
-    offsets: Tensor,
-    numbers: tuple[Any, ...],
-    longest: int,
-    options: dict[str, Any],
-) -> Tensor:
-    """For every row: its factor over the sum, mean, worth; SoftSort: its pulls on tied items."""
-    lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
-    height, width = _tile(rows)
-    blocks = cdiv(rows, height)
-    splits = max(1, min(_PROGRAMS // (lists * blocks), cdiv(longest, 4 * width)))
-    total = lists * rows if options["few"] else slots
-    sums = items.numbers.new_empty(5, total)
-    parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
-    arguments = (*items.of_lists, offsets, items.numbers, items.distances, parts, sums)
-    shared = {**options, "norm": items.norm, "height": height}
-    _rows[(lists, blocks, splits)](
-        *arguments, *numbers, total, splits, **shared, whole=splits == 1, width=width
-    )
-    if splits > 1:
-        _finish_rows[(lists, blocks)](*arguments, *numbers, total, splits, **shared)
-    return sums
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of every list, and what they are weighed by: a linear metric, or "operator"."""
 
+    offsets: Tensor
+    max_length: int
+    k: int
+    temperature: float
+    soft: bool
+    metric: str
+    persistence: float
 
-def _gather(
-    items: _Items,
-    sums: Tensor,
-    offsets: Tensor,
-    numbers: tuple[Any, ...],
-    longest: int,
-    options: dict[str, Any],
-    values: Tensor,
-    slopes: Tensor,
-) -> None:
-    """The slope of every item from the rows, and the values."""
-    lists, rows, slots = offsets.numel() - 1, *numbers[-2:]
-    order = offsets if items.slots is None else items.slots
-    height, width = _tile(rows)
-    _gather_rows[(lists, cdiv(longest, width))](
-        *items.of_lists, offsets, items.numbers, items.distances, sums, order, values, slopes,
-        *numbers, sums.shape[1],
-        **options, norm=items.norm, height=height, width=width,
-    )  # fmt: skip
-    if options["soft"]:
-        return
-    temperature, metric = numbers[0], options["metric"]
-    if items.slots is None:
-        _through_pairs[(lists, cdiv(longest, 32))](
-            items.numbers, items.distances, offsets, slopes, temperature, slots,
-            metric=metric, height=32, width=64,
+    @property
+    def lists(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def few(self) -> bool:
+        """Whether a cutoff leaves rows out."""
+        return 0 < self.k < self.max_length
+
+    @property
+    def count(self) -> int:
+        """The rows of the longest list."""
+        return self.k if self.few else self.max_length
+
+    def chunks_of(self, size: int) -> int:
+        """The chunks of all lists, at most."""
+        return size // _CHUNK + self.lists + 1
+
+    def _options(self, items: _Items) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        numbers = (self.temperature, self.persistence, self.k, self.count, items.numbers.shape[1])
+        options = {
+            "metric": self.metric,
+            "few": self.few,
+            "soft": self.soft,
+            "ranked": items.order is not None,
+            "norm": items.norm,
+        }
+        return numbers, options
+
+    def sum(self, items: _Items, at_rank: tuple[Tensor, Tensor]) -> Tensor:
+        """For every row: its factor over the sum, mean, expected gain; SoftSort: tied items' share.
+
+        Of an operator, the expected gains and one minus them are written to ``at_rank``.
+        """
+        numbers, options = self._options(items)
+        height, width = _tile(self.count)
+        blocks = cdiv(self.count, height)
+        splits = max(1, min(_PROGRAMS // (self.lists * blocks), cdiv(self.max_length, 4 * width)))
+        total = self.lists * self.count if self.few else numbers[-1]
+        sums = items.numbers.new_empty(5, total)
+        parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
+        arguments = (*items.of_lists, self.offsets, items.numbers, items.distances, parts, sums)
+        arguments += (*at_rank, *numbers, total, splits)
+        _sum_rows[(self.lists, blocks, splits)](
+            *arguments, **options, height=height, whole=splits == 1, width=width
+        )
+        if splits > 1:
+            _finish_rows[(self.lists, blocks)](*arguments, **options, height=height)
+        return sums
+
+    def gather(
+        self, items: _Items, sums: Tensor, grads: Tensor, values: Tensor, grad_scores: Tensor
+    ) -> None:
+        """The gradient of every item from the rows, and of a metric the values."""
+        numbers, options = self._options(items)
+        lists, size = self.lists, numbers[-1]
+        order = self.offsets if items.order is None else items.order
+        height, width = _tile(self.count)
+        _gather_rows[(lists, cdiv(self.max_length, width))](
+            *items.of_lists, self.offsets, items.numbers, items.distances, sums, grads, order,
+            values, grad_scores, *numbers, sums.shape[1], **options, height=height, width=width,
         )  # fmt: skip
-        return
-    chunks = torch.empty(slots // _CHUNK + lists + 1, dtype=torch.float64, device=slopes.device)
-    prefix = torch.empty(slots + lists, dtype=torch.float64, device=slopes.device)
-    grid = (lists, cdiv(longest, _CHUNK))
-    lengths = items.known[1]
-    _add_chunks[grid](items.numbers, offsets, lengths, chunks, 5 * slots, chunk=_CHUNK)
-    _prefix[grid](items.numbers, offsets, lengths, chunks, prefix, 5 * slots, chunk=_CHUNK)
-    _through_sorted[grid](
-        items.numbers, prefix, order, offsets, lengths, slopes, temperature, slots,
-        longest.bit_length() + 1, metric=metric, chunk=_CHUNK,
-    )  # fmt: skip
+        if self.soft:
+            return
+        if items.order is None:
+            _through_pairs[(lists, cdiv(self.max_length, 32))](
+                items.numbers, items.distances, self.offsets, grad_scores, self.temperature, size,
+                metric=self.metric, height=32, width=64,
+            )  # fmt: skip
+            return
+        device = grad_scores.device
+        chunks = torch.empty(self.chunks_of(size), dtype=torch.float64, device=device)
+        prefix = torch.empty(size + lists, dtype=torch.float64, device=device)
+        grid = (lists, cdiv(self.max_length, _CHUNK))
+        of_chunks = (items.numbers, self.offsets, items.known[1], chunks)
+        _add_chunks[grid](*of_chunks, 5 * size, chunk=_CHUNK)
+        _prefix[grid](*of_chunks, prefix, 5 * size, chunk=_CHUNK)
+        _through_sorted[grid](
+            items.numbers, prefix, order, self.offsets, items.known[1], grad_scores,
+            self.temperature, size, self.max_length.bit_length() + 1,
+            metric=self.metric, chunk=_CHUNK,
+        )  # fmt: skip
 
 
 @quick
@@ -371,25 +490,30 @@ def _entries(
 
 @triton.jit
 def _list_of(
-    scales, lengths, defined, parts, blocks, place, k, ranked: tl.constexpr, norm: tl.constexpr
+    scales, lengths, defined, parts, blocks, place, k,
+    metric: tl.constexpr, ranked: tl.constexpr, norm: tl.constexpr,
 ):  # fmt: skip
     """The scale of a list, 0 where the loss is undefined, its length, and how many rows count."""
     if ranked:
-        scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
         length = tl.load(lengths + place)
+        scale = length.to(tl.float32) * 0.0 + 1.0
+        if metric != "operator":
+            scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
     else:
         ideal, total, items, counting = list_sums(parts, place, blocks, 256)
         length = items.to(tl.int32)
-        scale = scale_of(ideal, total, items, k, norm)
-        scale = tl.where((counting > 0) & (length > 1), scale, 0.0)
+        scale = length.to(tl.float32) * 0.0 + 1.0
+        if metric != "operator":
+            scale = scale_of(ideal, total, items, k, norm)
+            scale = tl.where((counting > 0) & (length > 1), scale, 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     return scale, length, tl.where(scale > 0, rows, 0)
 
 
 @triton.jit
 def _write_row(
-    total, mean, sided, sided_gain, tied_gain, numbers, sums, at, by, row, inside, scale, past,
-    temperature, persistence, slots, many, metric: tl.constexpr, soft: tl.constexpr,
+    total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by, row, inside,
+    scale, past, temperature, persistence, slots, many, metric: tl.constexpr, soft: tl.constexpr,
 ):  # fmt: skip
     """What the items need to know of a row.
 
@@ -403,7 +527,11 @@ def _write_row(
     tl.store(sums + at, weight, mask=inside)
     tl.store(sums + many + at, mean, mask=inside)
     row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
-    tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
+    if metric == "operator":
+        tl.store(at_rank + by, row_gain + mean, mask=inside)
+        tl.store(misses + by, (1.0 - row_gain) - mean, mask=inside)
+    else:
+        tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
     if soft:
         # By the distances, of which the logits are minus 1 / τ.
         weight = -weight / temperature
@@ -415,9 +543,9 @@ def _write_row(
 
 @quick
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
-def _rows(
+def _sum_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    temperature, persistence, k, rows, slots, many, splits,
+    at_rank, misses, temperature, persistence, k, rows, slots, many, splits,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr, whole: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
@@ -425,7 +553,7 @@ def _rows(
     place, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, place, k, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, place, k, metric, ranked, norm
     )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
@@ -469,9 +597,9 @@ def _rows(
         sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
         if whole:
             _write_row(
-                total, mean, sided, sided_gain, tied_gain, numbers, sums, at, by, row, inside,
-                scale, beyond(length, k, metric), temperature, persistence, slots, many,
-                metric, soft,
+                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
+                row, inside, scale, beyond(length, k, metric), temperature, persistence, slots,
+                many, metric, soft,
             )  # fmt: skip
         else:
             tl.store(parts + (0 * splits + split) * many + at, total, mask=inside)
@@ -500,7 +628,7 @@ def _add_parts(
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
 def _finish_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    temperature, persistence, k, rows, slots, many, splits,
+    at_rank, misses, temperature, persistence, k, rows, slots, many, splits,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr,
 ):  # fmt: skip
@@ -508,7 +636,7 @@ def _finish_rows(
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, place, k, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, place, k, metric, ranked, norm
     )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
@@ -522,17 +650,33 @@ def _finish_rows(
             sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, height)
             tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, height)
         _write_row(
-            total, mean, sided, sided_gain, tied_gain, numbers, sums, at,
+            total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at,
             begin + row, row, inside, scale, beyond(length, k, metric), temperature, persistence,
             slots, many, metric, soft,
         )  # fmt: skip
+
+
+@triton.jit
+def _write_value(
+    values, defined, terms, place, last, length, k, scale,
+    metric: tl.constexpr, ranked: tl.constexpr,
+):  # fmt: skip
+    """The value of a list from the terms of its rows, written by the first of its programs."""
+    if tl.program_id(1) == 0:
+        total = tl.zeros([256], tl.float32)
+        for first in range(0, last, 256):
+            row = first + tl.arange(0, 256)
+            total += tl.load(terms + row, mask=row < last, other=0.0)
+        tl.store(values + place, as_loss(tl.sum(total, 0), length, k, scale, metric))
+        if not ranked:
+            tl.store(defined + place, scale > 0)
 
 
 @quick
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many"])
 def _gather_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
-    sums, order, values, slopes, temperature, persistence, k, rows, slots, many,
+    sums, grads, order, values, slopes, temperature, persistence, k, rows, slots, many,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
@@ -540,17 +684,13 @@ def _gather_rows(
     place = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, place, k, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, place, k, metric, ranked, norm
     )
     base = place * rows if few else begin
-    if tl.program_id(1) == 0:
-        worth = tl.zeros([256], tl.float32)
-        for first in range(0, last, 256):
-            row = first + tl.arange(0, 256)
-            worth += tl.load(sums + 2 * many + base + row, mask=row < last, other=0.0)
-        tl.store(values + place, as_loss(tl.sum(worth, 0), length, k, scale, metric))
-        if not ranked:
-            tl.store(defined + place, scale > 0)
+    if metric != "operator":
+        _write_value(
+            values, defined, sums + 2 * many + base, place, last, length, k, scale, metric, ranked
+        )
     slot = begin + tl.program_id(1) * width + tl.arange(0, width)
     there = slot < end
     score = tl.load(numbers + slot, mask=there, other=0.0)
@@ -575,6 +715,10 @@ def _gather_rows(
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
         row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
         weight = tl.load(sums + at, mask=inside, other=0.0)
+        row_grad = weight
+        if metric == "operator":
+            row_grad = tl.load(grads + by, mask=inside, other=0.0)
+            weight *= row_grad
         mean = tl.load(sums + many + at, mask=inside, other=0.0)
         slope = (length - 1 - 2 * row).to(tl.float32)
         entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
@@ -584,6 +728,9 @@ def _gather_rows(
             tilt = tl.load(numbers + 4 * slots + by, mask=inside, other=0.0)
             rank_pull = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
             tie_pull = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
+            if metric == "operator":
+                rank_pull *= row_grad
+                tie_pull *= row_grad
             higher = row_score[:, None] > score[None, :]
             same = row_score[:, None] == score[None, :]
             one += tl.where(same, 0.0, tl.where(higher, pull, -pull))
@@ -598,8 +745,7 @@ def _gather_rows(
         apart, tied = -apart / temperature, -tied / temperature
         result = tl.sum(of_rank, 0) / tl.maximum(ties, 1.0) - apart - tied
         result += (tl.sum(of_tie, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
-        if metric != "arp":
-            result = -result
+        result = as_gradient(result, metric)
         result = tl.where(score == float("inf"), 0.0, result)
         target = tl.load(order + slot, mask=there, other=0) if ranked else slot
         tl.store(slopes + target, result, mask=there)
@@ -635,8 +781,7 @@ def _through_pairs(
         result, 1
     )
     slope = slope.to(tl.float32) / temperature
-    if metric != "arp":
-        slope = -slope
+    slope = as_gradient(slope, metric)
     real = tl.load(distances + slot, mask=inside, other=float("inf")) < float("inf")
     tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=inside)
 
@@ -680,7 +825,6 @@ def _through_sorted(
         above - below
     )
     slope = slope.to(tl.float32) / temperature
-    if metric != "arp":
-        slope = -slope
+    slope = as_gradient(slope, metric)
     target = tl.load(order + slot, mask=inside, other=0)
     tl.store(slopes + target, tl.where(real, slope, 0.0), mask=inside)

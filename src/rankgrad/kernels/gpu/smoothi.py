@@ -18,6 +18,8 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu.order import count_items
 from rankgrad.kernels.gpu.prepare import prepare
 
 _LONGEST = 16384  # what one program holds in registers
@@ -34,6 +36,9 @@ def through_smoothi(
     """``1 - metric`` (ARP itself) through SmoothI's indicators; see :mod:`rankgrad.kernels.ops`."""
     scores, labels, mask, weights, offsets, longest = batch
     metric, k, gain, threshold, persistence = metric_options
+    if metric in STEP_METRICS:
+        operator = SmoothIOperator(scores, mask, offsets, longest, k, alpha, delta)
+        return through_operator(operator, batch, metric_options)
     lists = offsets.numel() - 1
     prepared = prepare(labels, mask, weights, offsets, longest, metric, k, gain, threshold)
     gains, scale, lengths, defined = prepared
@@ -67,6 +72,122 @@ def through_smoothi(
     else:
         _long(tensors, numbers, options, lists, longest)
     return values, slopes, defined
+
+
+class _Indicators:
+    """The rows of every list, one after another; nothing of them is stored.
+
+    Args:
+        scores: ``[items]``, float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: how many rows, 0 for all.
+        alpha: the inverse temperature.
+        delta: how far an item already chosen is pushed down.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        alpha: float,
+        delta: float,
+    ) -> None:
+        self.scores, self.mask, self.offsets = scores, mask, offsets
+        self.max_length, self.k = max_length, k
+        self.alpha, self.delta = alpha, delta
+        self.lengths = count_items(mask, offsets, max_length)
+
+    def run(self, mode: str, inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
+        """Go through the rows.
+
+        Args:
+            mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
+            inputs: the values and, of adjoint, the gradient by rank; or, of ranks_adjoint, the
+                gradient by the ranks over their weights, and the ranks.
+            outputs: of apply the sorted values and one minus them; of ranks themselves and one over
+                their weights; of adjoints the gradient by the scores, twice.
+        """
+        scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
+        lists, size = offsets.numel() - 1, scores.numel()
+        if lists == 0 or size == 0:
+            return
+        masks = scores if mask is None else mask
+        tensors = (scores, masks, offsets, self.lengths, *inputs, *outputs)
+        numbers = (self.alpha, self.delta, self.k)
+        options: dict[str, Any] = {"mode": mode, "masked": mask is not None}
+        if max_length <= _LONGEST:
+            width = max(32, next_power_of_2(max_length))
+            warps = min(16, max(1, width // 256))
+            _list_rows[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+            return
+        splits = min(256, cdiv(max_length, _TILE))
+        grid = (lists, splits)
+        shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
+        lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
+        state = torch.empty(3, size, dtype=torch.float64, device=scores.device)
+        _lowest[grid](
+            *tensors[:3], lowest, masked=options["masked"], splits=splits, tile=_TILE
+        )  # fmt: skip
+        arguments = (*tensors, *numbers, lowest, partial, state)
+        for row in range(1 + (min(self.k, max_length) if self.k else max_length)):
+            _sweep_rows[grid](*arguments, row, lists, size, **options, **shape)
+        if mode.endswith("adjoint"):
+            _add_gradients[grid](*arguments, size, **options, **shape)
+        if mode != "apply":
+            _finish_rows[grid](*arguments, size, **options, **shape)
+
+
+class SmoothIOperator(_Indicators):
+    """SmoothI's indicators (Thonet et al. 2022), stop-gradient, as a linear operator."""
+
+    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        values = values.contiguous()
+        self.run("apply", (values, values), (at_rank, self.misses))
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        grad_scores = torch.zeros_like(self.scores)
+        inputs = (values.contiguous(), grad.contiguous())
+        self.run("adjoint", inputs, (grad_scores, grad_scores))
+        return grad_scores
+
+
+class SmoothIRanks(_Indicators):
+    """The expected ranks of SmoothI's indicators: ``Σ_r r P_rj / Σ_r P_rj``.
+
+    Attributes:
+        ranks: ``[items]``, 1-based, 0 on padding.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        alpha: float,
+        delta: float,
+    ) -> None:
+        super().__init__(scores, mask, offsets, max_length, 0, alpha, delta)
+        self.ranks, self._inverse = torch.zeros_like(scores), torch.zeros_like(scores)
+        self.run("ranks", (scores, scores), (self.ranks, self._inverse))
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_j grad_j ranks_j``."""
+        grad_scores = torch.zeros_like(self.scores)
+        inputs = (self._inverse * grad, self.ranks)
+        self.run("ranks_adjoint", inputs, (grad_scores, grad_scores))
+        return grad_scores
 
 
 def _long(
@@ -374,3 +495,234 @@ def _finish(
     if split == 0:
         value = tl.load(values + place)
         tl.store(values + place, as_loss(value, tl.load(lengths + place), k, scale, metric))
+
+
+@triton.jit
+def _row_values(values, ranks, row, mode: tl.constexpr):
+    """What the indicators of a row (from 0) are weighed by: their mean goes back through it."""
+    if mode == "ranks_adjoint":
+        return values * ((row + 1) - ranks)
+    else:
+        return values
+
+
+@triton.jit
+def _row_terms(
+    indicator, product, value, mean, row_grad, one, two, row, mode: tl.constexpr
+):  # fmt: skip
+    """What a row adds to its items: to the gradient, or to the sums that the ranks are made of."""
+    if mode == "ranks":
+        exact = indicator.to(tl.float64)
+        one, two = one + exact, two + exact * (row + 1)
+    elif mode == "adjoint" or mode == "ranks_adjoint":
+        one += (indicator * product * row_grad * (value - mean)).to(tl.float64)
+    return one, two
+
+
+@triton.jit
+def _ranks_of(weight, moment, length):
+    """Mean ranks from sums over the rows, and one over the weights.
+
+    An item that no rank wants, its weights all underflown, is last.
+    """
+    inverse = 1.0 / (weight + 1e-12)
+    return ((moment + 1e-12 * length) * inverse).to(tl.float32), inverse.to(tl.float32)
+
+
+@quick
+@triton.jit(do_not_specialize=["k"])
+def _list_rows(
+    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k,
+    mode: tl.constexpr, masked: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """The rows of one list, its items in registers; see :meth:`_Indicators.run`."""
+    place = tl.program_id(0)
+    begin = tl.load(offsets + place)
+    item = tl.arange(0, width)
+    at = begin + item
+    real = is_real(mask, at, item < tl.load(offsets + place + 1) - begin, masked)
+    length = tl.load(lengths + place)
+    score = tl.load(scores + at, mask=real, other=float("inf"))
+    lowest = tl.min(score, 0)
+    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
+    base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
+    padding = tl.where(real, 0.0, float("-inf"))
+    given, ranks = base, base
+    if mode != "ranks":
+        given = tl.load(inputs + at, mask=real, other=0.0)
+    if mode == "ranks_adjoint":
+        ranks = tl.load(others + at, mask=real, other=0.0)
+    large = tl.max(base, 0) >= 60.0  # products are at most 1 in size: else nothing overflows
+    product = tl.full([width], 1.0, tl.float32)
+    one = tl.zeros([width], tl.float64)
+    two = tl.zeros([width], tl.float64)
+    for row in range(tl.where(k > 0, tl.minimum(k, length), length)):
+        logits = base * product + padding
+        if large:
+            logits -= tl.max(logits, 0)
+        part = tl.exp2(logits)
+        value = _row_values(given, ranks, row, mode)
+        row_grad = 1.0
+        if mode == "apply":
+            total, mean, miss = tl.reduce((part, part * value, part * (1.0 - value)), 0, _add)
+            tl.store(results + begin + row, mean / total)
+            tl.store(extras + begin + row, miss / total)
+        elif mode == "ranks":
+            total = tl.sum(part, 0)
+            mean = total
+        else:
+            total, mean = tl.reduce((part, part * value), 0, _add_two)
+            if mode == "adjoint":
+                row_grad = tl.load(others + begin + row)
+        shrink = 1.0 / total
+        indicator = part * shrink
+        one, two = _row_terms(
+            indicator, product, value, mean * shrink, row_grad, one, two, row, mode
+        )
+        product *= (1.0 - delta) - indicator
+    if mode == "ranks":
+        rank, inverse = _ranks_of(one, two, length)
+        tl.store(results + at, rank, mask=real)
+        tl.store(extras + at, inverse, mask=real)
+    elif mode != "apply":
+        least = real & (score == lowest)
+        share = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+        one -= tl.where(least, share, 0.0)
+        tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
+
+
+@quick
+@triton.jit(do_not_specialize=["k", "row", "lists", "size"])
+def _sweep_rows(
+    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
+    partial, state, row, lists, size, mode: tl.constexpr, masked: tl.constexpr,
+    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """Row - 1 into the state of the items, and the sums over the exponentials of the row.
+
+    The state is the product and what :func:`_row_terms` adds up.
+    """
+    place, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    length = tl.load(lengths + place)
+    size = size.to(tl.int64)
+    if (length > 0) & (row <= tl.where(k > 0, tl.minimum(k, length), length)):
+        low = _least(lowest, place, splits, wide)
+        top, total, mean, row_grad = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0 + 1.0
+        if row > 0:
+            part = tl.arange(0, wide)
+            source = partial + (((row - 1) % 2 * lists + place) * splits + part) * 4
+            tops = tl.load(source, mask=part < splits, other=float("-inf"))
+            top = tl.max(tops, 0)
+            rescale = tl.exp2(tops - top)
+            total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
+            mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
+            if mode == "adjoint":
+                row_grad = tl.load(others + begin + row - 1)
+            if mode == "apply":
+                miss = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+                tl.store(results + begin + row - 1, mean, mask=split == 0)
+                tl.store(extras + begin + row - 1, tl.sum(miss, 0) / total, mask=split == 0)
+        tops = tl.full([tile], -1e38, tl.float32)
+        sums = tl.zeros([tile], tl.float32)
+        means = tl.zeros([tile], tl.float32)
+        missed = tl.zeros([tile], tl.float32)
+        for first in range(begin + split * tile, end, splits * tile):
+            at = first + tl.arange(0, tile)
+            real = is_real(mask, at, at < end, masked)
+            score = tl.load(scores + at, mask=real, other=0.0)
+            base = (score - low) * (alpha * 1.4426950408889634)
+            given, ranks = base, base
+            if mode != "ranks":
+                given = tl.load(inputs + at, mask=real, other=0.0)
+            if mode == "ranks_adjoint":
+                ranks = tl.load(others + at, mask=real, other=0.0)
+            product = tl.full([tile], 1.0, tl.float32)
+            one = tl.zeros([tile], tl.float64)
+            two = tl.zeros([tile], tl.float64)
+            if row > 0:
+                if row > 1:
+                    product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
+                    one = tl.load(state + size + at, mask=real, other=0.0)
+                    two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+                indicator = tl.exp2(base * product - top) / total
+                value = _row_values(given, ranks, row - 1, mode)
+                one, two = _row_terms(
+                    indicator, product, value, mean, row_grad, one, two, row - 1, mode
+                )
+                product *= (1.0 - delta) - indicator
+                tl.store(state + at, product.to(tl.float64), mask=real)
+                tl.store(state + size + at, one, mask=real)
+                tl.store(state + 2 * size + at, two, mask=real)
+            logits = tl.where(real, base * product, float("-inf"))
+            value = _row_values(given, ranks, row, mode)
+            higher = tl.maximum(tops, logits)
+            fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
+            sums = sums * fade + entry
+            means = means * fade + entry * value
+            missed = missed * fade + entry * (1.0 - value)
+            tops = higher
+        top = tl.max(tops, 0)
+        rescale = tl.exp2(tops - top)
+        target = partial + ((row % 2 * lists + place) * splits + split) * 4
+        tl.store(target, top)
+        tl.store(target + 1, tl.sum(sums * rescale, 0))
+        tl.store(target + 2, tl.sum(means * rescale, 0))
+        tl.store(target + 3, tl.sum(missed * rescale, 0))
+
+
+@quick
+@triton.jit(do_not_specialize=["k", "size"])
+def _add_gradients(
+    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
+    partial, state, size, mode: tl.constexpr, masked: tl.constexpr,
+    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
+    place, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    low = _least(lowest, place, splits, wide)
+    total = tl.zeros([tile], tl.float64)
+    count = tl.zeros([tile], tl.float32)
+    for first in range(begin + split * tile, end, splits * tile):
+        at = first + tl.arange(0, tile)
+        real = is_real(mask, at, at < end, masked)
+        total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
+        score = tl.load(scores + at, mask=real, other=float("inf"))
+        count += (real & (score == low)).to(tl.float32)
+    tl.store(lowest + (place * splits + split) * 3 + 1, tl.sum(total, 0).to(tl.float32))
+    tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
+
+
+@quick
+@triton.jit(do_not_specialize=["k", "size"])
+def _finish_rows(
+    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
+    partial, state, size, mode: tl.constexpr, masked: tl.constexpr,
+    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """Ranks from their sums; or the part of the gradient through the list's minimum, and it."""
+    place, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    size = size.to(tl.int64)
+    low, share = 0.0, 0.0
+    if mode != "ranks":
+        low = _least(lowest, place, splits, wide)
+        part = tl.arange(0, wide)
+        many = lowest + (place * splits + part) * 3
+        total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
+        count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
+        share = total / tl.maximum(count, 1.0)
+    for first in range(begin + split * tile, end, splits * tile):
+        at = first + tl.arange(0, tile)
+        real = is_real(mask, at, at < end, masked)
+        one = tl.load(state + size + at, mask=real, other=0.0)
+        if mode == "ranks":
+            two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+            rank, inverse = _ranks_of(one, two, tl.load(lengths + place))
+            tl.store(results + at, rank, mask=real)
+            tl.store(extras + at, inverse, mask=real)
+        else:
+            score = tl.load(scores + at, mask=real, other=float("inf"))
+            one = (one - tl.where(score == low, share, 0.0)) * alpha
+            tl.store(results + at, one.to(tl.float32), mask=real)

@@ -1,0 +1,159 @@
+"""Relaxed permutations as operators in Triton, and ap, rr, err and hits through them."""
+
+import importlib
+
+import pytest
+import torch
+from slots import DEVICE, Slots
+
+from rankgrad import kernels, sorting
+from rankgrad.kernels.ops import backend_kernel
+from rankgrad.losses.relaxed import RelaxedMetric
+
+pytest.importorskip("triton")
+
+#: By name: the module, the operator's options, the relaxation, and the kernel's options.
+OPERATORS = {
+    "NeuralSortOperator": (
+        "rows",
+        (0.7,),
+        "neuralsort(temperature=0.7)",
+        ("through_rows", "neuralsort", 0.7),
+    ),
+    "SoftSortOperator": (
+        "rows",
+        (0.3,),
+        "softsort(temperature=0.3)",
+        ("through_rows", "softsort", 0.3),
+    ),
+    "SmoothIOperator": (
+        "smoothi",
+        (1.5, 0.1),
+        "smoothi(alpha=1.5)",
+        ("through_smoothi", 1.5, 0.1, "gain"),
+    ),
+}
+METRICS = {
+    "ap": "threshold=2.0",
+    "rr": "threshold=2.0",
+    "err": "max_grade=2.0",
+    "hits": "threshold=1.0",
+}
+
+
+def operator(name, slots, k):
+    module, options = OPERATORS[name][:2]
+    kind = getattr(importlib.import_module(f"rankgrad.kernels.gpu.{module}"), name)
+    return kind(slots.scores, slots.mask, slots.offsets, slots.longest, k, *options)
+
+
+def relative(found, right):
+    return float((found.cpu().double() - right).norm() / right.norm().clamp(min=1e-30))
+
+
+@pytest.fixture(params=["short", "long"])
+def way(request, monkeypatch):
+    """Lists as they are, and as long ones are treated."""
+    if request.param == "long":
+        rows = importlib.import_module("rankgrad.kernels.gpu.rows")
+        monkeypatch.setattr(rows, "COUNTED", 0)
+        monkeypatch.setattr(rows, "_CHUNK", 16)
+        smoothi = importlib.import_module("rankgrad.kernels.gpu.smoothi")
+        monkeypatch.setattr(smoothi, "_LONGEST", 0)
+        monkeypatch.setattr(smoothi, "_TILE", 16)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("k", [0, 4])
+def test_apply_and_adjoint(way, name, k):
+    slots = Slots.drawn([4, 1, 0, 9 if "SmoothI" in name else 18], masked=k == 0, ties=k == 0)
+    random = torch.Generator().manual_seed(1)
+    several = torch.randn(2, len(slots.scores), generator=random)  # of no sign, and one after other
+    grad = torch.randn(len(slots.scores), generator=random)
+    if slots.mask is not None:
+        several[:, ~slots.mask.cpu()] = float("nan")
+    mine = operator(name, slots, k)
+    relaxation = sorting.get(OPERATORS[name][2])
+    given = [values.to(DEVICE) for values in several]
+    sorted_values = [mine.apply(values) for values in given]
+    for values, found, at_rank in zip(several, given, sorted_values, strict=True):
+        grad_scores = mine.adjoint(found, grad.to(DEVICE))
+        assert (grad_scores.isfinite()).all() and (at_rank.isfinite()).all()
+        for (scores, _, _, items), start in zip(
+            slots.lists(), slots.offsets.tolist(), strict=False
+        ):
+            if len(items) == 0:
+                continue
+            ranks = min(k or len(items), len(items))
+            leaf = scores.requires_grad_()
+            mask = torch.ones(1, len(items), dtype=torch.bool)
+            right = relaxation.sort(values[items].double()[None, None], leaf[None], mask, ranks)
+            assert relative(at_rank[start : start + ranks], right.detach().flatten()) < 2e-6
+            (back,) = torch.autograd.grad(
+                (right.flatten() * grad[start : start + ranks]).sum(), leaf
+            )
+            if len(items) > 1:
+                assert relative(grad_scores[items.to(DEVICE)], back) < 5e-5
+            else:
+                assert (grad_scores[items.to(DEVICE)] == 0).all()
+    if slots.mask is not None:
+        assert (grad_scores[~slots.mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_ranks_past_the_last_are_zero(name):
+    slots = Slots.drawn([9, 3])
+    at_rank = operator(name, slots, 5).apply(torch.ones_like(slots.scores))
+    counted = [1.0] * 5 + [0.0] * 4 + [1.0] * 3
+    torch.testing.assert_close(at_rank.cpu(), torch.tensor(counted), rtol=0, atol=2e-6)
+
+
+def test_expected_ranks_of_smoothi(way):
+    slots = Slots.drawn([4, 1, 0, 7], masked=True, ties=True)
+    smoothi = importlib.import_module("rankgrad.kernels.gpu.smoothi")
+    mine = smoothi.SmoothIRanks(slots.scores, slots.mask, slots.offsets, slots.longest, 1.5, 0.1)
+    grad = torch.randn(len(slots.scores), generator=torch.Generator().manual_seed(1))
+    grad_scores = mine.adjoint(grad.to(DEVICE))
+    assert (mine.ranks[~slots.mask] == 0).all() and (grad_scores[~slots.mask] == 0).all()
+    for scores, _, _, items in slots.lists():
+        leaf = scores.requires_grad_()
+        mask = torch.ones(1, len(items), dtype=torch.bool)
+        if len(items):
+            right = sorting.get("smoothi(alpha=1.5)").rank(leaf[None], mask)[0]
+            (back,) = torch.autograd.grad((right * grad[items]).sum(), leaf)
+            assert relative(mine.ranks[items.to(DEVICE)], right.detach()) < 2e-6
+            assert relative(grad_scores[items.to(DEVICE)], back) < 5e-5 or len(items) == 1
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_metric_through_operator(name, metric):
+    weighted = metric in ("ap", "err")
+    slots = Slots.drawn([11, 1, 0, 2], weighted=weighted, masked=metric == "err", seed=2)
+    k = 0 if metric in ("ap", "err") else 4
+    relaxation, (kernel, *options) = OPERATORS[name][2:]
+    named = METRICS[metric]
+    threshold = float(named.split("=")[1])
+    found = backend_kernel(kernel, "gpu")(
+        *slots.given, *options, metric, k, "exponential", threshold, 0.8
+    )
+    at = f"@{k}" if k else ""
+    loss = RelaxedMetric(f"{metric}{at}({named})", relaxation)
+    with kernels.using("eager"):
+        check(slots, found, slots.eager(loss))
+
+
+def check(slots, found, wanted):
+    """Values within 2e-6 and gradients within 5e-5 of the norm, list by list."""
+    values, grad_scores, defined = (x.cpu() for x in found)
+    assert defined.tolist() == wanted[2].tolist()
+    values = torch.where(defined, values.double(), 0.0)
+    torch.testing.assert_close(values, wanted[0], rtol=0, atol=2e-6)
+    assert grad_scores.isfinite().all()
+    for _, _, _, items in slots.lists():
+        if len(items):
+            right = wanted[1][items]
+            error = (grad_scores[items].double() - right).norm()
+            assert error <= 5e-5 * right.norm() + 1e-7, (float(error), float(right.norm()))
+    if slots.mask is not None:
+        assert (grad_scores[~slots.mask.cpu()] == 0).all()
