@@ -161,6 +161,20 @@ def sign_bit(number):
 
 
 @triton.jit
+def log1p(small):
+    """``log(1 + t)`` for t in [-1/2, 1], to a few units of float32's last place of itself."""
+    ratio = small / (2.0 + small)  # log(1 + t) = 2 atanh(t / (2 + t))
+    square = ratio * ratio
+    series = square * (1.0 / 15.0) + (1.0 / 13.0)
+    series = series * square + (1.0 / 11.0)
+    series = series * square + (1.0 / 9.0)
+    series = series * square + (1.0 / 7.0)
+    series = series * square + (1.0 / 5.0)
+    series = series * square + (1.0 / 3.0)
+    return 2.0 * (ratio + ratio * square * series)
+
+
+@triton.jit
 def discount(position):
     """``1 / log2(1 + r)`` at the 0-based position r - 1."""
     return 1.0 / tl.log2(position + 2.0)
