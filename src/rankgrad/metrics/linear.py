@@ -159,8 +159,15 @@ class LinearGradedMetric(LinearMetric):
 def soft_inside(
     ranks: Float[Tensor, "b n"], lists: Lists, k: int | None, beta: float
 ) -> Float[Tensor, "b n"]:
-    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff."""
+    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
+
+    With ``x = beta (k + 1/2 - rank)``: ``sigmoid(x)`` inside, and ``(1/2) (1 + |x| / 4)^-2`` past
+    the cutoff. The two agree in value and derivative at 0, and the power keeps a gradient at ranks
+    where the sigmoid's is lost, such as those of 240 tied items.
+    """
     if k is None:
         return torch.ones_like(ranks)
     whole = (lists.lengths <= k)[:, None]
-    return torch.where(whole, 1.0, torch.sigmoid(beta * (k + 0.5 - ranks)))
+    inside = beta * (k + 0.5 - ranks)
+    past = 0.5 * (1 + inside.clamp(max=0.0).abs() / 4) ** -2
+    return torch.where(whole, 1.0, torch.where(inside >= 0, torch.sigmoid(inside), past))
