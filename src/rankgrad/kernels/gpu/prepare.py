@@ -161,6 +161,22 @@ def sign_bit(number):
 
 
 @triton.jit
+def soft_inside(rank, k, beta):
+    """``1[rank <= k]`` relaxed, 1 less it, and its derivative by the rank.
+
+    With ``x = beta (k + 1/2 - rank)``: its sigmoid, past the cutoff ``(1/2) (1 + |x| / 4)^-2``.
+    """
+    x = beta * (k + 0.5 - rank)
+    small = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    inside = 1.0 / (1.0 + small)
+    outside = small * inside  # without the cancellation of 1 - inside
+    ratio = 1.0 / (1.0 + 0.25 * tl.abs(x))
+    past = 0.5 * ratio * ratio
+    slope = tl.where(x >= 0, inside * outside, 0.5 * past * ratio)
+    return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * slope
+
+
+@triton.jit
 def log1p(small):
     """``log(1 + t)`` for t in [-1/2, 1], to a few units of float32's last place of itself."""
     ratio = small / (2.0 + small)  # log(1 + t) = 2 atanh(t / (2 + t))

@@ -28,6 +28,7 @@ from rankgrad.kernels.gpu.prepare import (
     presence,
     scale_of,
     sign_bit,
+    soft_inside,
 )
 
 _SPAN = 1024
@@ -212,11 +213,9 @@ def _worth(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.cons
         beyond = rank * 0.0
         if CURVE == 3:
             beyond += k + 1.0
-        inner = 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * beta * (k + 0.5 - rank)))
-        # 1 - inner, without its cancellation
-        outer = 1.0 / (1.0 + tl.exp2(1.4426950408889634 * beta * (k + 0.5 - rank)))
+        inner, outer, fall = soft_inside(rank, k, beta)
         whole = length <= k
-        slope = tl.where(whole, slope, inner * slope - beta * inner * outer * (worth - beyond))
+        slope = tl.where(whole, slope, inner * slope + fall * (worth - beyond))
         worth = tl.where(whole, worth, inner * worth + outer * beyond)
     return worth, slope
 
