@@ -285,11 +285,10 @@ def _first_relevant(
 def _load_values(
     ranks, values, mask, at, inside, MASKED: tl.constexpr
 ):  # fmt: skip
-    """Which items have a value, that, and their ranks; 0 for others, whatever padding holds."""
+    """Which items are real, their values and ranks; 0 for others."""
     real = load_real(mask, at, inside, MASKED)
     value = tl.load(values + at, mask=real, other=0.0)
-    counts = value != 0
-    return real, value, tl.load(ranks + at, mask=counts, other=0.0)
+    return real, value, tl.load(ranks + at, mask=real, other=0.0)
 
 
 @quick
@@ -312,9 +311,7 @@ def _sum_ahead(
     inside = row < length
     real, value, rank = _load_values(ranks, values, mask, start + row, inside, MASKED)
     last = tl.where(block * ROWS < length, length, 0)
-    if STEP == 0:
-        rank = tl.load(ranks + start + row, mask=real, other=0.0)
-    else:  # an item without a value earns nothing
+    if STEP != 0:  # an item without a value earns nothing
         last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, last, 0)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(0, last, COLUMNS):
@@ -365,16 +362,12 @@ def _sum_ahead_vjp(
     last = tl.where(block * ROWS < length, length, 0)
     if LOSS:
         last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, last, 0)
-    else:
-        rank = tl.load(ranks + start + row, mask=real, other=0.0)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(0, last, COLUMNS):
         column = left + tl.arange(0, COLUMNS)
         there, other, place = _load_values(
             ranks, values, mask, start + column, column < length, MASKED
         )
-        if not LOSS:
-            place = tl.load(ranks + start + column, mask=there, other=0.0)
         grads = tl.load(grad_sums + start + column, mask=there, other=0.0)
         small = tl.exp2(-tl.abs((rank[:, None] - place[None, :]) * steepness))
         root = tl.math.rsqrt(1.0 + small)
