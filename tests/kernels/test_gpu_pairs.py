@@ -37,12 +37,32 @@ KINDS = {
     },
 }
 
+#: Lambda losses of other metrics: with and without a cutoff, among and past the relevant items.
+METRICS = {
+    f"{name}{cut}(metric={metric}, threshold=2.0{more})": {
+        "kind": "lambdarank" if name == "lambdarank" else "ndcg_loss2",
+        "k": int(cut[1:] or 0),
+        "truncation": "heuristic" if more else "corrected",
+        "metric": metric,
+        "threshold": 2.0,
+    }
+    for name, cut, metric, more in [
+        *(
+            (name, cut, metric, "")
+            for name in ("lambdarank", "lambdaloss")
+            for metric in ("precision", "recall", "ap", "rr", "arp")
+            for cut in ("@3", "")
+        ),
+        ("lambdaloss", "@3", "precision", ", truncation=heuristic"),
+    ]
+}
 LONG = {"lambdarank@150": {"kind": "lambdarank", "k": 150}}
+ALL = KINDS | METRICS | LONG
 
 
 def both(slots, spec):
     options = {"kind": "", "k": 0, "sigma": 1.0, "gain": "exponential", "truncation": "corrected"}
-    options |= {"mu": 10.0, "half": False} | (KINDS | LONG)[spec]
+    options |= {"mu": 10.0, "half": False} | ALL[spec]
     return backend_kernel("pairs", "gpu")(*slots.given, *options.values()), slots.eager(
         losses.get(spec)
     )
@@ -58,6 +78,24 @@ def test_kinds_with_ties_padding_and_weights(spec):
 def test_kinds_of_flat_lists(spec):
     slots = Slots.drawn([37, 3], seed=1)
     check(slots, *both(slots, spec))
+
+
+@pytest.mark.parametrize("spec", METRICS)
+def test_metrics_with_ties_padding_and_weights(spec):
+    slots = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True, ties=True)
+    slots.labels = slots.labels.where(slots.scores < 0.9, slots.labels.clamp(max=1.0))
+    check(slots, *both(slots, spec), rtol=2e-6)
+
+
+@pytest.mark.parametrize("metric", ["ap", "rr", "recall"])
+@pytest.mark.parametrize("shape", [64, 4000])
+def test_metrics_of_several_tiles(metric, shape, monkeypatch):
+    made = kernel.tile(shape)
+    monkeypatch.setattr(kernel, "tile", lambda longest: made)
+    slots = Slots.drawn([150, 40], ties=True, seed=1)
+    slots.labels = slots.labels.where(slots.scores < 0.5, slots.labels.clamp(max=1.0))
+    check(slots, *both(slots, f"lambdarank(metric={metric}, threshold=2.0)"), rtol=2e-6)
+    check(slots, *both(slots, f"lambdaloss@3(metric={metric}, threshold=2.0)"), rtol=2e-6)
 
 
 @pytest.mark.parametrize("spread", [0.0, 30.0, 1e4])

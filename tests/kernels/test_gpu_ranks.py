@@ -54,6 +54,14 @@ def test_metrics_through_lapsum(metric):
     check(slots, *through(slots, metric, alpha=1.5, beta=0.8, relaxation="lapsum"))
 
 
+@pytest.mark.parametrize("relaxation", ["sigmoid", "lapsum"])
+def test_a_cutoff_keeps_the_gradient_of_many_ties(relaxation):
+    slots = Slots.drawn([240], spread=0.0)
+    found, wanted = through(slots, "ndcg@3", relaxation=relaxation)
+    check(slots, found, wanted, rtol=2e-6)
+    assert found[1].abs().max() > 1e-6
+
+
 @pytest.mark.parametrize("spread", [0.0, 1.0, 300.0, 1e4])
 def test_any_range_of_scores(spread):
     slots = Slots.drawn([70, 5], spread=spread, ties=True, weighted=True)

@@ -1,15 +1,13 @@
-"""FastSort's ranks on GPUs: projections onto the permutahedron, and the way back.
+"""FastSort's ranks on GPUs: projections onto the permutahedron, and their adjoint.
 
 Lists are sorted; from their last item on, ``a = -s / strength`` and the weights n, ..., 1 descend,
 as isotonic regression takes them. On a block of it the rank is ``a`` less the mean of ``a - w`` or,
-entropic, ``exp(a - LSE(a) + LSE(w))``; on the way back, what a block has in common is taken off.
+entropic, ``exp(a - LSE(a) + LSE(w))``; in the adjoint, what a block has in common is taken off.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -19,82 +17,67 @@ from torch import Tensor
 from rankgrad.kernels.gpu.isotonic import pooled, segmented
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.order import sort_lists
+from rankgrad.kernels.gpu.prepare import list_lengths
 
 _SPAN = 1024
 _TILE = 2048  # items whose blocks are added up at a time
 
 
-@dataclass(frozen=True)
-class Projection:
-    """Lists in order with the blocks of their projection.
+class FastSortRanks:
+    """FastSort's ranks of lists and their adjoint (see :mod:`rankgrad.kernels.gpu.rank_sums`).
 
     Args:
-        ranks: of the slots; anything on padding.
-        ranked: scores in descending order.
-        slots: which slot stands where.
-        offsets: where the lists begin and end.
-        lengths: the numbers of real items.
-        blocks: ``[b, n]``, by ascending score: where the block of an item begins.
-        sums: ``[2, b, n]``: where a block begins, the sum or log-sum-exp of a and of w over it.
-        ends: ``[2, b, n]``: there, where it ends.
-        sharpness: one over the strength.
+        scores: ``[items]``, in the flat layout.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        strength: of the regularization.
         entropic: in Kullback-Leibler divergence.
+        lengths: ``[lists]`` int32, the numbers of real items, if they are known.
     """
 
-    ranks: Tensor
-    ranked: Tensor
-    slots: Tensor
-    offsets: Tensor
-    lengths: Tensor
-    blocks: Tensor
-    sums: Tensor
-    ends: Tensor
-    sharpness: float
-    entropic: bool
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         scores: Tensor,
         mask: Tensor | None,
         offsets: Tensor,
-        longest: int,
-        lengths: Tensor,
-        sharpness: float,
+        max_length: int,
+        strength: float,
         entropic: bool,
-    ) -> Projection:
-        """Sort, pool, and rank; there is an item at least."""
-        order = sort_lists(scores, mask, offsets, longest)
-        lists, spans = len(lengths), cdiv(longest, _SPAN)
-        anchors = torch.empty(2, lists, longest, dtype=torch.float64, device=scores.device)
+        lengths: Tensor | None = None,
+    ) -> None:
+        self.ranks = torch.empty_like(scores)
+        self._width, self._options = max_length, (1 / strength, entropic)
+        if max_length == 0 or offsets.numel() == 1:
+            return
+        if lengths is None:
+            lengths = list_lengths(scores, mask, offsets, max_length)
+        order = sort_lists(scores, mask, offsets, max_length)
+        lists, spans = len(lengths), cdiv(max_length, _SPAN)
+        anchors = torch.empty(2, lists, max_length, dtype=torch.float64, device=scores.device)
         _lay[(lists, spans)](
-            order.scores, offsets, lengths, anchors, lists, longest, sharpness, entropic, _SPAN,
+            order.scores, offsets, lengths, anchors, lists, max_length, *self._options, _SPAN,
             num_warps=4,
         )  # fmt: skip
+        # By ascending score: where an item's block begins; there, its sums and where it ends.
         blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, entropic)
-        ranks = torch.empty_like(scores)
+        self._sorted = order.scores, order.slots, offsets, lengths, blocks, sums, ends
         _rank[(lists, spans)](
-            order.scores, order.slots, offsets, lengths, blocks, sums, ends, ranks, lists, longest,
-            sharpness, entropic, _SPAN, num_warps=4,
-        )  # fmt: skip
-        return cls(
-            ranks, order.scores, order.slots, offsets, lengths, blocks, sums, ends, sharpness,
-            entropic,
-        )  # fmt: skip
+            *self._sorted, self.ranks, lists, max_length, *self._options, _SPAN, num_warps=4
+        )
 
-    def back(self, grad: Tensor) -> Tensor:
+    def adjoint(self, grad: Tensor) -> Tensor:
         """A gradient by ranks as one by scores; 0 on padding."""
-        lists, width = self.blocks.shape
+        grad_scores, width = torch.empty_like(self.ranks), self._width
+        if not hasattr(self, "_sorted"):
+            return grad_scores
+        lists = len(self._sorted[3])
         totals = torch.empty(lists, width, dtype=torch.float64, device=grad.device)
-        slopes = torch.empty_like(grad)
-        given = (
-            self.ranked, self.slots, self.offsets, self.lengths, self.blocks, self.sums, self.ends,
-            grad, totals, slopes, lists, width, self.sharpness, self.entropic,
-        )  # fmt: skip
+        given = *self._sorted, grad.contiguous(), totals, grad_scores, lists, width, *self._options
         tile = min(_TILE, max(128, next_power_of_2(width)))
         _add[(lists,)](*given, tile, num_warps=min(8, tile // 128))
         _take_off[(lists, cdiv(width, _SPAN))](*given, _SPAN, num_warps=4)
-        return slopes
+        return grad_scores
 
 
 @triton.jit
@@ -162,6 +145,15 @@ def _rank(
     )  # fmt: skip
     slot = tl.load(slots + place, mask=inside, other=0)
     tl.store(ranks + slot, rank.to(tl.float32), mask=inside)
+    _store_padding(slots, ranks, start, tl.load(offsets + at_list + 1), length, at)
+
+
+@triton.jit
+def _store_padding(slots, numbers, start, end, length, at):
+    """0 on the padding of a span of a list, which stands behind its items."""
+    padding = (at >= length) & (start + at < end)
+    slot = tl.load(slots + start + at, mask=padding, other=0)
+    tl.store(numbers + slot, at.to(tl.float32) * 0.0, mask=padding)
 
 
 @triton.jit
@@ -186,7 +178,7 @@ def _pulled(
 @quick
 @triton.jit(do_not_specialize=["lists", "width"])
 def _add(
-    ranked, slots, offsets, lengths, blocks, sums, ends, grad, totals, slopes, lists, width,
+    ranked, slots, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sum of the pulls of each block of a list, where the block begins."""
@@ -213,13 +205,12 @@ def _add(
 @quick
 @triton.jit(do_not_specialize=["lists", "width"])
 def _take_off(
-    ranked, slots, offsets, lengths, blocks, sums, ends, grad, totals, slopes, lists, width,
+    ranked, slots, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The slopes of a span of a list."""
+    """The grad_scores of a span of a list."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
-    all_slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     length = tl.load(lengths + at_list)
     base = at_list * width
     far = tl.full([], 1, tl.int64) * lists * width
@@ -230,7 +221,5 @@ def _take_off(
     )
     total = tl.load(totals + base + block, mask=inside, other=0.0)
     slope = (share * total - pull) * sharpness
-    tl.store(slopes + slot, slope.to(tl.float32), mask=inside)
-    padding = (at >= length) & (at < all_slots)  # padding stands behind the items
-    slot = tl.load(slots + start + at, mask=padding, other=0)
-    tl.store(slopes + slot, tl.zeros([SPAN], tl.float32), mask=padding)
+    tl.store(grad_scores + slot, slope.to(tl.float32), mask=inside)
+    _store_padding(slots, grad_scores, start, tl.load(offsets + at_list + 1), length, at)

@@ -24,7 +24,7 @@ def lapsum_ranks(
     scores: Tensor,
     mask: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     temperature: float,
     order: Sorted | None = None,
 ) -> Tensor:
@@ -34,12 +34,12 @@ def lapsum_ranks(
         scores: of the slots, and so on as in :mod:`rankgrad.kernels.ops`.
         mask: None, or False on padding.
         offsets: where the lists begin and end.
-        longest: the number of slots of the longest list.
+        max_length: the number of slots of the max_length list.
         temperature: τ.
         order: what :func:`arrange` gave, if it is known already.
     """
-    order = order or arrange(scores, mask, offsets, longest)
-    return _pass(None, scores, mask, offsets, longest, temperature, order)
+    order = order or arrange(scores, mask, offsets, max_length)
+    return _pass(None, scores, mask, offsets, max_length, temperature, order)
 
 
 def lapsum_ranks_vjp(
@@ -47,18 +47,37 @@ def lapsum_ranks_vjp(
     scores: Tensor,
     mask: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     temperature: float,
     order: Sorted | None = None,
 ) -> Tensor:
     """``Σ_j (g_j - g_i) exp(-|s_i - s_j| / τ) / 2τ``; 0 on padding."""
-    order = order or arrange(scores, mask, offsets, longest)
-    return _pass(grad, scores, mask, offsets, longest, temperature, order)
+    order = order or arrange(scores, mask, offsets, max_length)
+    return _pass(grad, scores, mask, offsets, max_length, temperature, order)
 
 
-def arrange(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int) -> Sorted | None:
+class LapSumRanks:
+    """LapSum's ranks of lists and their adjoint (see :mod:`rankgrad.kernels.gpu.rank_sums`)."""
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        temperature: float,
+    ) -> None:
+        order = arrange(scores, mask, offsets, max_length)
+        self._lists = scores, mask, offsets, max_length, temperature, order
+        self.ranks = lapsum_ranks(*self._lists)
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        return lapsum_ranks_vjp(grad, *self._lists)
+
+
+def arrange(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted | None:
     """The lists in order, which both functions need; None where they are too short to be sorted."""
-    return sort_lists(scores, mask, offsets, longest) if longest > COUNTED else None
+    return sort_lists(scores, mask, offsets, max_length) if max_length > COUNTED else None
 
 
 def _pass(
@@ -66,27 +85,27 @@ def _pass(
     scores: Tensor,
     mask: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     temperature: float,
     order: Sorted | None,
 ) -> Tensor:
     """Ranks, or given the gradient by them the gradient by the scores."""
     result = torch.empty_like(scores)
     lists, slots = offsets.numel() - 1, scores.numel()
-    if slots == 0:
+    if slots == 0 or max_length == 0:
         return result
     back = grad is not None
     given = scores if grad is None else grad.contiguous()
     if order is None:
         masks = scores if mask is None else mask
-        _pairs[(lists, cdiv(longest, 32))](
+        _pairs[(lists, cdiv(max_length, 32))](
             scores, given, masks, offsets, result, temperature,
             masked=mask is not None, back=back, height=32, width=64,
         )  # fmt: skip
         return result
     many = slots // _CHUNK + lists + 1
     chunks = scores.new_empty(6, many)
-    grid = (lists, cdiv(longest, _CHUNK))
+    grid = (lists, cdiv(max_length, _CHUNK))
     shape = {"back": back, "chunk": _CHUNK}
     sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
     _chunks[grid](*sorted_, **shape)

@@ -1,8 +1,11 @@
-"""Sums over pairs on GPUs: RankNet, hinge, LambdaRank and LambdaLoss for NDCG.
+"""Sums over pairs on GPUs: RankNet, hinge, LambdaRank and LambdaLoss.
 
-Three launches. The first counts where every item stands and lays the items out in that order; in
-it the sign of every score gap is known, and ``δ(|π_i - π_j|)`` lies along the diagonals. The second
-sums over the pairs of each item, the third shares slopes among items that nothing tells apart.
+Three launches. The first counts the rank of every item and writes the items in that order; in it
+the sign of every score gap is known, and ``δ(|π_i - π_j|)`` lies along the diagonals. The second
+sums over the pairs of each item, the third shares gradients among items that nothing tells apart.
+
+Of metrics other than NDCG, what a swap of two items changes is ``|upper_i + lower_j|`` with i the
+one ranked higher: two numbers per item, which one more launch computes from the order.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -17,11 +20,16 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.launch import cdiv, quick
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import (
+    BINARY,
+    CUTOFF,
     EXPONENTIAL,
+    IDEAL,
     LINEAR,
+    ONE,
     ROWS,
+    SUM,
     gain_key,
     load_real,
     presence,
@@ -38,6 +46,11 @@ KINDS = {
     "ndcg_loss2++": 5,
 }
 _LAMBDARANK = KINDS["lambdarank"]
+#: Of metrics other than NDCG: weighed by what a swap changes; LambdaLoss's of precision by δ, too.
+_SWAP, _SWAP_DELTA = 6, 7
+#: What a swap changes: AP, RR, whether an item is inside the cutoff, its rank, 1 for any pair, and
+#: the factor of eqs. 16-17 where the lower item is past the cutoff.
+_AP, _RR, _TOP, _RANK, _ANY, _PAST = 0, 1, 2, 3, 4, 5
 
 #: How a cutoff weighs a pair: not, as eqs. 16-17, or by whether its upper item is inside.
 _WHOLE, _CORRECTED, _INSIDE = 0, 1, 2
@@ -53,6 +66,8 @@ def pairs(
     truncation: str,
     mu: float,
     half: bool,
+    metric: str = "ndcg",
+    threshold: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`)."""
     scores, labels, mask, weights, offsets, longest = batch
@@ -65,30 +80,44 @@ def pairs(
     columns, warps, width = tile(longest)
     blocks = max(1, cdiv(longest, ROWS))
     grid = (lists, blocks)
-    code = KINDS[kind]
+    code, change = KINDS[kind], -1
     cut = _cut(code, k, truncation)
+    reach = cut == _INSIDE or (code == _LAMBDARANK and k > 0)
+    if metric != "ndcg":
+        code, change = _swap_kind(metric, code == _LAMBDARANK, truncation)
+        cut, reach = _WHOLE, k > 0 and change not in (_ANY, _PAST)
     # δ by the distance of two ranks, to both sides. The last tile of columns may reach past it:
     # what it finds there is of no pair.
     table = scores.new_empty(2 * blocks * ROWS + columns)
-    ranked = scores.new_empty(4, slots)  # scores, labels, weights and slopes in the items' order
+    # In the items' order: scores, labels, weights, gradients; gains and both numbers of a swap.
+    ranked = scores.new_empty(4 if change < 0 else 7, slots)
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
     gains = EXPONENTIAL if gain == "exponential" else LINEAR
+    if metric != "ndcg":
+        gains = LINEAR if metric == "arp" else BINARY
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     masked, weighted = mask is not None, weights is not None
     _stand[grid](
         scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, slots, k,
-        gains, code >= 2, masked, weighted, ROWS, columns, num_warps=warps,
+        float(threshold), gains, _norm(code, metric, k), code in (4, 5, _SWAP_DELTA), masked,
+        weighted, ROWS, columns, num_warps=warps,
     )  # fmt: skip
+    if change >= 0:
+        chunk = min(1024, max(32, next_power_of_2(longest)))
+        _swap_changes[(lists,)](
+            ranked, offsets, parts, slots, k, float(threshold), blocks, change, gains, masked,
+            width, chunk, num_warps=max(1, chunk // 128),
+        )  # fmt: skip
     _sum_pairs[grid](
         ranked, offsets, parts, table, sums, slots, k, float(sigma), sigma * _LOG2E, float(mu),
-        code, gains, cut, half and code == 0, cut == _INSIDE or (code == _LAMBDARANK and k > 0),
-        masked, weighted, ROWS, columns, width, num_warps=warps,
+        code, gains if change < 0 else LINEAR, cut, half and code == 0, reach, masked, weighted,
+        ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     _share[grid](
         ranked, origin, mask_, offsets, parts, sums, values, slopes, defined, slots,
-        code >= 2, masked, weighted, ROWS, columns, width, num_warps=warps,
+        masked, weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     return values, slopes, defined
 
@@ -99,6 +128,26 @@ def _cut(code: int, k: int, truncation: str) -> int:
     if code < _LAMBDARANK or truncation == "heuristic":
         return _INSIDE
     return _CORRECTED
+
+
+def _swap_kind(metric: str, is_lambdarank: bool, truncation: str) -> tuple[int, int]:
+    """The kind of a lambda loss of a metric other than NDCG, and what a swap changes there."""
+    if metric in ("ap", "rr"):
+        return _SWAP, _AP if metric == "ap" else _RR
+    if metric == "arp":
+        return _SWAP, _RANK if is_lambdarank else _ANY
+    if is_lambdarank:
+        return _SWAP, _TOP
+    return _SWAP_DELTA, _TOP if truncation == "heuristic" else _PAST
+
+
+def _norm(code: int, metric: str, k: int) -> int:
+    """What the sum over pairs is divided by."""
+    if code < _LAMBDARANK or metric == "rr":
+        return ONE
+    if metric == "precision":
+        return CUTOFF if k else ONE  # without a cutoff no swap changes it
+    return IDEAL if metric == "ndcg" else SUM
 
 
 @triton.jit
@@ -126,17 +175,19 @@ def _standing_key(score, label):
 
 
 @triton.jit
-def _gain(label, GAIN: tl.constexpr):
+def _gain(label, threshold, GAIN: tl.constexpr):
     if GAIN == 0:
         return tl.exp2(label) - 1.0
-    else:
+    elif GAIN == 1:
         return label
+    else:
+        return tl.where(label >= threshold, 1.0, 0.0)
 
 
 @triton.jit
 def _stand_tile(
     scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-    LAMBDA: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
+    NORM: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Add how many columns of a tile are ahead of its rows, by score and by label."""
     column = left + tl.arange(0, COLUMNS)
@@ -148,18 +199,18 @@ def _stand_tile(
     grades = gain_key(label, there)
     if SIDE == -1:
         ahead += sign_bit((key - 1)[:, None] - keys[None, :])
-        if LAMBDA:
+        if NORM == 0:
             better += sign_bit((grade_key - 1)[:, None] - grades[None, :])
     elif SIDE == 1:
         # Those not ahead are taken off, and all added later: a plain comparison is made a
         # predicate, which costs more.
         ahead -= sign_bit((keys - 1)[None, :] - key[:, None])
-        if LAMBDA:
+        if NORM == 0:
             better += sign_bit(grade_key[:, None] - grades[None, :])
     else:
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
         ahead += sign_bit(key[:, None] - earlier - keys[None, :])
-        if LAMBDA:
+        if NORM == 0:
             better += sign_bit(grade_key[:, None] - earlier - grades[None, :])
     return ahead, better
 
@@ -168,8 +219,8 @@ def _stand_tile(
 @triton.jit(do_not_specialize=["slots_in_all", "k"])
 def _stand(
     scores, labels, mask, weights, offsets, ranked, origin, parts, table, slots_in_all, k,
-    GAIN: tl.constexpr, LAMBDA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    threshold, GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, MASKED: tl.constexpr,
+    WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count where a block of items stands, by score and ideally, and lay it out by score."""
     at_list = tl.program_id(0)
@@ -178,7 +229,7 @@ def _stand(
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
-    if LAMBDA:  # δ of eq. 13 at every distance, once for all lists
+    if TABLE:  # δ of eq. 13 at every distance, once for all lists
         apart = tl.maximum(row, 1).to(tl.float32)
         step = log2_above_one(1.0 / (1.0 + apart))
         delta = step / (tl.log2(1.0 + apart) * tl.log2(2.0 + apart))
@@ -198,17 +249,17 @@ def _stand(
     for left in range(0, among, COLUMNS):
         ahead, better = _stand_tile(
             scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-            LAMBDA, MASKED, COLUMNS, -1,
+            NORM, MASKED, COLUMNS, -1,
         )  # fmt: skip
     for left in range(among, after, COLUMNS):
         ahead, better = _stand_tile(
             scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-            LAMBDA, MASKED, COLUMNS, 0,
+            NORM, MASKED, COLUMNS, 0,
         )  # fmt: skip
     for left in range(after, last, COLUMNS):
         ahead, better = _stand_tile(
             scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-            LAMBDA, MASKED, COLUMNS, 1,
+            NORM, MASKED, COLUMNS, 1,
         )  # fmt: skip
     at = start + tl.sum(ahead, 1) + tl.cdiv(last - after, COLUMNS) * COLUMNS
     tl.store(ranked + at, score, mask=real)
@@ -217,14 +268,17 @@ def _stand(
         weight = tl.load(weights + start + row, mask=real, other=0.0)
         tl.store(ranked + 2 * slots_in_all.to(tl.int64) + at, weight, mask=real)
     tl.store(origin + at, row, mask=real)
-    ideal = 0.0
-    if LAMBDA:
+    gain = _gain(label, threshold, GAIN)
+    if NORM == 0:
         place = tl.sum(better, 1)
         counted = real & ((k == 0) | (place < k))
-        worth = _gain(label, GAIN) / tl.log2(place.to(tl.float32) + 2.0)
-        ideal = tl.sum(tl.where(counted, worth, 0.0), 0)
+        norm = tl.sum(tl.where(counted, gain / tl.log2(place.to(tl.float32) + 2.0), 0.0), 0)
+    elif NORM == 4:
+        norm = tl.sum(tl.where(real, gain, 0.0), 0)
+    else:  # one, or the cutoff
+        norm = tl.where(block == 0, k if NORM == 2 else 1, 0).to(tl.float32)
     to = parts + (at_list * tl.num_programs(1) + block) * 4
-    tl.store(to, ideal)
+    tl.store(to, norm)
     tl.store(to + 1, tl.sum(real.to(tl.float32), 0))
     tl.store(to + 2, tl.max(tl.where(real, label, -1.0), 0))
     tl.store(to + 3, tl.min(tl.where(real, label, float("inf")), 0))
@@ -232,27 +286,26 @@ def _stand(
 
 @triton.jit
 def _list_parts(parts, at_list, WIDTH: tl.constexpr):
-    """The ideal DCG, the number of items, the highest and the lowest label of a list."""
+    """The norm, the number of items, the highest and the lowest label of a list."""
     blocks = tl.num_programs(1)
-    ideal = tl.zeros([WIDTH], tl.float32)
+    norm = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
     high = tl.full([WIDTH], -1.0, tl.float32)
     low = tl.full([WIDTH], float("inf"), tl.float32)
     for left in range(0, blocks, WIDTH):
         block = left + tl.arange(0, WIDTH)
         at = parts + (at_list * blocks + block) * 4
-        ideal += tl.load(at, mask=block < blocks, other=0.0)
+        norm += tl.load(at, mask=block < blocks, other=0.0)
         items += tl.load(at + 1, mask=block < blocks, other=0.0)
         high = tl.maximum(high, tl.load(at + 2, mask=block < blocks, other=-1.0))
         low = tl.minimum(low, tl.load(at + 3, mask=block < blocks, other=float("inf")))
-    return tl.sum(ideal, 0), tl.sum(items, 0).to(tl.int32), tl.max(high, 0), tl.min(low, 0)
+    return tl.sum(norm, 0), tl.sum(items, 0).to(tl.int32), tl.max(high, 0), tl.min(low, 0)
 
 
 @triton.jit
-def _length(parts, at_list, slots, MASKED: tl.constexpr, WIDTH: tl.constexpr):
+def _length(parts, at_list, blocks, slots, MASKED: tl.constexpr, WIDTH: tl.constexpr):
     """The number of real items of a list."""
     if MASKED:
-        blocks = tl.num_programs(1)
         items = tl.zeros([WIDTH], tl.float32)
         for left in range(0, blocks, WIDTH):
             block = left + tl.arange(0, WIDTH)
@@ -263,6 +316,88 @@ def _length(parts, at_list, slots, MASKED: tl.constexpr, WIDTH: tl.constexpr):
         return slots
 
 
+@quick
+@triton.jit(do_not_specialize=["slots_in_all", "k", "blocks"])
+def _swap_changes(
+    ranked, offsets, parts, slots_in_all, k, threshold, blocks,
+    CHANGE: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The gains of a list in its order, and both numbers of what a swap changes."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    length = _length(parts, at_list, blocks, slots, MASKED, WIDTH)
+    labelled = ranked + slots_in_all + start
+    first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
+    second = first
+    if CHANGE == 1:
+        for left in range(0, length, CHUNK):
+            at = left + tl.arange(0, CHUNK)
+            label = tl.load(labelled + at, mask=at < length, other=0.0)
+            rank = tl.where((label >= threshold) & (at < length), at + 1, 0x7FFFFFFF)
+            best = tl.min(rank, 0)
+            after = tl.min(tl.where(rank > best, rank, 0x7FFFFFFF), 0)
+            second = tl.minimum(second, tl.where(first < best, best, after))
+            first = tl.minimum(first, best)
+    count = tl.zeros([1], tl.float64)
+    through = tl.zeros([1], tl.float64)
+    for left in range(0, length, CHUNK):
+        at = left + tl.arange(0, CHUNK)
+        held = at < length
+        label = tl.load(labelled + at, mask=held, other=0.0)
+        gain = tl.where(held, _gain(label, threshold, GAIN), 0.0)
+        inside = ((k == 0) | (at < k)).to(tl.float64)
+        rank = (at + 1).to(tl.float64)
+        if CHANGE == 0:
+            relevance = gain.to(tl.float64)
+            step = relevance * inside / rank
+            counts = count + tl.cumsum(relevance, 0)
+            steps = through + tl.cumsum(step, 0)
+            upper = (counts + 1.0 - relevance) / rank * inside - steps
+            lower = steps - step - counts / rank * inside
+            count += tl.sum(relevance, 0, keep_dims=True)
+            through += tl.sum(step, 0, keep_dims=True)
+        elif CHANGE == 1:
+            upper, lower = _rr_change(at + 1, gain, first, second, k)
+        elif CHANGE == 2:
+            upper, lower = inside, -inside
+        elif CHANGE == 3:
+            upper = tl.where(inside > 0, rank, k + 1.0)
+            lower = -upper
+        elif CHANGE == 4:
+            upper, lower = inside * 0.0 + 1.0, inside * 0.0
+        else:
+            past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
+            upper, lower = inside * 0.0, tl.where(inside > 0, 0.0, past)
+        to = ranked + 4 * slots_in_all.to(tl.int64) + start + at
+        tl.store(to, gain, mask=held)
+        tl.store(to + slots_in_all, upper.to(tl.float32), mask=held)
+        tl.store(to + 2 * slots_in_all.to(tl.int64), lower.to(tl.float32), mask=held)
+
+
+@triton.jit
+def _reciprocal(rank, k):
+    """1 over a rank, 0 past the cutoff and of no rank."""
+    counts = (rank < 0x7FFFFFFF) & ((k == 0) | (rank <= k))
+    return tl.where(counts, 1.0 / rank.to(tl.float64), 0.0)
+
+
+@triton.jit
+def _rr_change(rank, relevance, first, second, k):
+    """Both numbers for RR, of which the rank of the first relevant item is all that matters.
+
+    A relevant item that goes up to a place before the first one takes that place's rank. The first
+    one, going down, leaves the second or itself first. Other swaps change nothing.
+    """
+    relevant = relevance > 0
+    top, after = _reciprocal(first, k), _reciprocal(second, k)
+    before = tl.where(rank < first, _reciprocal(rank, k) - top, 0.0)
+    upper = tl.where(relevant, tl.where(rank == first, top, after), before)
+    left = -_reciprocal(tl.minimum(rank, second), k)
+    return upper, tl.where(relevant | (rank < first), 0.0, left)
+
+
 @triton.jit
 def _load_item(
     ranked, start, at, inside, slots_in_all, k, middle, steepness,
@@ -271,24 +406,26 @@ def _load_item(
     """All that a pair takes of one of its items.
 
     Its score from the middle of the rows in powers of two, its gain (or label), its weight, what it
-    is worth where it stands, and what the cutoff makes of that place.
+    is worth where it stands, and what the cutoff makes of that place; or both numbers of a swap.
     """
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     power = (score - middle) * steepness
-    gain = tl.load(ranked + slots_in_all + start + at, mask=inside, other=0.0)
-    if (KIND == 2) | (KIND >= 4):
-        gain = _gain(gain, GAIN)
+    far = slots_in_all.to(tl.int64)
+    if KIND >= 6:
+        gain = tl.load(ranked + 4 * far + start + at, mask=inside, other=0.0)
+    else:
+        gain = tl.load(ranked + slots_in_all + start + at, mask=inside, other=0.0)
+        if (KIND == 2) | (KIND >= 4):
+            gain = _gain(gain, 0.0, GAIN)
     weight = tl.where(inside, 1.0, 0.0)
     if WEIGHTED:
-        weight = tl.load(
-            ranked + 2 * slots_in_all.to(tl.int64) + start + at, mask=inside, other=0.0
-        )
+        weight = tl.load(ranked + 2 * far + start + at, mask=inside, other=0.0)
     rank = at.to(tl.float32) + 1.0
     worth = weight
     if (KIND == 2) | (KIND == 3) | (KIND == 5):
         worth = 1.0 / tl.log2(1.0 + rank)
         if KIND == 3:
-            worth *= _gain(gain, GAIN)
+            worth *= _gain(gain, 0.0, GAIN)
         elif CUT != 2:  # of no worth past LambdaRank's cutoff, which eq. 15 has not
             worth = tl.where((k == 0) | (at < k), worth, 0.0)
     cut = weight
@@ -297,6 +434,9 @@ def _load_item(
         cut = tl.where(at < k, 1.0, past)
     elif CUT == 2:
         cut = tl.where(at < k, 1.0, 0.0)
+    if KIND >= 6:
+        worth = tl.load(ranked + 5 * far + start + at, mask=inside, other=0.0)
+        cut = tl.load(ranked + 6 * far + start + at, mask=inside, other=0.0)
     return score, power, gain, weight, worth, cut
 
 
@@ -320,6 +460,8 @@ def _signed_weight(
         lead = tl.abs(worth[:, None] - worths[None, :])
     if KIND == 2:
         signed = apart * lead
+    elif KIND == 6:
+        signed = apart * _swapped(row, column, worth, cut, worths, cuts, SIDE)
     elif KIND == 3:
         lower = tl.where(apart < 0.0, -worths[None, :], 0.0)
         signed = tl.where(apart > 0.0, worth[:, None], lower)
@@ -327,6 +469,8 @@ def _signed_weight(
         # In 64 bits, so that a thread's rows are at fixed distances from one address.
         lane = (column + (centre - first)).to(tl.int64)
         delta = tl.load(table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
+        if KIND == 7:
+            delta *= _swapped(row, column, worth, cut, worths, cuts, SIDE)
         if CUT == 1:
             delta *= _one_of(row, column, cuts, cut, SIDE)
         if KIND == 5:
@@ -339,6 +483,19 @@ def _signed_weight(
     if WEIGHTED:
         signed *= tl.where(apart > 0.0, weight[:, None], weights[None, :])
     return signed
+
+
+@triton.jit
+def _swapped(row, column, upper, lower, uppers, lowers, SIDE: tl.constexpr):
+    """What a swap changes, by the first number of the upper item and the second of the lower."""
+    if SIDE == 1:
+        change = upper[:, None] + lowers[None, :]
+    elif SIDE == -1:
+        change = uppers[None, :] + lower[:, None]
+    else:
+        below = column[None, :] > row[:, None]
+        change = tl.where(below, upper[:, None] + lowers[None, :], uppers[None, :] + lower[:, None])
+    return tl.abs(change)
 
 
 @triton.jit
@@ -455,7 +612,7 @@ def _sum_pairs(
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    length = _length(parts, at_list, slots, MASKED, WIDTH)
+    length = _length(parts, at_list, tl.num_programs(1), slots, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     centre = tl.num_programs(1) * ROWS
@@ -528,8 +685,8 @@ def _sum_pairs(
 @triton.jit(do_not_specialize=["slots_in_all"])
 def _share(
     ranked, origin, mask, offsets, parts, sums, values, slopes, defined, slots_in_all,
-    LAMBDA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Slopes where the items came from, those of items alike (score, label, weight) averaged."""
     at_list = tl.program_id(0)
@@ -537,11 +694,9 @@ def _share(
     blocks = tl.num_programs(1)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    ideal, length, high, low = _list_parts(parts, at_list, WIDTH)
+    norm, length, high, low = _list_parts(parts, at_list, WIDTH)
     there = high > low
-    scale = tl.where(there, 1.0, 0.0)
-    if LAMBDA:
-        scale = tl.where(there & (ideal > 0), 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0)
+    scale = tl.where(there & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < length

@@ -19,6 +19,9 @@ EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
+#: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r, ``1 / r``; or nothing.
+LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4, 5
+
 #: Rows of a tile of pairs: each thread has them all, of one column.
 ROWS = 16
 COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
@@ -94,6 +97,17 @@ def prepare(
     return gains, scale, lengths, defined
 
 
+def list_lengths(like: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor:
+    """The numbers of real items of lists, int32, on the device of a tensor."""
+    lists = offsets.shape[0] - 1
+    lengths = torch.empty(lists, dtype=torch.int32, device=like.device)
+    span = min(_SPAN, max(32, next_power_of_2(max_length)))
+    _list_lengths[(lists,)](
+        presence(mask, like), offsets, lengths, mask is not None, span, num_warps=4
+    )
+    return lengths
+
+
 def tile(longest: int) -> tuple[int, int, int]:
     """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
 
@@ -130,6 +144,22 @@ def load_real(mask, at, inside, MASKED: tl.constexpr):
         return inside
 
 
+@quick
+@triton.jit
+def _list_lengths(mask, offsets, lengths, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
+    """The number of real items of a list."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    if MASKED:
+        items = tl.zeros([SPAN], tl.int32)
+        for left in range(0, length, SPAN):
+            row = left + tl.arange(0, SPAN)
+            items += load_real(mask, start + row, row < length, True).to(tl.int32)
+        length = tl.sum(items, 0)
+    tl.store(lengths + at_list, length)
+
+
 @triton.jit
 def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr):
     """The weighted gains of real items; -1 on padding, less than any."""
@@ -158,6 +188,77 @@ def sign_bit(number):
         return (number >> 63).to(tl.int32) & 1
     else:
         return (number >> 31) & 1
+
+
+@triton.jit
+def _soft_inside(rank, k, beta):
+    """``1[rank <= k]`` relaxed, 1 less it, and its derivative by the rank.
+
+    With ``x = beta (k + 1/2 - rank)``: its sigmoid, past the cutoff ``(1/2) (1 + |x| / 4)^-2``.
+    """
+    x = beta * (k + 0.5 - rank)
+    small = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    inside = 1.0 / (1.0 + small)
+    outside = small * inside  # without the cancellation of 1 - inside
+    ratio = 1.0 / (1.0 + 0.25 * tl.abs(x))
+    past = 0.5 * ratio * ratio
+    slope = tl.where(x >= 0, inside * outside, 0.5 * past * ratio)
+    return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * slope
+
+
+@triton.jit
+def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
+    """The discount of a relaxed rank, and its derivative."""
+    if CURVE == 0:
+        logarithm = tl.log2(1.0 + rank)
+        discount = 1.0 / logarithm
+        slope = -1.4426950408889634 * discount * discount / (1.0 + rank)
+    elif CURVE == 1:
+        discount = rank * 0.0 + 1.0
+        slope = rank * 0.0
+    elif CURVE == 2:
+        rate = tl.log2(rank * 0.0 + persistence)
+        discount = (1.0 - persistence) * tl.exp2((rank - 1.0) * rate)
+        slope = discount * rate * 0.6931471805599453
+    elif CURVE == 3:
+        discount = rank
+        slope = rank * 0.0 + 1.0
+    else:
+        discount = 1.0 / rank
+        slope = -discount * discount
+    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics worth nothing
+        beyond = rank * 0.0
+        if CURVE == 3:
+            beyond += k + 1.0
+        inner, outer, fall = _soft_inside(rank, k, beta)
+        whole = length <= k
+        slope = tl.where(whole, slope, inner * slope + fall * (discount - beyond))
+        discount = tl.where(whole, discount, inner * discount + outer * beyond)
+    return discount, slope
+
+
+@triton.jit
+def sum_blocks(terms, at_list, blocks, WIDTH: tl.constexpr):
+    """The sum of the numbers of a list's blocks."""
+    total = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, blocks, WIDTH):
+        block = left + tl.arange(0, WIDTH)
+        total += tl.load(terms + at_list * blocks + block, mask=block < blocks, other=0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def log1p(small):
+    """``log(1 + t)`` for t in [-1/2, 1], to a few units of float32's last place of itself."""
+    ratio = small / (2.0 + small)  # log(1 + t) = 2 atanh(t / (2 + t))
+    square = ratio * ratio
+    series = square * (1.0 / 15.0) + (1.0 / 13.0)
+    series = series * square + (1.0 / 11.0)
+    series = series * square + (1.0 / 9.0)
+    series = series * square + (1.0 / 7.0)
+    series = series * square + (1.0 / 5.0)
+    series = series * square + (1.0 / 3.0)
+    return 2.0 * (ratio + ratio * square * series)
 
 
 @triton.jit

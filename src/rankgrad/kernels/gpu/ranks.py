@@ -12,11 +12,16 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.fastsort import Projection
-from rankgrad.kernels.gpu.lapsum import arrange, lapsum_ranks, lapsum_ranks_vjp
+from rankgrad.kernels.gpu.fastsort import FastSortRanks
+from rankgrad.kernels.gpu.lapsum import LapSumRanks
 from rankgrad.kernels.gpu.launch import cdiv, quick
 from rankgrad.kernels.gpu.prepare import (
+    CONSTANT,
+    GEOMETRIC,
     IDEAL,
+    LOGARITHMIC,
+    NO_DISCOUNT,
+    RANK,
     ROWS,
     gain_key,
     gain_kind,
@@ -26,9 +31,12 @@ from rankgrad.kernels.gpu.prepare import (
     norm_kind,
     prepare,
     presence,
+    rank_discount,
     scale_of,
     sign_bit,
+    sum_blocks,
 )
+from rankgrad.kernels.gpu.rank_sums import METRICS, RankOperator, step_values, through_operator
 
 _SPAN = 1024
 _LONG = 8192  # slots from which on tiles are of more columns
@@ -44,60 +52,117 @@ def through_ranks(
     beta: float,
     metric_options: MetricOptions,
 ) -> Losses:
-    """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`).
+    """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`)."""
+    if batch.offsets.shape[0] == 1:
+        empty = batch.scores.new_empty(0)
+        return empty, torch.empty_like(batch.scores), torch.empty_like(empty, dtype=torch.bool)
+    if metric_options.name in METRICS:
+        steps = step_values(batch, metric_options.name, metric_options.threshold)
+        operator = _operator(batch, relaxation, sharpness, steps.lengths)
+        return through_operator(batch, operator, beta, metric_options, steps)
+    if relaxation == "sigmoid":
+        return _through_pairs(batch, sharpness, beta, metric_options)
+    gains = prepare(*batch[1:], *metric_options[:4])
+    operator = _operator(batch, relaxation, sharpness, gains[2])
+    return _through_linear(batch, operator, beta, metric_options, gains)
 
-    The first pass over the pairs gives every rank with the slope of the metric there, and counts
-    the place of every item in the ideal order; the second one gives the slopes by scores.
+
+def _operator(batch: FlatLists, relaxation: str, sharpness: float, lengths: Tensor) -> RankOperator:
+    """The ranks of a relaxation by its name in :mod:`rankgrad.kernels.ops`."""
+    lists = batch.scores, batch.mask, batch.offsets, batch.max_length
+    if relaxation == "sigmoid":
+        return SigmoidRanks(*lists, sharpness)
+    if relaxation == "lapsum":
+        return LapSumRanks(*lists, 1 / sharpness)
+    return FastSortRanks(*lists, 1 / sharpness, relaxation == "fastsort_entropic", lengths)
+
+
+def _through_pairs(
+    batch: FlatLists, sharpness: float, beta: float, metric_options: MetricOptions
+) -> Losses:
+    """A linear metric through sigmoid ranks, in two passes over the pairs.
+
+    The first gives every rank with the derivative of the metric there, and counts the place of
+    every item in the ideal order; the second one gives the gradient by scores.
     """
-    scores, labels, mask, weights, offsets, longest = batch
+    scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
     lists = offsets.shape[0] - 1
+    columns, warps, stages = _tile(max_length)
+    blocks = max(1, cdiv(max_length, ROWS))
     values = scores.new_empty(lists)
-    slopes = torch.empty_like(scores)
+    grad_scores, grad_ranks = torch.empty_like(scores), torch.empty_like(scores)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
-    if lists == 0:
-        return values, slopes, defined
-    if relaxation != "sigmoid":
-        return _through_sorted(
-            scores, labels, mask, weights, offsets, longest, relaxation, sharpness, beta, metric,
-            k, gain, threshold, persistence,
-        )  # fmt: skip
-    columns, warps, stages = _tile(longest)
-    blocks = max(1, cdiv(longest, ROWS))
-    pulls = torch.empty_like(scores)
     parts = scores.new_empty(lists, blocks, 4)
     earned = scores.new_empty(lists, blocks)
     norm = norm_kind(metric, k)
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     _rank[(lists, blocks)](
-        scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, pulls, parts, earned,
+        scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, grad_ranks, parts, earned,
         k, float(threshold), float(beta), float(persistence),
         _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
         weights is not None, ROWS, columns, stages, num_warps=warps,
     )  # fmt: skip
-    _pull[(lists, blocks)](
-        scores, mask_, offsets, sharpness * _LOG2E, pulls, slopes, parts, earned,
+    _rank_vjp[(lists, blocks)](
+        scores, mask_, offsets, sharpness * _LOG2E, grad_ranks, grad_scores, parts, earned,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, ROWS, columns, _width(blocks), stages,
-        num_warps=warps,
+        metric == "arp", True, mask is not None, ROWS, columns, 32 if blocks <= 32 else 512,
+        stages, num_warps=warps,
     )  # fmt: skip
-    return values, slopes, defined
+    return values, grad_scores, defined
+
+
+def _through_linear(
+    batch: FlatLists,
+    operator: RankOperator,
+    beta: float,
+    metric_options: MetricOptions,
+    prepared: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> Losses:
+    """A linear metric through the ranks of an operator: ranks, what they earn, and its adjoint."""
+    scores, max_length = batch.scores, batch.max_length
+    metric, k, _, _, persistence = metric_options
+    gains, scale, lengths, defined = prepared
+    lists, blocks = len(scale), max(1, cdiv(max_length, _SPAN))
+    grad_ranks = torch.empty_like(scores)
+    earned = scores.new_empty(lists, blocks)
+    values = torch.empty_like(scale)
+    sign = 1.0 if metric == "arp" else -1.0
+    _earn[(lists, blocks)](
+        operator.ranks, gains, batch.offsets, scale, lengths, grad_ranks, earned, sign, k, beta,
+        persistence, _curve(metric), k > 0, _SPAN, num_warps=4,
+    )  # fmt: skip
+    _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
+    return values, operator.adjoint(grad_ranks), defined
+
+
+class SigmoidRanks:
+    """Sigmoid ranks of lists and their adjoint (see :mod:`rankgrad.kernels.gpu.rank_sums`)."""
+
+    def __init__(
+        self, scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
+    ) -> None:
+        self._lists = scores, mask, offsets, max_length, alpha
+        self.ranks = sigmoid_ranks(*self._lists)
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        return sigmoid_ranks_vjp(grad, *self._lists)
 
 
 def sigmoid_ranks(
-    scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int, alpha: float
+    scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
 ) -> Tensor:
     """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every slot i, 0 on padding."""
     ranks = torch.empty_like(scores)
     lists = offsets.shape[0] - 1
     if lists == 0:
         return ranks
-    columns, warps, stages = _tile(longest)
-    grid = (lists, max(1, cdiv(longest, ROWS)))
+    columns, warps, stages = _tile(max_length)
+    grid = (lists, max(1, cdiv(max_length, ROWS)))
     _rank[grid](
         scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, _NONE, 0, False, False, mask is not None, False, ROWS, columns,
-        stages, num_warps=warps,
+        scores, 0, 0.0, 0.0, 0.0, NO_DISCOUNT, 0, False, False, mask is not None, False, ROWS,
+        columns, stages, num_warps=warps,
     )  # fmt: skip
     return ranks
 
@@ -107,118 +172,36 @@ def sigmoid_ranks_vjp(
     scores: Tensor,
     mask: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     alpha: float,
 ) -> Tensor:
     """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every slot i, 0 on padding."""
-    slopes = torch.empty_like(scores)
+    grad_scores = torch.empty_like(scores)
     lists = offsets.shape[0] - 1
     if lists == 0:
-        return slopes
-    columns, warps, stages = _tile(longest)
-    blocks = max(1, cdiv(longest, ROWS))
-    _pull[(lists, blocks)](
-        scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), slopes, scores,
-        scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
+        return grad_scores
+    columns, warps, stages = _tile(max_length)
+    blocks = max(1, cdiv(max_length, ROWS))
+    _rank_vjp[(lists, blocks)](
+        scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), grad_scores,
+        scores, scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
         ROWS, columns, 32, stages, num_warps=warps,
     )  # fmt: skip
-    return slopes
+    return grad_scores
 
 
-def _tile(longest: int) -> tuple[int, int, int]:
+def _tile(max_length: int) -> tuple[int, int, int]:
     """Columns of a tile, its warps, and how many tiles' columns are under way at a time.
 
     A warp takes some rows alone, unless there are so many columns that sharing them pays.
     """
-    return (64, 1, 3) if longest <= _LONG else (128, 4, 1)
-
-
-def _width(blocks: int) -> int:
-    """How many parts of a list are added up at a time."""
-    return 32 if blocks <= 32 else 512
-
-
-def _through_sorted(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    longest: int,
-    relaxation: str,
-    sharpness: float,
-    beta: float,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
-    persistence: float,
-) -> Losses:
-    """The same by way of relaxations that need no pairs: ranks, what they earn, and back."""
-    gains, scale, lengths, defined = prepare(
-        labels, mask, weights, offsets, longest, metric, k, gain, threshold
-    )
-    slots = scores, mask, offsets, longest
-    projection = order = None
-    if relaxation == "lapsum" or longest == 0:
-        order = arrange(*slots)
-        ranks = lapsum_ranks(*slots, 1 / sharpness, order)
-    else:
-        entropic = relaxation == "fastsort_entropic"
-        projection = Projection.of(*slots, lengths, sharpness, entropic)
-        ranks = projection.ranks
-    lists, blocks = len(scale), max(1, cdiv(longest, _SPAN))
-    pulls = torch.empty_like(scores)
-    earned = scores.new_empty(lists, blocks)
-    values = torch.empty_like(scale)
-    sign = 1.0 if metric == "arp" else -1.0
-    _earn[(lists, blocks)](
-        ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
-        _curve(metric), k > 0, _SPAN, num_warps=4,
-    )  # fmt: skip
-    _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
-    if projection is not None:
-        return values, projection.back(pulls), defined
-    return values, lapsum_ranks_vjp(pulls, *slots, 1 / sharpness, order), defined
-
-
-#: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r; or none.
-_LOGARITHM, _FLAT, _GEOMETRIC, _RANK, _NONE = 0, 1, 2, 3, 4
+    return (64, 1, 3) if max_length <= _LONG else (128, 4, 1)
 
 
 def _curve(metric: str) -> int:
-    flat = {"precision": _FLAT, "recall": _FLAT, "rbp": _GEOMETRIC, "arp": _RANK}
-    return flat.get(metric, _LOGARITHM)
-
-
-@triton.jit
-def _worth(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
-    """What a relaxed rank is worth, and its slope."""
-    if CURVE == 0:
-        logarithm = tl.log2(1.0 + rank)
-        worth = 1.0 / logarithm
-        slope = -1.4426950408889634 * worth * worth / (1.0 + rank)
-    elif CURVE == 1:
-        worth = rank * 0.0 + 1.0
-        slope = rank * 0.0
-    elif CURVE == 2:
-        rate = tl.log2(rank * 0.0 + persistence)
-        worth = (1.0 - persistence) * tl.exp2((rank - 1.0) * rate)
-        slope = worth * rate * 0.6931471805599453
-    else:
-        worth = rank
-        slope = rank * 0.0 + 1.0
-    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics worth nothing
-        beyond = rank * 0.0
-        if CURVE == 3:
-            beyond += k + 1.0
-        inner = 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * beta * (k + 0.5 - rank)))
-        # 1 - inner, without its cancellation
-        outer = 1.0 / (1.0 + tl.exp2(1.4426950408889634 * beta * (k + 0.5 - rank)))
-        whole = length <= k
-        slope = tl.where(whole, slope, inner * slope - beta * inner * outer * (worth - beyond))
-        worth = tl.where(whole, worth, inner * worth + outer * beyond)
-    return worth, slope
+    """How a linear metric discounts ranks."""
+    curves = {"precision": CONSTANT, "recall": CONSTANT, "rbp": GEOMETRIC, "arp": RANK}
+    return curves.get(metric, LOGARITHMIC)
 
 
 @triton.jit
@@ -228,7 +211,7 @@ def _load_scores(scores, at, real):
 
 
 @triton.jit
-def _centre(score, real, steepness):
+def _center(score, real, steepness):
     """A middle of the scores of a block, and whether they all lie near it.
 
     If so, ``sigmoid(s_j - s_i) = e_j / (e_i + e_j)`` with exponentials of the items alone.
@@ -302,10 +285,10 @@ def _rank(
     inside = row < slots
     real = load_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
-    middle, near = _centre(score, real, steepness)
+    middle, near = _center(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
     gain = score
-    if CURVE < 4:
+    if CURVE != 5:
         gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     key = gain_key(gain, real)
     above = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -342,13 +325,13 @@ def _rank(
                 KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, False, 0,
             )  # fmt: skip
     rank = 0.5 + tl.sum(above, 1)
-    if CURVE == 4:
+    if CURVE == 5:
         tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
     else:
         length = slots
         if MASKED:
             length = tl.sum(items, 0)
-        worth, slope = _worth(rank, length, k, beta, persistence, CURVE, CUT)
+        discount, slope = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
         value = tl.where(real, gain, 0.0)
         tl.store(out + start + row, tl.where(real, value * slope, 0.0), mask=inside)
         ideal = 0.0
@@ -359,7 +342,7 @@ def _rank(
                 best = tl.where(place < k, best, 0.0)
             ideal = tl.sum(best, 0)
         at = at_list * tl.num_programs(1) + block
-        tl.store(earned + at, tl.sum(tl.where(real, value * worth, 0.0), 0))
+        tl.store(earned + at, tl.sum(tl.where(real, value * discount, 0.0), 0))
         tl.store(parts + at * 4, ideal)
         tl.store(parts + at * 4 + 1, tl.sum(value, 0))
         tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
@@ -368,13 +351,13 @@ def _rank(
 
 @quick
 @triton.jit(do_not_specialize=["k", "blocks"])
-def _pull(
-    scores, mask, offsets, steepness, pulls, slopes, parts, earned, values, defined,
+def _rank_vjp(
+    scores, mask, offsets, steepness, grad_ranks, grad_scores, parts, earned, values, defined,
     k, sharpness, blocks,
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The pull on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
+    """The grad on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -383,8 +366,8 @@ def _pull(
     inside = row < slots
     real = load_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
-    pull = tl.load(pulls + start + row, mask=real, other=0.0)
-    middle, near = _centre(score, real, steepness)
+    grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
+    middle, near = _center(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
     if LOSS:
         ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
@@ -394,46 +377,36 @@ def _pull(
         column = left + tl.arange(0, COLUMNS)
         there = load_real(mask, start + column, column < slots, MASKED)
         other = _load_scores(scores, start + column, there)
-        pulled = tl.load(pulls + start + column, mask=there, other=0.0)
+        others = tl.load(grad_ranks + start + column, mask=there, other=0.0)
         if near:
             power = _power(other, middle, steepness)
             root = tl.math.rsqrt(own[:, None] + power[None, :])
             over = root * root
-            moved = (pulled * power)[None, :] - pull[:, None] * power[None, :]
+            moved = (others * power)[None, :] - grad[:, None] * power[None, :]
             total += moved * (over * over)
         else:
             small = tl.exp2(-tl.abs((other[None, :] - score[:, None]) * steepness))
             root = tl.math.rsqrt(1.0 + small)
             over = root * root
-            total += (pulled[None, :] - pull[:, None]) * (small * over * over)
+            total += (others[None, :] - grad[:, None]) * (small * over * over)
     slope = tl.sum(total, 1) * own * sharpness
     if LOSS:
         scale = scale_of(ideal, gains, items, k, NORM)
         counts = (counting > 0) & (items > 1)
         slope = tl.where(counts, slope * scale, 0.0)
         if block == 0:
-            value = _sum_of(earned, at_list, blocks, WIDTH) * scale
+            value = sum_blocks(earned, at_list, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
             tl.store(values + at_list, tl.where(counts, value, 0.0))
             tl.store(defined + at_list, counts)
-    tl.store(slopes + start + row, tl.where(real, slope, 0.0), mask=inside)
-
-
-@triton.jit
-def _sum_of(terms, at_list, blocks, WIDTH: tl.constexpr):
-    """The sum of the blocks of a list."""
-    total = tl.zeros([WIDTH], tl.float32)
-    for left in range(0, blocks, WIDTH):
-        block = left + tl.arange(0, WIDTH)
-        total += tl.load(terms + at_list * blocks + block, mask=block < blocks, other=0.0)
-    return tl.sum(total, 0)
+    tl.store(grad_scores + start + row, tl.where(real, slope, 0.0), mask=inside)
 
 
 @quick
 @triton.jit(do_not_specialize=["k"])
 def _earn(
-    ranks, gains, offsets, scale, lengths, pulls, earned, sign, k, beta, persistence,
+    ranks, gains, offsets, scale, lengths, grad_ranks, earned, sign, k, beta, persistence,
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """What a span of ranked items earns, and the slope of the loss by their ranks."""
@@ -446,10 +419,10 @@ def _earn(
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
     length = tl.load(lengths + at_list)
-    worth, slope = _worth(rank, length, k, beta, persistence, CURVE, CUT)
+    discount, slope = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
     share = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
-    tl.store(pulls + start + row, gain * slope * share, mask=inside)
-    tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * worth, 0))
+    tl.store(grad_ranks + start + row, gain * slope * share, mask=inside)
+    tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * discount, 0))
 
 
 @quick
@@ -459,7 +432,7 @@ def _total(
 ) -> None:
     """The loss of a list."""
     at_list = tl.program_id(0)
-    value = _sum_of(earned, at_list, blocks, WIDTH) * tl.load(scale + at_list)
+    value = sum_blocks(earned, at_list, blocks, WIDTH) * tl.load(scale + at_list)
     if not LOWER:
         value = 1.0 - value
     tl.store(values + at_list, tl.where(tl.load(defined + at_list) != 0, value, 0.0))

@@ -1,0 +1,383 @@
+"""Metrics through relaxed ranks that are no sums over items: AP, RR, ERR and hits.
+
+AP and ERR count what is ranked ahead of an item, ``S_i = Σ_j v_j sigmoid(β (r_i - r_j))``, in tiles
+of pairs: O(n²) work, O(n) memory. RR and hits are a softmax of ``-β r`` over the relevant items.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.prepare import (
+    CONSTANT,
+    RECIPROCAL,
+    ROWS,
+    load_real,
+    presence,
+    rank_discount,
+    sum_blocks,
+    tile,
+)
+
+METRICS = ("ap", "rr", "err", "hits")
+#: What becomes of the sums: they themselves, average precision, expected reciprocal rank.
+_SUMS, _AP, _ERR = 0, 1, 2
+_CHUNK = 4096  # items of a list that one program holds at a time
+_LOG2E = math.log2(math.e)
+
+
+class RankOperator(Protocol):
+    """Relaxed ranks of lists, 0 on padding, and the derivative by the scores given that by them."""
+
+    ranks: Tensor
+
+    def adjoint(self, grad: Tensor) -> Tensor: ...
+
+
+class StepValues(NamedTuple):
+    """What a metric takes of the items.
+
+    Attributes:
+        values: ``[items]`` relevance; of err ``log(1 - stop)``. 0 on padding.
+        weighted: ``[items]`` relevance, or of err the chance to stop, times the item's weight.
+        scale: ``[lists]`` one over the norm; 0 where the metric is undefined.
+        lengths: ``[lists]`` int32, the real items.
+        defined: ``[lists]`` bool, two items or more, one of them relevant.
+    """
+
+    values: Tensor
+    weighted: Tensor
+    scale: Tensor
+    lengths: Tensor
+    defined: Tensor
+
+
+def step_values(batch: FlatLists, metric: str, threshold: float) -> StepValues:
+    """The values of a metric of :data:`METRICS`; the threshold of err is the highest grade."""
+    labels, weights = batch.labels, batch.weights
+    lists = batch.offsets.shape[0] - 1
+    scale = labels.new_empty(lists)
+    found = StepValues(
+        torch.empty_like(labels), torch.empty_like(labels), scale,
+        torch.empty_like(scale, dtype=torch.int32), torch.empty_like(scale, dtype=torch.bool),
+    )  # fmt: skip
+    chunk, warps = _chunk(batch.max_length)
+    _step_values[(lists,)](
+        labels, presence(batch.mask, labels), presence(weights, labels), batch.offsets,
+        float(threshold), *found, metric == "err", metric == "ap", batch.mask is not None,
+        weights is not None, chunk, num_warps=warps,
+    )  # fmt: skip
+    return found
+
+
+def through_operator(
+    batch: FlatLists, operator: RankOperator, beta: float, metric: MetricOptions, steps: StepValues
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``1 - metric`` through the ranks of an operator: values, grad_scores and defined."""
+    values = torch.empty_like(steps.scale)
+    grad_ranks = torch.empty_like(batch.scores)
+    ranked = operator.ranks, *steps, batch.offsets
+    if metric.name in ("rr", "hits"):
+        chunk, warps = _chunk(batch.max_length)
+        _first_relevant[(len(values),)](
+            *ranked, values, grad_ranks, metric.k, float(beta),
+            RECIPROCAL if metric.name == "rr" else CONSTANT, metric.k > 0, chunk, num_warps=warps,
+        )  # fmt: skip
+    else:
+        columns, warps, width = tile(batch.max_length)
+        blocks = max(1, cdiv(batch.max_length, ROWS))
+        grad_sums = torch.empty_like(grad_ranks)
+        earned = values.new_empty(len(values), blocks)
+        _sum_ahead[(len(values), blocks)](
+            *ranked, values, grad_sums, grad_ranks, earned, beta * _LOG2E,
+            metric.k, float(beta), _AP if metric.name == "ap" else _ERR, metric.k > 0, False,
+            ROWS, columns, num_warps=warps,
+        )  # fmt: skip
+        _sum_ahead_vjp[(len(values), blocks)](
+            operator.ranks, steps.values, grad_sums, batch.offsets, values,
+            steps.defined, earned, values, grad_ranks, grad_ranks, beta * _LOG2E, float(beta),
+            True, False, ROWS, columns, width, num_warps=warps,
+        )  # fmt: skip
+    return values, operator.adjoint(grad_ranks), steps.defined
+
+
+def rank_sums(
+    ranks: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor,
+    max_length: int,
+    beta: float,
+) -> Tensor:
+    """``Σ_j v_j sigmoid(β (r_i - r_j))`` for every item i of its list, itself included by half.
+
+    Args:
+        ranks: ``[items]``, in the flat layout of :class:`rankgrad.kernels.arguments.FlatLists`.
+        values: ``[items]`` v.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        beta: β.
+
+    Returns:
+        ``[items]``, 0 on padding.
+    """
+    sums = torch.empty_like(ranks)
+    lists = offsets.shape[0] - 1
+    if lists == 0:
+        return sums
+    columns, warps, _ = tile(max_length)
+    _sum_ahead[(lists, max(1, cdiv(max_length, ROWS)))](
+        ranks, values, ranks, ranks, ranks, ranks, offsets, presence(mask, ranks), sums, ranks,
+        ranks, beta * _LOG2E, 0, float(beta), _SUMS, False, mask is not None, ROWS, columns,
+        num_warps=warps,
+    )  # fmt: skip
+    return sums
+
+
+def rank_sums_vjp(
+    grad: Tensor,
+    ranks: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor,
+    max_length: int,
+    beta: float,
+) -> Tensor:
+    """``β Σ_j (g_i v_j - g_j v_i) sigmoid'(β (r_i - r_j))``: the derivative by the ranks."""
+    grad_ranks = torch.empty_like(ranks)
+    lists = offsets.shape[0] - 1
+    if lists == 0:
+        return grad_ranks
+    columns, warps, width = tile(max_length)
+    _sum_ahead_vjp[(lists, max(1, cdiv(max_length, ROWS)))](
+        ranks, values, grad.contiguous(), offsets, presence(mask, ranks), ranks, ranks, ranks,
+        ranks, grad_ranks, beta * _LOG2E, float(beta), False, mask is not None, ROWS, columns,
+        width, num_warps=warps,
+    )  # fmt: skip
+    return grad_ranks
+
+
+def _chunk(max_length: int) -> tuple[int, int]:
+    """Items that a program holds at a time, and its warps."""
+    chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
+    return chunk, max(1, min(8, chunk // 128))
+
+
+@quick
+@triton.jit
+def _step_values(
+    labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
+    STOPS: tl.constexpr, NORMED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The values of a list, and what its sum is divided by."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    norm = tl.zeros([CHUNK], tl.float32)
+    items = tl.zeros([CHUNK], tl.int32)
+    relevant = tl.zeros([CHUNK], tl.int32)
+    tops = tl.zeros([CHUNK], tl.float32) + threshold
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        real = load_real(mask, start + row, row < length, MASKED)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        weight = tl.where(real, 1.0, 0.0)
+        if WEIGHTED:
+            weight = tl.load(weights + start + row, mask=real, other=0.0)
+        if STOPS:
+            counts = label > 0
+            tops = tl.maximum(tops, label)
+        else:
+            counts = label >= threshold
+        worth = tl.where(counts & real, weight, 0.0)
+        norm += worth
+        items += real.to(tl.int32)
+        relevant += (worth > 0).to(tl.int32)
+    number = tl.sum(items, 0)
+    there = (tl.max(relevant, 0) > 0) & (number > 1)
+    share = tl.where(there, 1.0, 0.0)
+    if NORMED:
+        share = share / tl.where(there, tl.sum(norm, 0), 1.0)
+    tl.store(scale + at_list, share)
+    tl.store(lengths + at_list, number)
+    tl.store(defined + at_list, there)
+    # A label above the highest grade is the highest of its list.
+    top = tl.max(tops, 0).to(tl.float64)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        real = load_real(mask, start + row, row < length, MASKED)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        if STOPS:
+            grade = tl.exp2(label.to(tl.float64) - top)
+            lowest = tl.exp2(-top + 0.0 * grade)
+            stop = (grade - lowest).to(tl.float32)
+            # 1 - stop, also where the stop rounds to 1; who stops for certain is not passed.
+            miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
+            value = tl.log(miss).to(tl.float32)
+        else:
+            stop = tl.where(label >= threshold, 1.0, 0.0)
+            value = stop
+        tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
+        if WEIGHTED:
+            stop *= tl.load(weights + start + row, mask=real, other=0.0)
+        tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
+
+
+@quick
+@triton.jit(do_not_specialize=["k"])
+def _first_relevant(
+    ranks, values, weighted, scale, lengths, defined, offsets, losses, grad_ranks, k, beta,
+    CURVE: tl.constexpr, CUT: tl.constexpr, CHUNK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The discount of the first relevant rank, a minimum relaxed to the softmax of ``-β r``."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    items = tl.load(lengths + at_list)
+    there = tl.load(defined + at_list) != 0
+    steepness = beta * 1.4426950408889634
+    firsts = tl.full([CHUNK], float("inf"), tl.float32)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        value = tl.load(values + start + row, mask=row < length, other=0.0)
+        firsts = tl.minimum(
+            firsts, tl.load(ranks + start + row, mask=value != 0, other=float("inf"))
+        )
+    first = tl.min(firsts, 0)
+    norm = tl.zeros([CHUNK], tl.float32)
+    total = tl.zeros([CHUNK], tl.float32)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        value = tl.load(values + start + row, mask=row < length, other=0.0)
+        rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
+        weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
+        chance = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
+        discount, _ = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
+        norm += chance
+        total += chance * weight * discount
+    share = tl.where(there, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
+    mean = tl.sum(total, 0) * share
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        value = tl.load(values + start + row, mask=row < length, other=0.0)
+        rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
+        weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
+        chance = share * tl.exp2((first - rank) * steepness)
+        discount, slope = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
+        grad = chance * (beta * (weight * discount - mean) - weight * slope)
+        tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
+    tl.store(losses + at_list, tl.where(there, 1.0 - mean, 0.0))
+
+
+@triton.jit
+def _load_values(
+    ranks, values, mask, at, inside, MASKED: tl.constexpr
+):  # fmt: skip
+    """Which items are real, their values and ranks; 0 for others."""
+    real = load_real(mask, at, inside, MASKED)
+    value = tl.load(values + at, mask=real, other=0.0)
+    return real, value, tl.load(ranks + at, mask=real, other=0.0)
+
+
+@quick
+@triton.jit(do_not_specialize=["k"])
+def _sum_ahead(
+    ranks, values, weighted, scale, lengths, defined, offsets, mask, sums, grad_ranks, earned,
+    steepness, k, beta,
+    STEP: tl.constexpr, CUT: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """The values ranked ahead of a block of items; or what these items earn by them.
+
+    In that case the derivatives by the sums, and by the ranks at given sums, are written.
+    """
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = block * ROWS + tl.arange(0, ROWS)
+    inside = row < length
+    real, value, rank = _load_values(ranks, values, mask, start + row, inside, MASKED)
+    last = tl.where(block * ROWS < length, length, 0)
+    if STEP != 0:  # an item without a value earns nothing
+        last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, last, 0)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        _, other, place = _load_values(ranks, values, mask, start + column, column < length, MASKED)
+        gap = (rank[:, None] - place[None, :]) * steepness
+        small = tl.exp2(-tl.abs(gap))
+        root = tl.math.rsqrt(1.0 + small)
+        total += other[None, :] * (tl.where(gap >= 0, 1.0, small) * root * root)
+    ahead = tl.sum(total, 1)
+    if STEP == 0:
+        tl.store(sums + start + row, tl.where(real, ahead, 0.0), mask=inside)
+    else:
+        items = tl.load(lengths + at_list)
+        rank = tl.where(value != 0, rank, 1.0)
+        discount, slope = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
+        weight = tl.load(weighted + start + row, mask=inside, other=0.0)
+        weight *= tl.load(scale + at_list)
+        # An item is half ahead of itself.
+        if STEP == 1:
+            chance = weight * (1.0 + ahead - 0.5 * value)
+            tl.store(sums + start + row, weight * discount, mask=inside)
+        else:
+            chance = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
+            tl.store(sums + start + row, chance * discount, mask=inside)
+        tl.store(grad_ranks + start + row, chance * slope, mask=inside)
+        to = earned + at_list * tl.num_programs(1) + block
+        tl.store(to, tl.sum(chance * discount, 0))
+
+
+@quick
+@triton.jit
+def _sum_ahead_vjp(
+    ranks, values, grad_sums, offsets, mask, defined, earned, losses, direct, grad_ranks,
+    steepness, beta,
+    LOSS: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """The derivative by the ranks of a block of items; of the loss, and once its value."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = block * ROWS + tl.arange(0, ROWS)
+    inside = row < length
+    real, value, rank = _load_values(ranks, values, mask, start + row, inside, MASKED)
+    grad = tl.load(grad_sums + start + row, mask=real, other=0.0)
+    last = tl.where(block * ROWS < length, length, 0)
+    if LOSS:
+        last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, last, 0)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        there, other, place = _load_values(
+            ranks, values, mask, start + column, column < length, MASKED
+        )
+        grads = tl.load(grad_sums + start + column, mask=there, other=0.0)
+        small = tl.exp2(-tl.abs((rank[:, None] - place[None, :]) * steepness))
+        root = tl.math.rsqrt(1.0 + small)
+        over = root * root
+        crossed = grad[:, None] * other[None, :] - grads[None, :] * value[:, None]
+        total += crossed * (small * over * over)
+    result = beta * tl.sum(total, 1)
+    if LOSS:
+        result = -(result + tl.load(direct + start + row, mask=inside, other=0.0))
+        if block == 0:
+            loss = 1.0 - sum_blocks(earned, at_list, tl.num_programs(1), WIDTH)
+            tl.store(losses + at_list, tl.where(tl.load(defined + at_list) != 0, loss, 0.0))
+    tl.store(grad_ranks + start + row, tl.where(real, result, 0.0), mask=inside)

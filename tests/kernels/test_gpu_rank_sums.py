@@ -1,0 +1,145 @@
+"""AP, RR, ERR and hits through relaxed ranks on GPUs, against the eager forms in float64."""
+
+import pytest
+import torch
+from slots import DEVICE, Slots, check
+
+from rankgrad.losses import RelaxedMetric
+from rankgrad.sorting import FastSort, LapSum, SigmoidRanks
+
+pytest.importorskip("triton")
+from rankgrad.kernels.gpu import rank_sums as kernel
+from rankgrad.kernels.gpu.fastsort import FastSortRanks
+from rankgrad.kernels.gpu.lapsum import LapSumRanks
+from rankgrad.kernels.gpu.ranks import SigmoidRanks as SigmoidRankOperator
+from rankgrad.kernels.ops import backend_kernel
+
+# Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+METRICS = {
+    "ap": ("ap", 0, 1.0),
+    "ap@3(threshold=2)": ("ap", 3, 2.0),
+    "rr": ("rr", 0, 1.0),
+    "rr@3(threshold=2)": ("rr", 3, 2.0),
+    "err": ("err", 0, 4.0),
+    "err@3(max_grade=3)": ("err", 3, 3.0),  # the highest label is above it
+    "hits@3(threshold=2)": ("hits", 3, 2.0),
+}
+RELAXATIONS = {
+    "sigmoid": (SigmoidRanks(1.5), 1.5),
+    "lapsum": (LapSum(0.7), 1 / 0.7),
+    "fastsort": (FastSort(0.7, "l2"), 1 / 0.7),
+    "fastsort_entropic": (FastSort(0.7, "entropic"), 1 / 0.7),
+}
+
+
+def through(batch, metric, relaxation="sigmoid", beta=0.8):
+    relaxed, sharpness = RELAXATIONS[relaxation]
+    name, k, threshold = METRICS[metric]
+    found = backend_kernel("through_ranks", "gpu")(
+        *batch.given, relaxation, sharpness, beta, name, k, "exponential", threshold, 0.8
+    )
+    return found, batch.eager(RelaxedMetric(metric, relaxed, beta=beta))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_metrics(metric, masked):
+    batch = Slots.drawn([9, 1, 0, 2, 20], masked=masked, weighted=masked, ties=masked)
+    check(batch, *through(batch, metric), rtol=2e-6)
+
+
+@pytest.mark.parametrize("metric", ["ap@3(threshold=2)", "rr", "err", "hits@3(threshold=2)"])
+@pytest.mark.parametrize("relaxation", list(RELAXATIONS)[1:])
+def test_metrics_through_other_ranks(metric, relaxation):
+    batch = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True)
+    check(batch, *through(batch, metric, relaxation), rtol=2e-6)
+
+
+@pytest.mark.parametrize("metric", ["ap", "rr", "err"])
+@pytest.mark.parametrize("spread", [0.0, 1e4])
+def test_any_range_of_scores(metric, spread):
+    batch = Slots.drawn([40, 5], spread=spread, ties=True)
+    check(batch, *through(batch, metric), rtol=2e-6)
+
+
+@pytest.mark.parametrize("metric", ["ap@3(threshold=2)", "rr", "err@3(max_grade=3)"])
+def test_lists_of_many_tiles_and_chunks(metric, monkeypatch):
+    monkeypatch.setattr(kernel, "_CHUNK", 32)
+    batch = Slots.drawn([150, 17])
+    check(batch, *through(batch, metric), rtol=2e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_lists_without_a_relevant_item(metric):
+    batch = Slots.drawn([8, 8, 8])
+    batch.labels[8:16] = 0
+    found, wanted = through(batch, metric)
+    assert found[2].tolist() == [True, False, True]
+    check(batch, found, wanted)
+
+
+def test_a_user_who_surely_stops_is_not_passed():
+    batch = Slots.drawn([12], grades=90)
+    check(batch, *through(batch, "err"), rtol=2e-6)
+
+
+def test_sums_and_their_adjoint():
+    batch = Slots.drawn([40, 0, 1, 70], masked=True, spread=20.0)
+    random = torch.Generator().manual_seed(1)
+    values, grad = (torch.randn(len(batch.scores), generator=random) for _ in range(2))
+    values[::3] = 0.0
+    values[~batch.mask.cpu()] = grad[~batch.mask.cpu()] = float("nan")
+    where = batch.mask, batch.offsets, batch.longest, 0.9
+    sums = kernel.rank_sums(batch.scores, values.to(DEVICE), *where).cpu()
+    back = kernel.rank_sums_vjp(grad.to(DEVICE), batch.scores, values.to(DEVICE), *where).cpu()
+    for ranks, _, _, at in batch.lists():
+        ranks.requires_grad_()
+        gaps = ranks[:, None] - ranks[None, :]
+        wanted = (torch.sigmoid(0.9 * gaps) * values[at].double()).sum(-1)
+        torch.testing.assert_close(sums[at].double(), wanted, rtol=1e-5, atol=1e-5)
+        if len(at):
+            product = torch.autograd.grad(wanted, ranks, grad[at].double())[0]
+            assert (back[at] - product).norm() <= 2e-5 * product.norm() + 1e-6
+    assert not sums[~batch.mask.cpu()].any() and not back[~batch.mask.cpu()].any()
+
+
+OPERATORS = {
+    "sigmoid": (SigmoidRankOperator, (1.5,), SigmoidRanks(1.5)),
+    "lapsum": (LapSumRanks, (0.7,), LapSum(0.7)),
+    "fastsort": (FastSortRanks, (0.7, False), FastSort(0.7, "l2")),
+    "fastsort_entropic": (FastSortRanks, (0.7, True), FastSort(0.7, "entropic")),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_operators(name, masked):
+    make, options, relaxed = OPERATORS[name]
+    batch = Slots.drawn([20, 0, 1, 7], masked=masked)
+    operator = make(batch.scores, batch.mask, batch.offsets, batch.longest, *options)
+    grad = torch.randn(len(batch.scores), generator=torch.Generator().manual_seed(1))
+    if masked:
+        grad[~batch.mask.cpu()] = float("nan")
+    ranks, back = operator.ranks.cpu(), operator.adjoint(grad.to(DEVICE)).cpu()
+    for scores, _, _, at in batch.lists():
+        if len(at) == 0:
+            continue
+        scores.requires_grad_()
+        wanted = relaxed(scores)
+        torch.testing.assert_close(ranks[at].double(), wanted, rtol=2e-6, atol=2e-6)
+        product = torch.autograd.grad(wanted, scores, grad[at].double())[0]
+        assert (back[at] - product).norm() <= 2e-5 * product.norm() + 1e-6
+    if masked:
+        assert not ranks[~batch.mask.cpu()].any() and not back[~batch.mask.cpu()].any()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("lists", [0, 2])
+def test_operators_of_nothing(name, lists):
+    make, options, _ = OPERATORS[name]
+    empty = torch.zeros(0, device=DEVICE)
+    offsets = torch.zeros(lists + 1, dtype=torch.int64, device=DEVICE)
+    operator = make(empty, None, offsets, 0, *options)
+    assert len(operator.ranks) == 0 and len(operator.adjoint(empty)) == 0
