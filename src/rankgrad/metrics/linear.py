@@ -159,8 +159,14 @@ class LinearGradedMetric(LinearMetric):
 def soft_inside(
     ranks: Float[Tensor, "b n"], lists: Lists, k: int | None, beta: float
 ) -> Float[Tensor, "b n"]:
-    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff."""
+    """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
+
+    With ``x = beta (k + 1/2 - rank)``, ``sigmoid(x)`` up to the cutoff and ``(1 + |x| / 4)^-2 / 2``
+    past it, which does not vanish far down long lists.
+    """
     if k is None:
         return torch.ones_like(ranks)
     whole = (lists.lengths <= k)[:, None]
-    return torch.where(whole, 1.0, torch.sigmoid(beta * (k + 0.5 - ranks)))
+    x = beta * (k + 0.5 - ranks)
+    past = 0.5 / (1 - 0.25 * x.clamp(max=0.0)).square()
+    return torch.where(whole, 1.0, torch.where(x >= 0, torch.sigmoid(x), past))
