@@ -10,7 +10,7 @@ from rankgrad.kernels import ops
 
 pytest.importorskip("numba")
 
-METRICS = ("ndcg", "dcg", "precision", "recall", "rbp", "arp")
+METRICS = ("ndcg", "dcg", "precision", "recall", "rbp", "arp", "ap", "rr", "err", "hits")
 RELAXATIONS = {
     "through_ranks": [
         (relaxation, 1.3, 1.0)
@@ -25,6 +25,7 @@ OPTIONS = {
         name: [
             (*relaxation, metric, k, "exponential", 1.0, 0.8)
             for relaxation, metric, k in itertools.product(each, METRICS, (0, 4))
+            if "label" not in relaxation or "dcg" in metric
         ]
         for name, each in RELAXATIONS.items()
     },
@@ -32,13 +33,20 @@ OPTIONS = {
         (kind, k, 1.0, "exponential", "corrected" if kind.startswith("ndcg") else "", 5.0, False)
         for kind in ("ranknet", "hinge", "lambdarank", "ndcg_loss1", "ndcg_loss2", "ndcg_loss2++")
         for k in (0, 4)
+    ]
+    + [
+        (kind, k, 1.0, "exponential", "corrected", 5.0, False, metric, 1.0)
+        for kind in ("lambdarank", "ndcg_loss2")
+        for k in (0, 4)
+        for metric in ("precision", "recall", "ap", "rr", "arp")
     ],
+    "pointwise": [("mse", 0.0), ("rmse", 5.0), ("bce", 1.0), ("ordinal", 4.0)],
     "listmle": [(None,), (torch.tensor(3),)],
     "cross_entropy": [("label",), ("softmax",)],
 }
 DESCRIBED = [
     (metric, k, ties, False, 1.0, 0.8)
-    for metric in (*METRICS, "ap", "rr", "hits", "err")
+    for metric in METRICS
     for k in (0, 4)
     for ties in (False, True)
 ]

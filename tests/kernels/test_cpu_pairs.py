@@ -45,6 +45,22 @@ LOSSES = {
 }  # fmt: skip
 
 
+def _of_metric(loss, kind, k, metric, truncation="corrected"):
+    options = "" if loss == "lambdarank" else f", truncation={truncation}"
+    threshold = 1.0 if metric == "arp" else 2.0
+    spec = f"{loss}{f'@{k}' if k else ''}(metric={metric}, threshold={threshold}{options})"
+    return spec, (kind, k, 1.0, "exponential", truncation, 10.0, False, metric, threshold)
+
+
+LOSSES |= dict(
+    _of_metric(loss, kind, k, metric)
+    for loss, kind in (("lambdarank", "lambdarank"), ("lambdaloss", "ndcg_loss2"))
+    for k in (0, 4)
+    for metric in ("precision", "recall", "ap", "rr", "arp")
+)
+LOSSES |= dict(_of_metric("lambdaloss", "ndcg_loss2", 4, m, "heuristic") for m in ("recall", "arp"))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_pairs(loss, kind):

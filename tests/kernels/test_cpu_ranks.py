@@ -6,6 +6,7 @@ from rankgrad import kernels, sorting
 from rankgrad.kernels.cpu.lapsum import lapsum_ranks, lapsum_ranks_vjp
 from rankgrad.kernels.cpu.ranks import sigmoid_ranks, sigmoid_ranks_vjp
 from rankgrad.kernels.ops import backend_kernel
+from rankgrad.losses import RelaxedMetric
 
 through_ranks = backend_kernel("through_ranks", "cpu")
 
@@ -18,13 +19,18 @@ METRICS = {
     "rbp@6(persistence=0.5)": ("rbp", 6, "exponential", 1.0, 0.5),
     "arp": ("arp", 0, "exponential", 1.0, 0.8),
     "arp@5": ("arp", 5, "exponential", 1.0, 0.8),
+    "ap": ("ap", 0, "linear", 1.0, 0.8),
+    "ap@4(threshold=2.0)": ("ap", 4, "linear", 2.0, 0.8),
+    "rr": ("rr", 0, "linear", 1.0, 0.8),
+    "rr@4(threshold=2.0)": ("rr", 4, "linear", 2.0, 0.8),
+    "err": ("err", 0, "linear", 4.0, 0.8),
+    "err@4(max_grade=2.0)": ("err", 4, "linear", 2.0, 0.8),
+    "hits@4(threshold=2.0)": ("hits", 4, "linear", 2.0, 0.8),
 }
 
 
-def spec(relaxation, beta, metric):
-    name, _, options = metric.partition("(")
-    more = "" if not options else ", " + options[:-1]
-    return f"{relaxation[0]}_{name}({relaxation[1]}, beta={beta}{more})"
+def relaxed(relaxation, metric, **options):
+    return RelaxedMetric(metric, relaxation, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,7 +38,7 @@ def spec(relaxation, beta, metric):
 def test_sigmoid(metric, kind):
     slots = batch(kind)
     found = through_ranks(*slots, 61, "sigmoid", 2.0, 0.7, *METRICS[metric])
-    check(found, eager(spec(("approx", "alpha=2.0"), 0.7, metric), *slots), 1e-9, 1e-9)
+    check(found, eager(relaxed("sigmoid(alpha=2.0)", metric, beta=0.7), *slots), 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,7 +46,7 @@ def test_sigmoid(metric, kind):
 def test_lapsum(metric, kind):
     slots = batch(kind)
     found = through_ranks(*slots, 61, "lapsum", 2.0, 0.7, *METRICS[metric])
-    check(found, eager(spec(("lapsum", "temperature=0.5"), 0.7, metric), *slots), 1e-9, 1e-9)
+    check(found, eager(relaxed("lapsum(temperature=0.5)", metric, beta=0.7), *slots), 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,8 +57,8 @@ def test_fastsort(regularization, strength, metric, kind):
     slots = batch(kind)
     relaxation = {"l2": "fastsort", "entropic": "fastsort_entropic"}[regularization]
     found = through_ranks(*slots, 61, relaxation, 1 / strength, 0.7, *METRICS[metric])
-    options = f"strength={strength}, regularization={regularization}"
-    check(found, eager(spec(("fastsort", options), 0.7, metric), *slots), 1e-9, 1e-8)
+    sort = f"fastsort(strength={strength}, regularization={regularization})"
+    check(found, eager(relaxed(sort, metric, beta=0.7), *slots), 1e-9, 1e-8)
 
 
 @pytest.mark.parametrize("regularization", ["l2", "entropic"])

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from kernels.test_cpu_ranks import METRICS
+from kernels.test_cpu_ranks import METRICS, relaxed
 from kernels.twins import KINDS, batch, check, eager
 
 from rankgrad.kernels.ops import backend_kernel
@@ -10,19 +10,13 @@ through_rows = backend_kernel("through_rows", "cpu")
 through_smoothi = backend_kernel("through_smoothi", "cpu")
 
 
-def spec(family, option, metric):
-    name, _, options = metric.partition("(")
-    return f"{family}_{name}({option}" + (")" if not options else ", " + options)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("relaxation", ["neuralsort", "softsort"])
 def test_rows(relaxation, metric, kind):
     slots = batch(kind)
-    family = "pirank" if relaxation == "neuralsort" else "softsort"
     found = through_rows(*slots, 61, relaxation, 0.7, *METRICS[metric])
-    check(found, eager(spec(family, "temperature=0.7", metric), *slots), 1e-9, 1e-9)
+    check(found, eager(relaxed(f"{relaxation}(temperature=0.7)", metric), *slots), 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,12 +26,10 @@ def test_rows(relaxation, metric, kind):
 )
 def test_smoothi(expect, metric, kind):
     slots = batch(kind)
-    options = "alpha=2.0, delta=0.2, through=permutation"
-    if "dcg" in metric:
-        options += f", expect={expect}"
     found = through_smoothi(*slots, 61, 2.0, 0.2, expect, *METRICS[metric])
     # Logits of size 1e4 times products of earlier rows: rounding errors grow from row to row.
-    check(found, eager(spec("smoothi", options, metric), *slots), 1e-9, 1e-7)
+    loss = relaxed("smoothi(alpha=2.0, delta=0.2)", metric, expect=expect)
+    check(found, eager(loss, *slots), 1e-9, 1e-7)
 
 
 @pytest.mark.parametrize("expect", ["gain", "label"])

@@ -10,57 +10,47 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.prepare import Array, Slots, real_slots, take
+from rankgrad.kernels.cpu.prepare import Array, Arrays, FlatArrays, real_items, take
 
 
-def cross_entropy(
-    batch: FlatLists,
-    target: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, _ = batch
-    slots = Slots.of(scores, labels, mask, weights, offsets)
-    slots.each(_lists, target == "softmax")
-    return slots.results(scores)
+    lists = FlatArrays(batch)
+    lists.run(_lists, target == "softmax")
+    return lists.results(batch.scores)
 
 
 @compiled
 def _lists(
     first: int,
     last: int,
-    scores: Array,
-    labels: Array,
-    mask: Array,
-    weights: Array,
-    offsets: Array,
-    values: Array,
-    slopes: Array,
-    defined: Array,
-    normalised: bool,
+    arrays: Arrays,
+    normalized: bool,
 ) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     for b in range(first, last):
         some = slice(offsets[b], offsets[b + 1])
         if mask.size:
-            slots = real_slots(mask, offsets[b], offsets[b + 1])
-            s, t, out = take(scores, slots), take(labels, slots), np.empty(slots.size)
+            items = real_items(mask, offsets[b], offsets[b + 1])
+            s, t, out = take(scores, items), take(labels, items), np.empty(items.size)
         else:
-            slots = np.empty(0, np.int64)
-            s, t, out = scores[some], labels[some], slopes[some]
-        defined[b] = s.size > 1 and (normalised or _largest(t) > 0)
+            items = np.empty(0, np.int64)
+            s, t, out = scores[some], labels[some], grad_scores[some]
+        defined[b] = s.size > 1 and (normalized or _largest(t) > 0)
         if not defined[b]:
             continue
-        if normalised:
+        if normalized:
             t = _softmax(t)
         if weights.size:
-            t = t * (take(weights, slots) if mask.size else weights[some])
+            t = t * (take(weights, items) if mask.size else weights[some])
         values[b] = _entropy(s, t, out)
-        for i in range(slots.size):
-            slopes[slots[i]] = out[i]
+        for i in range(items.size):
+            grad_scores[items[i]] = out[i]
 
 
 @compiled
 def _entropy(s: Array, t: Array, out: Array) -> float:
-    """The loss of scores and targets, and its slopes ``softmax(s) Σ t - t``.
+    """The loss of scores and targets, and its gradient ``softmax(s) Σ t - t``.
 
     Summed up from the largest score, all terms are positive: nothing cancels out.
     """

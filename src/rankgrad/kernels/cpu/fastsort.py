@@ -1,4 +1,4 @@
-"""FastSort's ranks: projections onto the permutahedron, and the way back through their blocks."""
+"""FastSort's ranks: projections onto the permutahedron, and their adjoint block by block."""
 
 from __future__ import annotations
 
@@ -9,32 +9,40 @@ import numpy as np
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
 from rankgrad.kernels.cpu.prepare import Array
+from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator
 
 
 @compiled
-def fastsort_forward(z: Array, entropic: bool) -> tuple[Array, Array]:
-    """Ranks of items in descending order, and where the block of each ends (one past it).
+def _forward(
+    first: int, last: int, lists: Lists, options: tuple[float, bool], ranks: Array, state: Array
+) -> None:
+    """Ranks; the state is where the block of each item ends (one past it).
 
-    From the last item on, ``a = -z`` and the weights n, n - 1, ..., 1 both descend. On a block the
-    rank is ``a`` less the mean of ``a - w`` or, entropic, the softmax of a times the sum of w.
+    From the last item on, ``a = -s / strength`` and the weights n, n - 1, ..., 1 both descend. On a
+    block the rank is ``a`` less the mean of ``a - w`` or, entropic, the softmax of a times the sum
+    of w.
     """
-    n = z.size
-    anchors, weights = np.empty((1, n)), np.empty((1, n))
-    for i in range(n):
-        anchors[0, n - 1 - i] = -z[i]
-        weights[0, n - 1 - i] = math.log(i + 1.0) if entropic else i + 1.0
-    blocks = np.empty((1, n), np.int64)
-    pool_adjacent(anchors, weights, np.full(1, n), entropic, blocks)
-    ranks, ends = np.empty(n), np.empty(n, np.int64)
-    last = n
-    while last > 0:  # the block of the items first, ..., last - 1 begins where they end
-        first = last - 1
-        while first > 0 and blocks[0, n - first] == blocks[0, n - last]:
-            first -= 1
-        ends[first:last] = last
-        _rank_block(z[first:last], 0.5 * (first + 1.0 + last), entropic, ranks[first:last])
-        last = first
-    return ranks, ends
+    scores, offsets, order, counts, _ = lists
+    strength, entropic = options
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        z, anchors, weights = np.empty(n), np.empty((1, n)), np.empty((1, n))
+        blocks = np.empty((1, n), np.int64)
+        for i in range(n):
+            z[i] = scores[order[start + i]] / strength
+            anchors[0, n - 1 - i] = -z[i]
+            weights[0, n - 1 - i] = math.log(i + 1.0) if entropic else i + 1.0
+        pool_adjacent(anchors, weights, np.full(1, n), entropic, blocks)
+        end = n
+        while end > 0:  # the block of the items begin, ..., end - 1 begins where they end
+            begin = end - 1
+            while begin > 0 and blocks[0, n - begin] == blocks[0, n - end]:
+                begin -= 1
+            for i in range(begin, end):
+                state[0, start + i] = end
+            own = ranks[start + begin : start + end]
+            _rank_block(z[begin:end], 0.5 * (begin + 1.0 + end), entropic, own)
+            end = begin
 
 
 @compiled
@@ -58,20 +66,40 @@ def _rank_block(z: Array, middle: float, entropic: bool, ranks: Array) -> None:
 
 
 @compiled
-def fastsort_back(grad: Array, ranks: Array, ends: Array, entropic: bool) -> Array:
-    """The gradient by z from that by ranks: what a block's items have in common is taken off."""
-    n = grad.size
-    out = np.empty(n)
-    first = 0
-    while first < n:
-        last = ends[first]
-        total, whole = 0.0, 0.0
-        for i in range(first, last):
-            share = ranks[i] if entropic else 1.0
-            total += share * grad[i]
-            whole += share
-        for i in range(first, last):
-            share = ranks[i] if entropic else 1.0
-            out[i] = share * (total / whole - grad[i]) if last - first > 1 else 0.0
-        first = last
-    return out
+def _adjoint(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float, bool],
+    ranks: Array,
+    state: Array,
+    grad: Array,
+    grad_scores: Array,
+) -> None:
+    """What the items of a block have in common is taken off."""
+    _, offsets, order, counts, _ = lists
+    strength, entropic = options
+    for b in range(first, last):
+        n, start, begin = counts[b], offsets[b], 0
+        while begin < n:
+            end = int(state[0, start + begin])
+            total, whole = 0.0, 0.0
+            for i in range(start + begin, start + end):
+                share = ranks[i] if entropic else 1.0
+                total += share * grad[i]
+                whole += share
+            if end - begin > 1:
+                for i in range(start + begin, start + end):
+                    share = (ranks[i] if entropic else 1.0) / strength
+                    grad_scores[order[i]] += share * (total / whole - grad[i])
+            begin = end
+
+
+FASTSORT = Ranking(_forward, _adjoint)
+
+
+class FastSortRanks(RankOperator):
+    """``-s / strength`` projected onto the permutahedron of 1..n; options: strength, entropic."""
+
+    relaxation = FASTSORT
+    types = (float, bool)

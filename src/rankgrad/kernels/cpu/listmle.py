@@ -12,8 +12,9 @@ from rankgrad.kernels.cpu.arithmetic import exp, log, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
     Array,
-    Slots,
-    real_slots,
+    Arrays,
+    FlatArrays,
+    real_items,
     sort_by_label,
     sort_descending,
     take,
@@ -22,48 +23,38 @@ from rankgrad.kernels.cpu.prepare import (
 SAFE = 300.0  # scores this far below the highest need no care: e^-300 is 5e-131
 
 
-def listmle(
-    batch: FlatLists,
-    seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ_r log Σ_{l>=r} exp(s_(l)) - s_(r)``: see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
-    slots = Slots.of(scores, labels, mask, weights, offsets)
+    lists = FlatArrays(batch)
     number = 0 if seed is None else int(seed)
-    order = np.empty(0, np.int64) if seed is None else _shuffled(number, longest)
-    slots.each(_lists, order, number)
-    return slots.results(scores)
+    order = np.empty(0, np.int64) if seed is None else _shuffled(number, batch.max_length)
+    lists.run(_lists, order, number)
+    return lists.results(batch.scores)
 
 
 @compiled
 def _lists(
     first: int,
     last: int,
-    scores: Array,
-    labels: Array,
-    mask: Array,
-    weights: Array,
-    offsets: Array,
-    values: Array,
-    slopes: Array,
-    defined: Array,
+    arrays: Arrays,
     order: Array,
     seed: int,
 ) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     for b in range(first, last):
-        slots = real_slots(mask, offsets[b], offsets[b + 1])
-        defined[b] = slots.size > 1
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        defined[b] = items.size > 1
         if not defined[b]:
             continue
-        if order.size > 16 * slots.size:
-            slots = slots[_shuffled(seed, slots.size)]
+        if order.size > 16 * items.size:
+            items = items[_shuffled(seed, items.size)]
         elif order.size:
-            slots = _reordered(slots, order)
-        sort_by_label(labels, slots)
-        s, w = take(scores, slots), take(weights, slots)
+            items = _reordered(items, order)
+        sort_by_label(labels, items)
+        s, w = take(scores, items), take(weights, items)
         values[b] = _likelihood(s, w)
-        for i in range(slots.size):
-            slopes[slots[i]] = s[i]
+        for i in range(items.size):
+            grad_scores[items[i]] = s[i]
 
 
 @compiled
@@ -84,18 +75,18 @@ def _shuffled(seed: int, n: int) -> Array:
 
 
 @compiled
-def _reordered(slots: Array, order: Array) -> Array:
-    """Slots by the places in order, of which those past the end of the list are left out."""
-    found, count = np.empty(slots.size + 1, np.int64), 0
+def _reordered(items: Array, order: Array) -> Array:
+    """Items by the places in order, of which those past the end of the list are left out."""
+    found, count = np.empty(items.size + 1, np.int64), 0
     for place in order:
-        found[count] = slots[min(place, slots.size - 1)]
-        count += place < slots.size
+        found[count] = items[min(place, items.size - 1)]
+        count += place < items.size
     return found[:-1]
 
 
 @compiled
 def _likelihood(s: Array, w: Array) -> float:
-    """The loss of scores in the order of their labels; they are replaced by its slopes.
+    """The loss of scores in the order of their labels; they are replaced by its gradient.
 
     With ``t_r = Σ_{l>=r} exp(s_l)``, item l pulls ``exp(s_l) / t_r`` of the weight of every r up to
     l, so that both are a cumulative sum, one from each end.

@@ -9,27 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import dot
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.prepare import (
+    AP,
     ARP,
     DCG,
+    ERR,
     METRICS,
     Array,
-    Slots,
+    Arrays,
+    FlatArrays,
     any_relevant,
     beyond_cutoff,
     discounts,
     gains_of,
     norm_of,
     numbers,
-    real_slots,
+    real_items,
     sort_descending,
     take,
 )
-
-AP, RR, HITS, ERR = range(len(METRICS), len(METRICS) + 4)
-CODES = METRICS | {"ap": AP, "rr": RR, "hits": HITS, "err": ERR}
 
 #: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
 #: threshold or top grade, and its persistence.
@@ -42,77 +43,62 @@ def exact_metrics(
     mask: Tensor | None,
     weights: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     described: Sequence[Described],
 ) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has an item that counts.
 
-    The slots are those of :mod:`rankgrad.kernels.ops`. Where nothing counts the value is 0.
+    The lists are flat, as in :class:`rankgrad.kernels.arguments.FlatLists`. Where nothing counts
+    the value is 0.
     """
     # Minus infinity is as low as the lowest number, as in the eager form.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    slots = Slots.of(ranked, labels, mask, weights, offsets)
-    lists = len(slots.offsets) - 1
+    given = FlatArrays(FlatLists(ranked, labels, mask, weights, offsets, max_length))
+    lists = len(given.offsets) - 1
     values = np.zeros((len(described), lists))
     relevant = np.zeros((len(described), lists), np.bool_)
-    worth = np.zeros((len(described), longest))
-    for row, (name, _, _, _, _, persistence) in zip(worth, described, strict=True):
-        row[:] = _worth(name, persistence, longest)
+    discount = np.zeros((len(described), max_length))
+    for row, (name, _, _, _, _, persistence) in zip(discount, described, strict=True):
+        row[:] = discounts(name, persistence, max_length)
     options: Any = (
-        np.array([[CODES[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
+        np.array([[METRICS[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
         # A label of 0.7 reaches a threshold of 0.7 in the precision of the labels.
         numbers(torch.tensor([d[4] for d in described], dtype=scores.dtype)),
-        worth,
+        discount,
         values,
         relevant,
     )
-    slots.each(_lists, *options)
+    given.run(_lists, *options)
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(relevant)
-
-
-def _worth(name: str, persistence: float, longest: int) -> Array:
-    """What the ranks are worth."""
-    if name in ("rr", "err", "ap"):
-        return np.asarray(1 / np.arange(1.0, longest + 1))
-    return np.ones(longest) if name == "hits" else discounts(name, persistence, longest)
 
 
 @compiled
 def _lists(
     first: int,
     last: int,
-    scores: Array,
-    labels: Array,
-    mask: Array,
-    weights: Array,
-    offsets: Array,
-    _values: Array,
-    _slopes: Array,
-    _defined: Array,
+    arrays: Arrays,
     table: Array,
     levels: Array,
-    worth: Array,
+    discount: Array,
     values: Array,
     relevant: Array,
 ) -> None:
+    scores, labels, mask, weights, offsets = arrays[:5]
     for b in range(first, last):
-        slots = real_slots(mask, offsets[b], offsets[b + 1])
-        n = slots.size
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        n = items.size
         if n == 0:
             continue
-        sort_descending(scores, slots)
-        y, w = take(labels, slots), take(weights, slots)
-        tied = _edges(scores, slots)
+        sort_descending(scores, items)
+        y, w = take(labels, items), take(weights, items)
+        tied = _edges(scores, items)
         alone = tied if tied.size == n + 1 else np.arange(n + 1)
         gains, counts = y, False
         for m in range(len(table)):
             metric, k = table[m, 0], table[m, 1]
             edges = tied if table[m, 2] else alone
             if not (m and _same_gains(table[m - 1], table[m], levels[m - 1], levels[m])):
-                if metric == ERR:
-                    gains = _stops(y, max(y.max(), levels[m]))
-                else:
-                    gains = gains_of(y, metric, table[m, 3] != 0, levels[m])
+                gains = gains_of(y, metric, table[m, 3] != 0, levels[m])
                 counts = any_relevant(gains, w)
             relevant[m, b] = counts
             if not counts:
@@ -120,13 +106,13 @@ def _lists(
             end = n if k == 0 else min(k, n)
             if metric <= ARP:
                 weighted = gains * w if weights.size else gains
-                values[m, b] = _linear(weighted, edges, metric, k, worth[m])
+                values[m, b] = _linear(weighted, edges, metric, k, discount[m])
             elif metric == AP:
-                values[m, b] = _ap(gains, w, edges, worth[m, :end])
+                values[m, b] = _ap(gains, w, edges, discount[m, :end])
             elif metric == ERR:
-                values[m, b] = _cascade(gains, w, edges, worth[m, :end])
+                values[m, b] = _cascade(gains, w, edges, discount[m, :end])
             else:
-                values[m, b] = _first_hit(gains, w, edges, worth[m, :end])
+                values[m, b] = _first_hit(gains, w, edges, discount[m, :end])
 
 
 @compiled
@@ -139,13 +125,13 @@ def _same_gains(last: Array, now: Array, last_number: float, number: float) -> b
 
 
 @compiled
-def _edges(scores: Array, slots: Array) -> Array:
+def _edges(scores: Array, items: Array) -> Array:
     """Where groups of equal scores begin, and the end."""
-    n = slots.size
+    n = items.size
     edges = np.empty(n + 1, np.int64)
     count, last = 0, np.inf
     for i in range(n):
-        score = scores[slots[i]]
+        score = scores[items[i]]
         edges[count] = i
         count += (i == 0) | (score != last)
         last = score
@@ -154,19 +140,10 @@ def _edges(scores: Array, slots: Array) -> Array:
 
 
 @compiled
-def _stops(y: Array, top: float) -> Array:
-    """ERR's chance that an item satisfies: ``(2^y - 1) / 2^top``."""
-    stops = np.empty(y.size)
-    for i in range(y.size):
-        stops[i] = np.exp2(y[i] - top) - np.exp2(-top)
-    return stops
-
-
-@compiled
-def _linear(gains: Array, edges: Array, metric: int, k: int, worth: Array) -> float:
+def _linear(gains: Array, edges: Array, metric: int, k: int, discount: Array) -> float:
     """The sum over groups of ties of their gains times their mean discount, over the norm."""
     n = gains.size
-    norm = norm_of(gains, metric, k, worth)
+    norm = norm_of(gains, metric, k, discount)
     beyond = beyond_cutoff(metric, k, n)
     end = n if k == 0 else min(k, n)
     total = 0.0
@@ -174,25 +151,25 @@ def _linear(gains: Array, edges: Array, metric: int, k: int, worth: Array) -> fl
         start, stop = edges[g], edges[g + 1]
         if start >= end and beyond == 0:
             break
-        own, discount = 0.0, 0.0
+        own, mean = 0.0, 0.0
         for i in range(start, stop):
             own += gains[i]
-            discount += worth[i] if i < end else beyond
-        total += own * (discount / (stop - start))
+            mean += discount[i] if i < end else beyond
+        total += own * (mean / (stop - start))
     return total / norm if norm > 0 else 0.0
 
 
 @compiled
-def _ap(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
+def _ap(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
     """Ties as McSherry and Najork 2008; see :class:`rankgrad.metrics.AP`."""
     total, norm, before = 0.0, 0.0, 0.0
     if edges.size == relevance.size + 1:  # no ties
         norm = dot(relevance, w)
-        for i in range(worth.size):
+        for i in range(discount.size):
             before += relevance[i]
-            total += relevance[i] * w[i] * before * worth[i]
+            total += relevance[i] * w[i] * before * discount[i]
         return total / norm if norm > 0 else 0.0
-    end = worth.size
+    end = discount.size
     for g in range(edges.size - 1):
         start, stop = edges[g], edges[g + 1]
         size = stop - start
@@ -204,14 +181,14 @@ def _ap(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
         if weighted > 0:
             step = (inside - 1.0) / max(size - 1, 1)
             for i in range(start, min(stop, end)):
-                total += (weighted / size) * (before + 1.0 + (i - start) * step) * worth[i]
+                total += (weighted / size) * (before + 1.0 + (i - start) * step) * discount[i]
         before += inside
     return total / norm if norm > 0 else 0.0
 
 
 @compiled
-def _first_hit(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
-    """The worth of the first relevant rank.
+def _first_hit(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
+    """The discount of the first relevant rank.
 
     In a tie group of m items, R of them relevant, the j-th (from 0) is passed by one who got there
     with probability ``(m - R - j) / (m - j)``.
@@ -219,7 +196,7 @@ def _first_hit(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):
         start, stop = edges[g], edges[g + 1]
-        if start >= worth.size or passed <= 0:
+        if start >= discount.size or passed <= 0:
             break
         inside, weighted = 0.0, 0.0
         for i in range(start, stop):
@@ -229,15 +206,15 @@ def _first_hit(relevance: Array, w: Array, edges: Array, worth: Array) -> float:
             continue
         for i in range(start, stop):
             miss = max((stop - i - inside) / (stop - i), 0.0)
-            if i < worth.size:
-                total += passed * (1.0 - miss) * (weighted / inside) * worth[i]
+            if i < discount.size:
+                total += passed * (1.0 - miss) * (weighted / inside) * discount[i]
             passed *= miss
     return total
 
 
 @compiled
-def _cascade(stops: Array, w: Array, edges: Array, worth: Array) -> float:
-    """``Σ_r worth_r stop_r Π_{l<r} (1 - stop_l)``, the mean over the orders of ties.
+def _cascade(stops: Array, w: Array, edges: Array, discount: Array) -> float:
+    """``Σ_r discount_r stop_r Π_{l<r} (1 - stop_l)``, the mean over the orders of ties.
 
     Within a group, products_j is the mean of ``Π (1 - stop)`` over subsets of j items and hits_j
     the mean of ``w stop`` of the j-th item times that product over those before it; both grow as
@@ -246,7 +223,7 @@ def _cascade(stops: Array, w: Array, edges: Array, worth: Array) -> float:
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):
         start, stop = edges[g], edges[g + 1]
-        if start >= worth.size:
+        if start >= discount.size:
             break
         size = stop - start
         products, hits = np.zeros(size + 1), np.zeros(size + 1)
@@ -259,7 +236,7 @@ def _cascade(stops: Array, w: Array, edges: Array, worth: Array) -> float:
                 hits[j] = (kept + hit * products[j - 1]) / m
                 products[j] = ((m - j) * products[j] + j * miss * products[j - 1]) / m
         for j in range(1, size + 1):
-            if start + j - 1 < worth.size:
-                total += hits[j] * passed * worth[start + j - 1]
+            if start + j - 1 < discount.size:
+                total += hits[j] * passed * discount[start + j - 1]
         passed *= products[size]
     return total

@@ -1,8 +1,9 @@
-"""Sums over pairs of sorted items: ranknet, hinge, lambdarank and the NDCG-Loss schemes."""
+"""Sums over pairs of sorted items: ranknet, hinge, lambdarank and LambdaLoss."""
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -10,19 +11,24 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu.pair_sums import REACH, exponentials, reach_of
 from rankgrad.kernels.cpu.prepare import (
+    AP,
     APART,
-    NDCG,
+    METRICS,
+    RR,
     Array,
-    Slots,
+    Arrays,
+    FlatArrays,
+    discounts,
     gains_of,
-    ideal,
+    level,
     new_block,
-    real_slots,
+    norm_of,
+    real_items,
     sort_descending,
     take,
 )
-from rankgrad.kernels.cpu.ranks import REACH, exponentials, reach_of
 
 KINDS = {
     "ranknet": 0,
@@ -35,91 +41,100 @@ KINDS = {
 RANKNET, HINGE, LAMBDARANK, LOSS1, LOSS2, LOSS2PP = range(6)
 
 
-def pairs(
-    batch: FlatLists,
-    kind: str,
-    k: int,
-    sigma: float,
-    gain: str,
-    truncation: str,
-    mu: float,
-    half: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+class PairOptions(NamedTuple):
+    """The options of the operation ``pairs``: see :mod:`rankgrad.kernels.ops`."""
+
+    kind: str
+    k: int
+    sigma: float
+    gain: str
+    truncation: str
+    mu: float
+    half: bool
+    metric: str = "ndcg"
+    threshold: float = 1.0
+
+
+#: By rank, for the weights of pairs: NDCG's discount; the factor of the pair's distance, times one
+#: of the later rank; and the discount whose change counts.
+ByRank = tuple[Array, Array, Array, Array]
+
+#: How pairs weigh: kind, rows (pairs of a later item alone do not count, 0 for all), k, sigma,
+#: the factors of the distance and of the change in discount, and of pairs of equal labels.
+Weighing = tuple[int, int, int, float, float, float, float]
+
+
+def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
-    slots = Slots.of(scores, labels, mask, weights, offsets)
-    ranks = np.arange(1.0, longest + 3)
-    discount = 1 / np.log2(1 + ranks)
-    corrected = truncation == "corrected"
-    # Of the later item: eq. 17's factor past the cutoff; with no cutoff, or another rule, 1.
-    later = np.ones(longest)
-    if k and corrected and kind.startswith("ndcg_loss"):
-        later[k:] = 1 / (1 - discount[k:longest])
-    # Ranks past the cutoff are worth nothing in LambdaRank's weights; eq. 15 masks pairs instead.
-    worth = discount[:longest].copy()
-    if k and (kind == "lambdarank" or corrected):
-        worth[k:] = 0.0
-    # Pairs with both items past the cutoff count in eq. 17 only.
-    everywhere = k == 0 or (corrected and kind.startswith("ndcg_loss"))
-    slots.each(
-        _lists,
-        KINDS[kind],
-        0 if everywhere else k,
-        k,
-        sigma,
-        gain == "linear",
-        {"ndcg_loss2": 1.0, "ndcg_loss2++": mu}.get(kind, 0.0),
-        0.0 if kind == "ndcg_loss2" else 1.0,
-        0.5 if half else 0.0,
-        discount,
-        discount[:-1] - discount[1:],
-        later,
-        worth,
-        power=2,
+    given = PairOptions(*options)
+    lists = FlatArrays(batch)
+    swaps = given.kind == "lambdarank" or given.metric in ("ap", "rr")
+    bounded = given.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
+    # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
+    everywhere = bounded and (given.truncation == "corrected" or given.metric == "arp")
+    weighing = (
+        KINDS["lambdarank" if swaps else given.kind],
+        0 if everywhere else given.k,
+        given.k,
+        given.sigma,
+        {"ndcg_loss2": 1.0, "ndcg_loss2++": given.mu}.get(given.kind, 0.0) if bounded else 0.0,
+        0.0 if bounded and given.kind == "ndcg_loss2" else 1.0,
+        0.5 if given.half else 0.0,
     )
-    return slots.results(scores)
+    threshold = level(given.threshold, batch.scores)
+    metric = METRICS[given.metric], given.gain == "linear", threshold
+    lists.run(_lists, weighing, metric, _by_rank(given, bounded, batch.max_length), power=2)
+    return lists.results(batch.scores)
+
+
+def _by_rank(given: PairOptions, bounded: bool, max_length: int) -> ByRank:
+    k, name = given.k, given.metric
+    graded = discounts("ndcg", 0.0, max_length + 2)
+    delta = graded[:-1] - graded[1:]
+    corrected = given.truncation == "corrected"
+    later = np.ones(max_length)
+    if bounded and k and corrected and name != "arp":
+        later[k:] = 1 / (1 - graded[k:max_length])  # eq. 17
+    if bounded and name in ("precision", "recall"):
+        later[: k or max_length] = 0.0  # what stands inside costs nothing
+    if bounded and name == "arp":
+        delta = np.ones(max_length + 1)
+    discount = discounts(name, 0.0, max_length + 2)[:max_length].copy()
+    if k and name == "arp":
+        discount[k:] = k + 1.0
+    elif k and (given.kind == "lambdarank" or corrected):
+        discount[k:] = 0.0  # eq. 15 masks pairs instead
+    return graded, delta, later, discount
 
 
 @compiled
 def _lists(
     first: int,
     last: int,
-    scores: Array,
-    labels: Array,
-    mask: Array,
-    weights: Array,
-    offsets: Array,
-    values: Array,
-    slopes: Array,
-    defined: Array,
-    kind: int,
-    rows: int,
-    k: int,
-    sigma: float,
-    linear: bool,
-    by_distance: float,
-    by_worth: float,
-    half: float,
-    discount: Array,
-    delta: Array,
-    later: Array,
-    worth: Array,
+    arrays: Arrays,
+    weighing: Weighing,
+    metric: tuple[int, bool, float],
+    by_rank: ByRank,
 ) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    kind, rows, k, sigma, _, _, half = weighing
+    code, linear, threshold = metric
+    graded, _, later, discount = by_rank
     for b in range(first, last):
-        slots = real_slots(mask, offsets[b], offsets[b + 1])
-        n = slots.size
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        n = items.size
         # By descending score, of equal ones the less relevant first.
         order = np.arange(n)
-        sort_descending(-take(labels, slots), order)
-        slots = slots[order]
-        sort_descending(scores, slots)
-        y = take(labels, slots)
+        sort_descending(-take(labels, items), order)
+        items = items[order]
+        sort_descending(scores, items)
+        y = take(labels, items)
         defined[b] = _differ(y)
         if not defined[b]:
             continue
         block = new_block(7, n)
         z, w, out = block[0, :n], block[2, :n], block[3, :n]
-        z[:], block[1, :n], w[:] = take(scores, slots), y, take(weights, slots)
+        z[:], block[1, :n], w[:] = take(scores, items), y, take(weights, items)
         end = n if rows == 0 else min(rows, n)
         if kind == HINGE:
             values[b] = _hinge(block, sigma, end)
@@ -128,20 +143,55 @@ def _lists(
             if kind == RANKNET:
                 values[b] = _one_weighted(block, half, later, end)
             else:
-                gains = gains_of(y, NDCG, linear, 1.0)
-                norm = ideal(gains, discount, k)
+                gains = gains_of(y, code, linear, threshold)
+                norm = norm_of(gains, code, k, graded)
+                costs = _swap_costs(gains, code, k, discount)
                 gains /= norm if norm > 0 else 1.0
                 if kind == LOSS1:
                     for i in range(n):
-                        w[i] *= gains[i] * discount[i]
+                        w[i] *= gains[i] * graded[i]
                     values[b] = _one_weighted(block, 0.0, later, end)
                 else:
-                    by_rank = delta, by_distance * later, worth
-                    values[b] = _lambdas(block, gains, by_rank, by_worth, end)
+                    values[b] = _lambdas(block, gains, costs, by_rank, weighing, end)
             out *= sigma
-        _share_alike(scores, labels, weights, slots, out)
+        _share_alike(scores, labels, weights, items, out)
         for i in range(n):
-            slopes[slots[i]] = out[i]
+            grad_scores[items[i]] = out[i]
+
+
+@compiled
+def _swap_costs(relevance: Array, metric: int, k: int, discount: Array) -> Array:
+    """Rows U, F and L, so that ``|U_a - F_a L_b|`` times the gap in gains is what a metric changes
+    by if the items at the ranks a < b swap places.
+
+    Of a sum of gains times discounts these are the discounts. For ap and rr see
+    :mod:`rankgrad.losses.lambdaloss`.
+    """
+    n = relevance.size
+    costs = np.ones((3, n))
+    end = n if k == 0 else min(k, n)
+    count, through = 0.0, 0.0
+    top, second = n, n  # where the first two relevant items stand
+    for i in range(n):
+        costs[0, i] = costs[2, i] = discount[i]
+        if metric == AP:
+            inside = 1.0 / (i + 1.0) if i < end else 0.0
+            count += relevance[i]
+            through += relevance[i] * inside
+            costs[0, i] = (count + 1.0 - relevance[i]) * inside - through
+            costs[2, i] = (count + relevance[i]) * inside - through
+        elif relevance[i] > 0 and top == n:
+            top = i
+        elif relevance[i] > 0 and second == n:
+            second = i
+    if metric == RR:
+        now = 1.0 / (top + 1.0) if top < end else 0.0
+        for i in range(n):
+            inside = 1.0 / (min(i, second) + 1.0) if min(i, second) < end else 0.0
+            costs[0, i] = inside - now if i < top else (now if i == top else 0.0)
+            costs[1, i] = 1.0 if i == top else 0.0
+            costs[2, i] = inside
+    return costs
 
 
 @compiled
@@ -154,9 +204,9 @@ def _differ(y: Array) -> bool:
 
 
 # Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-# Each gives its item's sum of values and its slope, and adds to the slopes of the others. What they
-# write lies in one block with what they read, as compiled_reduction asks: its rows are scores,
-# labels, weights and slopes of the items, and room for exponentials and the weights of pairs.
+# Each gives its item's sum of values and its gradient, and adds to the gradient of the others. What
+# they write lies in one block with what they read, as compiled_reduction asks: its rows are scores,
+# labels, weights and gradient of the items, exponentials and the weights of pairs.
 
 
 @compiled
@@ -205,12 +255,12 @@ def _one_weighted(block: Array, half: float, later: Array, end: int) -> float:
     total, start = 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
-        centre = z[start] - REACH
-        exponentials(z, start, far, centre, e)
+        center = z[start] - REACH
+        exponentials(z, start, far, center, e)
         for i in range(start, min(near, end)):
             j = i + 1
             _weigh_ones(y[i], w[i], half, y[j:], w[j:], later[j:n], right[j:], wrong[j:])
-            total += _pair_row(i, far, math.exp(centre - z[i]), z, e, right, wrong, out)
+            total += _pair_row(i, far, math.exp(center - z[i]), z, e, right, wrong, out)
         start = near
     return total
 
@@ -234,41 +284,45 @@ def _weigh_ones(
 
 @compiled
 def _lambdas(
-    block: Array, gains: Array, by_rank: tuple[Array, Array, Array], by_worth: float, end: int
+    block: Array, gains: Array, costs: Array, by_rank: ByRank, weighing: Weighing, end: int
 ) -> float:
     """Pairs that weigh by their gap in gains times what a swap of their ranks would do."""
     n = block.shape[1] - APART
     z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
     e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
-    delta, scaled, worth = by_rank
+    upper, factors, lower = costs[0], costs[1], costs[2]
+    delta, later = by_rank[1], by_rank[2]
+    factor = weighing[4], weighing[5]
     total, start = 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
-        centre = z[start] - REACH
-        exponentials(z, start, far, centre, e)
+        center = z[start] - REACH
+        exponentials(z, start, far, center, e)
         for i in range(start, min(near, end)):
-            own, some = (y[i], w[i], gains[i], worth[i]), slice(i + 1, n)
-            others = y[some], w[some], gains[some], worth[some], delta, scaled[some]
-            _weigh_lambdas(own, others, by_worth, right[some], wrong[some])
-            total += _pair_row(i, far, math.exp(centre - z[i]), z, e, right, wrong, out)
+            own, some = (y[i], w[i], gains[i], upper[i], factors[i]), slice(i + 1, n)
+            others = y[some], w[some], gains[some], lower[some], delta, later[some]
+            _weigh_lambdas(own, others, factor, right[some], wrong[some])
+            total += _pair_row(i, far, math.exp(center - z[i]), z, e, right, wrong, out)
         start = near
     return total
 
 
 @compiled
 def _weigh_lambdas(
-    own: tuple[float, float, float, float],
+    own: tuple[float, float, float, float, float],
     others: tuple[Array, Array, Array, Array, Array, Array],
-    by_worth: float,
+    factor: tuple[float, float],
     right: Array,
     wrong: Array,
 ) -> None:
-    label, weight, gain, top = own
-    y, w, gains, worth, delta, later = others
+    label, weight, gain, upper, part = own
+    y, w, gains, lower, delta, later = others
+    by_distance, by_change = factor
     for j in range(right.size):
-        swap = (delta[j] * later[j] + by_worth * (top - worth[j])) * abs(gain - gains[j])
-        right[j] = swap * weight if label > y[j] else 0.0
-        wrong[j] = swap * w[j] if label < y[j] else 0.0
+        cost = by_distance * (delta[j] * later[j]) + by_change * abs(upper - part * lower[j])
+        cost *= abs(gain - gains[j])
+        right[j] = cost * weight if label > y[j] else 0.0
+        wrong[j] = cost * w[j] if label < y[j] else 0.0
 
 
 @compiled
@@ -319,24 +373,24 @@ def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, flo
 
 
 @compiled
-def _share_alike(scores: Array, labels: Array, weights: Array, slots: Array, out: Array) -> None:
+def _share_alike(scores: Array, labels: Array, weights: Array, items: Array, out: Array) -> None:
     """Give items that nothing tells apart, equal in score, label and weight, their mean."""
     start = 0
-    for i in range(1, slots.size + 1):
-        if i < slots.size:
-            one, other = slots[i], slots[start]
+    for i in range(1, items.size + 1):
+        if i < items.size:
+            one, other = items[i], items[start]
             if scores[one] == scores[other] and labels[one] == labels[other]:
                 continue
         if i - start > 1:
-            _share_run(weights, slots[start:i], out[start:i])
+            _share_run(weights, items[start:i], out[start:i])
         start = i
 
 
 @compiled
-def _share_run(weights: Array, slots: Array, out: Array) -> None:
+def _share_run(weights: Array, items: Array, out: Array) -> None:
     """The same within items of equal score and label."""
-    order = np.arange(slots.size)
-    own = take(weights, slots)
+    order = np.arange(items.size)
+    own = take(weights, items)
     if weights.size:
         sort_descending(own, order)
     start = 0

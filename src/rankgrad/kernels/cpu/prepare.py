@@ -1,4 +1,4 @@
-"""What the twins share: slots as arrays, the items of a list in order, gains, discounts and norms.
+"""What the kernels share: lists as arrays, the items of a list in order, gains and norms.
 
 All is computed in float64, whatever the scores are: sums over long lists then need no care, and
 there is one compiled form of each loop.
@@ -6,26 +6,36 @@ there is one compiled form of each loop.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
 
 Array = np.ndarray[Any, Any]
+
+#: What loops over lists take, as one argument, since a dispatch costs time for each: scores,
+#: labels, mask, weights, offsets, and the results values, grad_scores and defined. A tuple, not a
+#: named one: those are dispatched more slowly.
+Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
+
+#: A metric, likewise: its code, the cutoff (0 for none), whether gains are linear, the threshold,
+#: the persistence and the discounts.
+Metric = tuple[int, int, bool, float, float, Array]
 
 APART = 64  # numbers between the rows of a block: more than a loop takes at a time
 _RUN = 64  # items that are sorted by counting
 _WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
 _KINDS = 12  # unequal gains that are counted instead of being sorted
 
-NDCG, DCG, PRECISION, RECALL, RBP, ARP = range(6)
+NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR = range(10)
 METRICS = {
     "ndcg": NDCG,
     "dcg": DCG,
@@ -33,73 +43,66 @@ METRICS = {
     "recall": RECALL,
     "rbp": RBP,
     "arp": ARP,
+    "ap": AP,
+    "rr": RR,
+    "hits": HITS,
+    "err": ERR,
 }
 
 
-@dataclass(frozen=True)
-class Slots:
-    """An operation's lists as arrays, and the results to be filled in."""
+class FlatArrays:
+    """A batch as arrays, and the results to be filled in.
 
-    scores: Array
-    labels: Array
-    mask: Array
-    weights: Array
-    offsets: Array
-    values: Array
-    slopes: Array
-    defined: Array
+    A mask or weights that are not there are empty arrays.
 
-    @classmethod
-    def of(
-        cls,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        offsets: Tensor,
-    ) -> Slots:
-        """Arrays of the slots; a mask or weights that are not there are empty ones."""
-        bounds = offsets.to(torch.int64).contiguous().numpy()
-        lists = len(bounds) - 1
-        return cls(
-            scores=numbers(scores),
-            labels=numbers(labels),
-            mask=flags(mask),
-            weights=np.empty(0) if weights is None else numbers(weights),
-            offsets=bounds,
-            values=np.zeros(lists),
-            slopes=np.zeros(scores.numel()),
-            defined=np.zeros(lists, np.bool_),
-        )
+    Attributes:
+        arrays: what loops over lists take.
+        offsets: ``[lists + 1]``.
+    """
 
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """What every loop takes first."""
-        return (
-            self.scores,
-            self.labels,
-            self.mask,
-            self.weights,
+    def __init__(self, batch: FlatLists) -> None:
+        self.offsets = bounds(batch.offsets)
+        lists, weights = len(self.offsets) - 1, batch.weights
+        self.arrays: Arrays = (
+            numbers(batch.scores),
+            numbers(batch.labels),
+            flags(batch.mask),
+            np.empty(0) if weights is None else numbers(weights),
             self.offsets,
-            self.values,
-            self.slopes,
-            self.defined,
+            np.zeros(lists),
+            np.zeros(batch.scores.numel()),
+            np.zeros(lists, np.bool_),
         )
 
-    def each(
+    def run(
         self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
     ) -> None:
         """Run a loop over all lists: so many steps for each item, and a power of their number."""
-        lengths = np.diff(self.offsets).astype(np.float64)
-        share(steps * lengths + lengths**power, lambda a, b: work(a, b, *self.arrays, *options))
+        each_list(self.offsets, lambda a, b: work(a, b, self.arrays, *options), steps, power)
 
     def results(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Values, slopes and defined, as tensors like the scores."""
+        """Values, grad_scores and defined, as tensors like the scores."""
+        values, grad_scores, defined = self.arrays[5:]
         return (
-            torch.from_numpy(self.values).to(scores.dtype),
-            torch.from_numpy(self.slopes).to(scores.dtype).reshape(scores.shape),
-            torch.from_numpy(self.defined),
+            torch.from_numpy(values).to(scores.dtype),
+            torch.from_numpy(grad_scores).to(scores.dtype).reshape(scores.shape),
+            torch.from_numpy(defined),
         )
+
+
+def each_list(
+    offsets: Array, work: Callable[[int, int], None], steps: int = 16, power: int = 1
+) -> None:
+    """Call ``work(first, last)`` on ranges of lists, in several threads if that is worth it.
+
+    Args:
+        offsets: ``[lists + 1]``.
+        work: done for the lists ``first:last``.
+        steps: of each item.
+        power: of a list's length, which comes on top.
+    """
+    lengths = np.diff(offsets).astype(np.float64)
+    share(steps * lengths + lengths**power, work)
 
 
 def numbers(tensor: Tensor) -> Array:
@@ -116,13 +119,30 @@ def flags(mask: Tensor | None) -> Array:
     return flat
 
 
-def discounts(metric: str, persistence: float, longest: int) -> Array:
-    """What the ranks 1, 2, ... are worth."""
-    ranks = np.arange(1, longest + 1, dtype=np.float64)
+def bounds(offsets: Tensor) -> Array:
+    """Offsets as an array."""
+    flat: Array = offsets.to(torch.int64).contiguous().numpy()
+    return flat
+
+
+def metric_of(options: MetricOptions, batch: FlatLists) -> Metric:
+    """A metric as loops take it."""
+    name, k, gain, threshold, persistence = options
+    discount = discounts(name, persistence, batch.max_length)
+    limit = level(threshold, batch.scores)
+    return METRICS[name], k, gain == "linear", limit, persistence, discount
+
+
+@functools.lru_cache(maxsize=16)
+def discounts(metric: str, persistence: float, max_length: int) -> Array:
+    """The discounts of the ranks 1, 2, ..., not to be written to."""
+    ranks = np.arange(1, max_length + 1, dtype=np.float64)
     if metric in ("ndcg", "dcg"):
         return np.asarray(1 / np.log2(1 + ranks))
     if metric == "rbp":
         return np.asarray((1 - persistence) * persistence ** (ranks - 1))
+    if metric in ("ap", "rr", "err"):
+        return np.asarray(1 / ranks)
     return ranks if metric == "arp" else np.ones_like(ranks)
 
 
@@ -136,35 +156,41 @@ def new_block(rows: int, n: int) -> Array:
 
 
 @compiled
-def real_slots(mask: Array, first: int, last: int) -> Array:
-    """The slots of a list that are no padding."""
-    slots = np.empty(last - first, np.int64)
-    count = 0
-    for slot in range(first, last):
-        slots[count] = slot
-        if mask.size == 0 or mask[slot]:
-            count += 1
-    return slots[:count]
+def real_items(mask: Array, first: int, last: int) -> Array:
+    """The items of a list, padding left out."""
+    items = np.empty(last - first, np.int64)
+    return items[: find_items(mask, first, last, items)]
 
 
 @compiled
-def take(values: Array, slots: Array) -> Array:
+def find_items(mask: Array, first: int, last: int, items: Array) -> int:
+    """Write the items of a list, padding left out, and give their number."""
+    count = 0
+    for item in range(first, last):
+        items[count] = item
+        if mask.size == 0 or mask[item]:
+            count += 1
+    return count
+
+
+@compiled
+def take(values: Array, items: Array) -> Array:
     """Some of the values; ones where there are no values."""
-    taken = np.ones(slots.size)
+    taken = np.ones(items.size)
     if values.size:
-        for i in range(slots.size):
-            taken[i] = values[slots[i]]
+        for i in range(items.size):
+            taken[i] = values[items[i]]
     return taken
 
 
 @compiled
-def sort_descending(keys: Array, slots: Array) -> None:
-    """Order slots by descending key, equal ones as they came: runs by counting, then merges."""
-    n, run = slots.size, _RUN
-    source, target = np.empty(n), np.empty_like(slots)
-    other, moved = np.empty(n), slots
+def sort_descending(keys: Array, items: Array) -> None:
+    """Order items by descending key, equal ones as they came: runs by counting, then merges."""
+    n, run = items.size, _RUN
+    source, target = np.empty(n), np.empty_like(items)
+    other, moved = np.empty(n), items
     for i in range(n):
-        other[i] = keys[slots[i]]
+        other[i] = keys[items[i]]
     for start in range(0, n, run):
         some = slice(start, min(start + run, n))
         _count(other[some], moved[some], source[some], target[some])
@@ -176,16 +202,16 @@ def sort_descending(keys: Array, slots: Array) -> None:
         source, other, target, moved = other, source, moved, target
         run *= 2
     for i in range(n):
-        slots[i] = target[i]
+        items[i] = target[i]
 
 
 @compiled
-def _count(keys: Array, slots: Array, into: Array, moved: Array) -> None:
+def _count(keys: Array, items: Array, into: Array, moved: Array) -> None:
     """Put each where as many are ahead of it: no branch depends on the keys."""
     for i in range(keys.size):
         key = keys[i]
         place = int(_ahead(key, keys[:i], True) + _ahead(key, keys[i + 1 :], False))
-        into[place], moved[place] = key, slots[i]
+        into[place], moved[place] = key, items[i]
 
 
 @compiled_reduction
@@ -201,59 +227,64 @@ def _ahead(key: float, keys: Array, equal: bool) -> float:
 
 
 @compiled
-def _merge(keys: Array, slots: Array, middle: int, into: Array, moved: Array) -> None:
+def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) -> None:
     """Merge what stands before the middle with the rest, without a branch on the keys."""
     a, b, i, n = 0, middle, 0, keys.size
     while a < middle and b < n:
         first = keys[a] >= keys[b]
         at = a if first else b
-        into[i], moved[i] = keys[at], slots[at]
+        into[i], moved[i] = keys[at], items[at]
         a += first
         b += not first
         i += 1
     while a < middle:
-        into[i], moved[i] = keys[a], slots[a]
+        into[i], moved[i] = keys[a], items[a]
         a += 1
         i += 1
     while b < n:
-        into[i], moved[i] = keys[b], slots[b]
+        into[i], moved[i] = keys[b], items[b]
         b += 1
         i += 1
 
 
 @compiled
-def sort_by_label(labels: Array, slots: Array) -> None:
-    """Order slots by descending label, equal ones as they came."""
+def sort_by_label(labels: Array, items: Array) -> None:
+    """Order items by descending label, equal ones as they came."""
     counts = np.zeros(_WHOLE + 1, np.int64)
-    for i in range(slots.size):
-        label = labels[slots[i]]
+    for i in range(items.size):
+        label = labels[items[i]]
         if not 0 <= label < _WHOLE or label != math.floor(label):
-            sort_descending(labels, slots)
+            sort_descending(labels, items)
             return
         counts[int(label)] += 1
     # Where the items of each label begin.
     for label in range(_WHOLE - 1, -1, -1):
         counts[label] += counts[label + 1]
-    for slot in slots.copy():
-        place = int(labels[slot]) + 1
-        slots[counts[place]] = slot
+    for item in items.copy():
+        place = int(labels[item]) + 1
+        items[counts[place]] = item
         counts[place] += 1
 
 
 def level(threshold: float, scores: Tensor) -> float:
     """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
-    return float(torch.tensor(threshold, dtype=scores.dtype))
+    return threshold if scores.dtype == torch.float64 else float(np.float32(threshold))
 
 
 @compiled
 def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
-    """What items are worth by their labels."""
+    """The gains of labels; of err the chance ``(2^y - 1) / 2^g`` that an item satisfies."""
     gains = np.empty(labels.size)
+    top = threshold
+    for i in range(labels.size):
+        top = max(top, labels[i])
     for i in range(labels.size):
         if metric == ARP or (linear and metric <= DCG):
             gains[i] = labels[i]
         elif metric <= DCG:
             gains[i] = np.exp2(labels[i]) - 1.0
+        elif metric == ERR:
+            gains[i] = np.exp2(labels[i] - top) - np.exp2(-top)
         else:
             gains[i] = 1.0 if labels[i] >= threshold else 0.0
     return gains
@@ -316,18 +347,12 @@ def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
         return ideal(gains, discount, k)
     if metric == PRECISION:
         return float(gains.size if k == 0 else k)
-    if metric in (RECALL, ARP):
+    if metric in (RECALL, ARP, AP):
         return total(gains)
     return 1.0
 
 
 @compiled
 def beyond_cutoff(metric: int, k: int, n: int) -> float:
-    """What every rank past the cutoff is worth."""
+    """The discount of every rank past the cutoff."""
     return k + 1.0 if metric == ARP and 0 < k < n else 0.0
-
-
-@compiled
-def finish(value: float, metric: int) -> float:
-    """The loss of a metric's value."""
-    return value if metric == ARP else 1.0 - value

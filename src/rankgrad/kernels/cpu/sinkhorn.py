@@ -1,36 +1,27 @@
-"""NeuralSort with Sinkhorn scaling on the band of its matrix, and metrics through it.
+"""NeuralSort with Sinkhorn scaling on the band of its matrix.
 
 With P the band, forward and backward are sweeps over its rows, each of which takes the product with
 a vector, uses it to finish that row's number, and adds the row, times that, to sums over columns.
-Of the gradient by P only its sums over rows are needed, plain and *leaning* (times the row's slope
-in NeuralSort), so it is never formed either.
+Of the gradient by P only its sums over rows are needed, plain and *tilted* (times the row's factor
+of the scores in NeuralSort), so it is never formed either.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp, total
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import (
-    ARP,
-    METRICS,
-    Array,
-    Slots,
-    any_relevant,
-    beyond_cutoff,
-    discounts,
-    finish,
-    gains_of,
-    level,
-    norm_of,
-    real_slots,
-    sort_descending,
-    take,
+from rankgrad.kernels.cpu.prepare import Array
+from rankgrad.kernels.cpu.relaxed import (
+    Lists,
+    Permutation,
+    Results,
+    SortOperator,
+    through_permutation,
 )
-from rankgrad.kernels.cpu.rows import absolute_differences, absolute_differences_back, band
+from rankgrad.kernels.cpu.rows import absolute_differences, absolute_differences_adjoint, band
 
 Band = tuple[Array, Array, Array]  # the entries, where each row begins in them, its first column
 
@@ -42,84 +33,62 @@ def through_sinkhorn(
     tolerance: float,
     transposed: bool,
     metric_options: MetricOptions,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Results:
     """1 - metric through NeuralSort with Sinkhorn scaling: see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
-    metric, k, gain, threshold, persistence = metric_options
-    slots = Slots.of(scores, labels, mask, weights, offsets)
-    slots.each(
-        _lists,
-        temperature,
-        iterations,
-        tolerance,
-        transposed,
-        METRICS[metric],
-        k,
-        gain == "linear",
-        level(threshold, scores),
-        discounts(metric, persistence, longest),
-        power=2,
-    )
-    return slots.results(scores)
+    options = temperature, iterations, tolerance, transposed
+    return through_permutation(SINKHORN, options, batch, metric_options)
 
 
 @compiled
-def _lists(
+def _sinkhorn(
     first: int,
     last: int,
-    scores: Array,
-    labels: Array,
-    mask: Array,
-    weights: Array,
-    offsets: Array,
+    lists: Lists,
+    options: tuple[float, int, float, bool],
     values: Array,
-    slopes: Array,
-    defined: Array,
-    temperature: float,
-    iterations: int,
-    tolerance: float,
-    transposed: bool,
-    metric: int,
-    k: int,
-    linear: bool,
-    threshold: float,
-    discount: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
 ) -> None:
+    """``diag(u) P diag(v)``, P NeuralSort's matrix."""
+    scores, offsets, order, counts, k = lists
+    temperature, iterations, tolerance, transposed = options
     for b in range(first, last):
-        slots = real_slots(mask, offsets[b], offsets[b + 1])
-        n = slots.size
-        sort_descending(scores, slots)
-        w = take(weights, slots)
-        gains = gains_of(take(labels, slots), metric, linear, threshold)
-        defined[b] = n > 1 and any_relevant(gains, w)
-        if not defined[b]:
+        n, start = counts[b], offsets[b]
+        if n == 0:
             continue
-        gains *= w
-        norm = norm_of(gains, metric, k, discount)
-        if norm <= 0:
-            norm = np.inf
-        beyond = beyond_cutoff(metric, k, n)
-        worth = np.zeros(n)
-        for r in range(n if k == 0 else min(k, n)):
-            worth[r] = (discount[r] - beyond) / norm
-        z = take(scores, slots) * (1.0 / temperature)
-        matrix = _neuralsort(z)
-        if transposed:
-            value, by_score, by_sum = _columns_last(matrix, gains, worth, iterations, tolerance)
-        else:
-            value, by_score, by_sum = _rows_last(matrix, gains, worth, iterations, tolerance)
-        absolute_differences_back(z, by_sum, by_score)
-        values[b] = finish(value + beyond * total(gains) / norm, metric)
-        scale = (1.0 if metric == ARP else -1.0) / temperature
+        z, own = np.empty(n), values[start : start + n]
         for i in range(n):
-            slopes[slots[i]] = scale * by_score[i]
+            z[i] = scores[order[start + i]] * (1.0 / temperature)
+        matrix = _neuralsort(z)
+        us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
+        if transposed:
+            steps = _scale_columns_last(matrix, us, vs, tolerance)
+        else:
+            steps = _scale_rows_last(matrix, us, vs, tolerance)
+        means, by_rank = np.empty(n), np.zeros(n)
+        for i in range(n):
+            by_rank[i] = vs[steps, i] * own[i]
+        _times(matrix, by_rank, means)
+        by_rank[:] = 0.0
+        for r in range(n if k == 0 else min(k, n)):
+            out[start + r] = us[steps, r] * means[r]
+            if grad.size:
+                by_rank[r] = grad[start + r]
+        if grad.size:
+            sums = np.zeros((3, n))  # plain, tilted and inner
+            _adjoint(matrix, us, vs, steps, transposed, own, means, by_rank, sums)
+            absolute_differences_adjoint(z, sums[0], sums[1])
+            for i in range(n):
+                grad_scores[order[start + i]] += sums[1, i] / temperature
 
 
 @compiled
 def _neuralsort(z: Array) -> Band:
     """The band of NeuralSort's matrix, rows summing to one."""
     n = z.size
-    sums = absolute_differences(z)
+    sums = np.empty(n)
+    absolute_differences(z, sums)
     starts, lows = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     low, high = 0, 0
     for r in range(n):
@@ -143,103 +112,123 @@ def _fill(row: Array, slope: float, top: float, shift: float, z: Array, sums: Ar
 
 
 @compiled
-def _rows_last(
-    matrix: Band, gains: Array, worth: Array, iterations: int, tolerance: float
-) -> tuple[float, Array, Array]:
-    """``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``, until done; the value, and the way back."""
-    n = gains.size
-    us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
-    columns = np.zeros(n)
+def _scale_rows_last(matrix: Band, us: Array, vs: Array, tolerance: float) -> int:
+    """``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``, until done; the number of steps."""
+    columns = np.zeros(us.shape[1])
     _add_rows(matrix, us[0], columns)
-    steps = 0
-    for step in range(1, iterations + 1):
+    for step in range(1, len(us)):
         if step > 1 and _off(columns, vs[step - 1]) < tolerance:
-            break
-        vs[step] = 1.0 / columns
-        columns[:] = 0.0
+            return step - 1
+        for j in range(columns.size):
+            vs[step, j] = 1.0 / columns[j]
+            columns[j] = 0.0
         _scale_rows(matrix, vs[step], us[step], columns)
-        steps = step
-    # The direct term, and the last step's rows.
-    u, v = us[steps], vs[steps]
-    means, pulls = np.empty(n), np.zeros(n)
-    value = _means(matrix, v * gains, u, worth, means)
-    direct, direct_leaning = np.zeros(n), np.zeros(n)
-    _add_rows(matrix, worth * u, direct)
-    _add_rows(matrix, _slopes(n) * worth * u, direct_leaning)
-    plain, leaning = v * gains * direct, v * gains * direct_leaning
-    grad_u, grad_v = worth * means, gains * direct
-    inner = worth * u * means
-    for step in range(steps, 0, -1):
-        pulls = -grad_u * us[step] * us[step]
-        inner += pulls / us[step]
-        sums = np.zeros((3, n))
-        _add_three(matrix, pulls, us[step - 1], sums)
-        columns = -(grad_v + sums[0]) * vs[step] * vs[step]
-        plain += vs[step] * sums[0] + columns / vs[step]
-        leaning += vs[step] * sums[1] + columns * sums[2]
-        _times(matrix, columns, grad_u)
-        inner += us[step - 1] * grad_u
-        grad_v = np.zeros(n)
-    return _finish(matrix, value, inner, plain, leaning)
+    return len(us) - 1
 
 
 @compiled
-def _columns_last(
-    matrix: Band, gains: Array, worth: Array, iterations: int, tolerance: float
-) -> tuple[float, Array, Array]:
+def _scale_columns_last(matrix: Band, us: Array, vs: Array, tolerance: float) -> int:
     """``u = 1 / (P v)``, then ``v = 1 / (Pᵀ u)``: the transposed scaling."""
-    n = gains.size
-    us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
-    rows, columns = np.empty(n), np.zeros(n)
-    steps = 0
-    for step in range(1, iterations + 1):
+    n = us.shape[1]
+    rows, columns = np.empty(n), np.empty(n)
+    for step in range(1, len(us)):
         _times(matrix, vs[step - 1], rows)
         if step > 1 and _off(rows, us[step - 1]) < tolerance:
-            break
-        us[step] = 1.0 / rows
-        columns[:] = 0.0
+            return step - 1
+        for j in range(n):
+            us[step, j] = 1.0 / rows[j]
+            columns[j] = 0.0
         _add_rows(matrix, us[step], columns)
-        vs[step] = 1.0 / columns
-        steps = step
+        for j in range(n):
+            vs[step, j] = 1.0 / columns[j]
+    return len(us) - 1
+
+
+@compiled
+def _adjoint(
+    matrix: Band,
+    us: Array,
+    vs: Array,
+    steps: int,
+    transposed: bool,
+    values: Array,
+    means: Array,
+    grad: Array,
+    found: Array,
+) -> None:
+    """The gradients by NeuralSort's sums and scores, from those of the sorted values.
+
+    First that of ``u P (v values)`` with u and v constant, then through the scalings in reverse.
+    """
+    n = values.size
+    plain, tilted, inner = found[0], found[1], found[2]
+    pulls, grad_u, grad_v = np.empty(n), np.empty(n), np.empty(n)
+    sums = np.zeros((3, n))
     u, v = us[steps], vs[steps]
-    means = np.empty(n)
-    value = _means(matrix, v * gains, u, worth, means)
-    direct, direct_leaning = np.zeros(n), np.zeros(n)
-    _add_rows(matrix, worth * u, direct)
-    _add_rows(matrix, _slopes(n) * worth * u, direct_leaning)
-    plain, leaning = v * gains * direct, v * gains * direct_leaning
-    grad_u, grad_v = worth * means, gains * direct
-    inner = worth * u * means
+    for r in range(n):
+        pulls[r] = grad[r] * u[r]
+        grad_u[r] = grad[r] * means[r]
+        inner[r] = pulls[r] * means[r]
+    _add_three(matrix, pulls, u, sums)
+    for j in range(n):
+        plain[j], tilted[j] = v[j] * values[j] * sums[0, j], v[j] * values[j] * sums[1, j]
+        grad_v[j] = values[j] * sums[0, j]
     for step in range(steps, 0, -1):
-        columns = -grad_v * vs[step] * vs[step]
-        _times(matrix, columns, rows)
-        inner += us[step] * rows
-        pulls = -(grad_u + rows) * us[step] * us[step]
-        inner += pulls / us[step]
-        sums = np.zeros((3, n))
-        _add_three(matrix, pulls, us[step], sums)
-        plain += columns / vs[step] + vs[step - 1] * sums[0]
-        leaning += columns * sums[2] + vs[step - 1] * sums[1]
-        grad_u, grad_v = np.zeros(n), sums[0]
-    return _finish(matrix, value, inner, plain, leaning)
+        if transposed:
+            _step_columns_last(matrix, (us[step], vs[step], vs[step - 1]), grad_u, grad_v, found)
+        else:
+            _step_rows_last(matrix, (us[step], us[step - 1], vs[step]), grad_u, grad_v, found)
+    # Through the softmax of the rows: ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows.
+    sums[:] = 0.0
+    _add_three(matrix, inner, u, sums)
+    for j in range(n):
+        plain[j], tilted[j] = sums[0, j] - plain[j], tilted[j] - sums[1, j]
 
 
 @compiled
-def _finish(
-    matrix: Band, value: float, inner: Array, plain: Array, leaning: Array
-) -> tuple[float, Array, Array]:
-    """Through the softmax of the rows: ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows."""
-    n = inner.size
-    lost, lost_leaning = np.zeros(n), np.zeros(n)
-    _add_rows(matrix, inner, lost)
-    _add_rows(matrix, _slopes(n) * inner, lost_leaning)
-    return value, leaning - lost_leaning, lost - plain
+def _step_rows_last(
+    matrix: Band, scales: tuple[Array, Array, Array], grad_u: Array, grad_v: Array, found: Array
+) -> None:
+    plain, tilted, inner = found[0], found[1], found[2]
+    u, u_before, v = scales
+    n = u.size
+    pulls, sums = np.empty(n), np.zeros((3, n))
+    for r in range(n):
+        pulls[r] = -grad_u[r] * u[r] * u[r]
+        inner[r] -= grad_u[r] * u[r]
+    _add_three(matrix, pulls, u_before, sums)
+    for j in range(n):
+        column = -(grad_v[j] + sums[0, j]) * v[j] * v[j]
+        plain[j] += v[j] * sums[0, j] + column / v[j]
+        tilted[j] += v[j] * sums[1, j] + column * sums[2, j]
+        pulls[j] = column
+        grad_v[j] = 0.0
+    _times(matrix, pulls, grad_u)
+    for r in range(n):
+        inner[r] += u_before[r] * grad_u[r]
 
 
 @compiled
-def _slopes(n: int) -> Array:
-    """NeuralSort's factors of the scores, by row."""
-    return n - 1.0 - 2.0 * np.arange(n)
+def _step_columns_last(
+    matrix: Band, scales: tuple[Array, Array, Array], grad_u: Array, grad_v: Array, found: Array
+) -> None:
+    plain, tilted, inner = found[0], found[1], found[2]
+    u, v, v_before = scales
+    n = u.size
+    columns, pulls, sums = np.empty(n), np.empty(n), np.zeros((3, n))
+    for j in range(n):
+        columns[j] = -grad_v[j] * v[j] * v[j]
+    _times(matrix, columns, pulls)
+    for r in range(n):
+        inner[r] += u[r] * pulls[r]
+        pulls[r] = -(grad_u[r] + pulls[r]) * u[r] * u[r]
+        inner[r] += pulls[r] / u[r]
+        grad_u[r] = 0.0
+    _add_three(matrix, pulls, u, sums)
+    for j in range(n):
+        plain[j] += columns[j] / v[j] + v_before[j] * sums[0, j]
+        tilted[j] += columns[j] * sums[2, j] + v_before[j] * sums[1, j]
+        grad_v[j] = sums[0, j]
 
 
 @compiled
@@ -249,16 +238,6 @@ def _off(sums: Array, scales: Array) -> float:
     for i in range(sums.size):
         most = max(most, abs(sums[i] * scales[i] - 1.0))
     return most
-
-
-@compiled
-def _means(matrix: Band, values: Array, u: Array, worth: Array, means: Array) -> float:
-    """``P values``, and the sum of it times u and worth."""
-    _times(matrix, values, means)
-    value = 0.0
-    for r in range(u.size):
-        value += worth[r] * u[r] * means[r]
-    return value
 
 
 @compiled
@@ -292,7 +271,7 @@ def _add_rows(matrix: Band, factors: Array, columns: Array) -> None:
 
 @compiled
 def _add_three(matrix: Band, pulls: Array, u: Array, sums: Array) -> None:
-    """Add ``Pᵀ pulls``, and leaning ``Pᵀ pulls`` and ``Pᵀ u``."""
+    """Add ``Pᵀ pulls``, and tilted ``Pᵀ pulls`` and ``Pᵀ u``."""
     entries, starts, lows = matrix
     n = lows.size
     for r in range(n):
@@ -321,3 +300,13 @@ def _add_each(
         first[j] += a * row[j]
         second[j] += b * row[j]
         third[j] += c * row[j]
+
+
+SINKHORN = Permutation(_sinkhorn, power=2)
+
+
+class SinkhornOperator(SortOperator):
+    """NeuralSort scaled; options: temperature, iterations, tolerance and transposed."""
+
+    relaxation = SINKHORN
+    types = (float, int, float, bool)

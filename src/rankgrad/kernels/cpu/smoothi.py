@@ -1,31 +1,36 @@
-"""SmoothI's indicators, one softmax after another, and metrics through them."""
+"""SmoothI's indicators, one softmax after another."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.cpu.arithmetic import dot, exp, exp_near_zero, total
+from rankgrad.kernels.cpu.arithmetic import dot, exp, exp_near_zero
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.prepare import (
-    APART,
-    ARP,
-    METRICS,
-    Array,
-    Slots,
-    any_relevant,
-    beyond_cutoff,
-    discounts,
-    finish,
-    gains_of,
-    level,
-    new_block,
-    norm_of,
-    real_slots,
-    take,
+from rankgrad.kernels.cpu.metric_steps import (
+    GAINS,
+    GRAD,
+    SORTED,
+    WEIGHTED_SORTED,
+    finish_linear,
+    start_linear,
+    start_metric,
+)
+from rankgrad.kernels.cpu.prepare import APART, Array, FlatArrays, each_list, metric_of, new_block
+from rankgrad.kernels.cpu.relaxed import (
+    NOTHING,
+    Lists,
+    Permutation,
+    Ranking,
+    RankOperator,
+    Results,
+    SortOperator,
+    gather,
+    sorted_lists,
+    through_permutation,
+    workspace,
 )
 
 NEAR_ZERO = 1.0 / 128  # up to which a shorter polynomial will do
@@ -38,147 +43,136 @@ COSINES = np.cos(np.outer(np.arange(NODES), (np.arange(NODES) + 0.5) * (math.pi 
 COSINES *= 2.0 / NODES
 COSINES[0] *= 0.5
 
-How = tuple[bool, bool, bool]  # by label, of linear gain, weighted
+#: Rows of a block: points, products of earlier ranks, a row of the indicators; what a point adds to
+#: sums of 1, of values and of weights; and the gradient's sums that multiply these.
+POINTS, PRODUCT, ROW, ONES, VALUES, WEIGHTS, LOST, BY_VALUE, BY_WEIGHT = range(9)
+
+#: How values at a rank count: as the gain of the expected label, linear, times the expected weight.
+How = tuple[bool, bool, bool]
+
+#: α, δ, whether values are labels whose gain is asked for, whether that is linear, and weights in
+#: sorted order, if there are any, whose expectation multiplies it.
+Options = tuple[float, float, bool, bool, Array]
 
 
 def through_smoothi(
-    batch: FlatLists,
-    alpha: float,
-    delta: float,
-    expect: str,
-    metric_options: MetricOptions,
-) -> tuple[Tensor, Tensor, Tensor]:
+    batch: FlatLists, alpha: float, delta: float, expect: str, metric_options: MetricOptions
+) -> Results:
     """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
-    metric, k, gain, threshold, persistence = metric_options
-    slots = Slots.of(scores, labels, mask, weights, offsets)
-    slots.each(
-        _lists,
-        alpha,
-        delta,
-        expect == "label",
-        METRICS[metric],
-        k,
-        gain == "linear",
-        level(threshold, scores),
-        discounts(metric, persistence, longest),
-        steps=100,
-    )
-    return slots.results(scores)
+    if expect == "gain":
+        options = alpha, delta, False, False, NOTHING
+        return through_permutation(SMOOTHI, options, batch, metric_options)
+    return _through_labels(batch, alpha, delta, metric_options)
+
+
+def _through_labels(
+    batch: FlatLists, alpha: float, delta: float, metric_options: MetricOptions
+) -> Results:
+    """The same with the gain of the expected label, as the paper writes it."""
+    given, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    ranked, block = workspace(given)
+    arrays, lists = given.arrays, sorted_lists(given, ranked, metric[1])
+    weights = NOTHING if batch.weights is None else block[WEIGHTED_SORTED]
+    options = alpha, delta, True, metric[2], weights
+
+    def work(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block)
+        start_linear(first, last, arrays, ranked, metric, block)
+        gather(first, last, lists, arrays[1], block[GAINS])
+        if weights.size:
+            gather(first, last, lists, arrays[3], weights)
+        _smoothi(first, last, lists, options, block[GAINS], block[GRAD], block[SORTED], arrays[6])
+        finish_linear(first, last, arrays, ranked, metric, block)
+
+    each_list(given.offsets, work, SMOOTHI.steps)
+    return given.results(batch.scores)
 
 
 @compiled
-def _lists(
+def _smoothi(
     first: int,
     last: int,
-    scores: Array,
-    labels: Array,
-    mask: Array,
-    weights: Array,
-    offsets: Array,
+    lists: Lists,
+    options: Options,
     values: Array,
-    slopes: Array,
-    defined: Array,
-    alpha: float,
-    delta: float,
-    by_label: bool,
-    metric: int,
-    k: int,
-    linear: bool,
-    threshold: float,
-    discount: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
 ) -> None:
+    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``, the products constant in the backward pass."""
+    scores, offsets, order, counts, k = lists
+    alpha, delta, by_label, linear, weights = options
     for b in range(first, last):
-        slots = real_slots(mask, offsets[b], offsets[b + 1])
-        n = slots.size
-        y, w = take(labels, slots), take(weights, slots)
-        gains = gains_of(y, metric, linear, threshold)
-        defined[b] = n > 1 and any_relevant(gains, w)
-        if not defined[b]:
+        n, start = counts[b], offsets[b]
+        if n == 0:
             continue
-        gains *= w
-        norm = norm_of(gains, metric, k, discount)
-        if norm <= 0:
-            norm = np.inf
-        scaled = take(scores, slots)
-        lowest = scaled.min()
-        ties = 0
+        end = start + (n if k == 0 else min(k, n))
+        items = order[start : start + n]
+        block = _block(n)
         for i in range(n):
-            ties += scaled[i] == lowest
-            scaled[i] = alpha * (scaled[i] - lowest)
-        beyond = beyond_cutoff(metric, k, n)
-        rows = n if k == 0 else min(k, n)
-        worth = (discount[:rows] - beyond) * (1.0 / norm)
-        out = np.zeros(n)
-        value = _indicators(
-            scaled,
-            y if by_label else gains,
-            w,
-            worth,
-            rows,
-            delta,
-            (by_label, linear, by_label and weights.size > 0),
-            out,
-        )
-        values[b] = finish(value + beyond * total(gains) / norm, metric)
-        sign = alpha if metric == ARP else -alpha
-        lifted = total(out) / ties  # the lowest score is subtracted from all
-        for i in range(n):
-            slopes[slots[i]] = sign * (out[i] - (lifted if scores[slots[i]] == lowest else 0.0))
+            block[POINTS, i] = alpha * (scores[items[i]] - scores[items[n - 1]])
+            block[ONES, i], block[VALUES, i] = 1.0, values[start + i]
+            block[WEIGHTS, i] = weights[start + i] if weights.size else 0.0
+        own = grad[start:end] if grad.size else grad
+        how = by_label, linear, weights.size > 0
+        _indicators(block, own, out[start:end], delta, how)
+        if grad.size:
+            for i in range(n):
+                block[ROW, i] = block[VALUES, i] * block[BY_VALUE, i] - block[LOST, i]
+                block[ROW, i] += block[WEIGHTS, i] * block[BY_WEIGHT, i]
+            _to_scores(scores, items, alpha, block[ROW, :n], grad_scores)
 
 
 @compiled
-def _indicators(
-    scaled: Array,
-    values: Array,
-    weights: Array,
-    worth: Array,
-    rows: int,
-    delta: float,
-    how: How,
-    out: Array,
-) -> float:
-    """The sum over ranks of worth times the expected value, or the gain of the expected value.
+def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scores: Array) -> None:
+    """Add a gradient by scaled scores; the lowest score is subtracted from all."""
+    n, ties, whole = items.size, 0, 0.0
+    lowest = scores[items[n - 1]]
+    for i in range(n):
+        ties += scores[items[i]] == lowest
+        whole += grad[i]
+    for i in range(n):
+        lifted = whole / ties if scores[items[i]] == lowest else 0.0
+        grad_scores[items[i]] += alpha * (grad[i] - lifted)
+
+
+@compiled
+def _indicators(block: Array, grad: Array, out: Array, delta: float, how: How) -> None:
+    """What values become at the ranks, and their gradient's sums over the ranks.
 
     What becomes of an item depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, with Z
     common to all. So rows and products are smooth functions of the logit at any rank before. Once
     logits are small, they are followed at Chebyshev's nodes instead of at the items; sums over the
     items are those of the polynomials through the nodes, right to 1e-11 in the tests.
     """
-    n, count = scaled.size, 3 if how[2] else 2
-    block = _block(n)
-    points, product = block[0, :n], block[1, :n]
-    points[:], block[3, :n], block[4, :n], block[5, :n] = scaled, 1.0, values, weights
-    bound = scaled.max()
+    n, rows, count = block.shape[1] - APART, out.size, 3 if how[2] else 2
+    points, product = block[POINTS, :n], block[PRODUCT, :n]
+    bound = points[0]
     ranks, small = _ranks_until(bound, delta, rows)
     if n < 3 * NODES or rows - ranks < NODES:
         ranks = rows
-    value = _follow(block, worth[:ranks], bound, delta, how)
+    _follow(block, grad[:ranks], out[:ranks], bound, delta, how)
     if ranks < rows:
         at_nodes = _block(NODES)
-        at_nodes[0, :NODES], chebyshev = _nodes(points * product)
+        at_nodes[POINTS, :NODES], chebyshev = _nodes(points * product)
         for i in range(count):
             for k in range(NODES):
-                _add(dot(chebyshev[k], block[3 + i, :n]), COSINES[k], at_nodes[3 + i, :NODES])
-        value += _follow(at_nodes, worth[ranks:rows], small, delta, how)
-        for i in range(count):
-            for k in range(NODES):
-                pulled = dot(COSINES[k], at_nodes[6 + i, :NODES])
-                _add_times(pulled, chebyshev[k], product, block[6 + i, :n])
-    for j in range(n):
-        out[j] = values[j] * block[7, j] + weights[j] * block[8, j] - block[6, j]
-    return value
+                share = dot(chebyshev[k], block[ONES + i, :n])
+                _add(share, COSINES[k], at_nodes[ONES + i, :NODES])
+        _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, how)
+        if grad.size:
+            for i in range(count):
+                for k in range(NODES):
+                    pulled = dot(COSINES[k], at_nodes[LOST + i, :NODES])
+                    _add_times(pulled, chebyshev[k], product, block[LOST + i, :n])
 
 
 @compiled
 def _block(n: int) -> Array:
-    """What :func:`_follow` takes of n points.
-
-    Rows: the points, the products (1 before the first rank), room for one of the indicators' rows,
-    three kinds of sums and three kinds of pulls (0).
-    """
+    """What :func:`_follow` takes of n points."""
     block = new_block(9, n)
-    block[1, :n] = 1.0
+    for i in range(n):
+        block[PRODUCT, i] = 1.0
     return block
 
 
@@ -205,51 +199,53 @@ def _nodes(logits: Array) -> tuple[Array, Array]:
 
 
 @compiled_reduction
-def _follow(block: Array, worth: Array, bound: float, delta: float, how: How) -> float:
-    """Rank after rank, from logits ``points · product``; the value that they add.
+def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, how: How) -> None:
+    """Rank after rank, from logits ``points · product``.
 
-    The products are constants on the way back, so the derivative by the scaled scores is known as
-    soon as a row is, and nothing is kept: with ``I = row / Z``, that of ``E[v] = Σ_j I_j v_j`` is
-    ``I_j (v_j - E[v])`` times the product. What multiplies 1, the values and the weights is pulled
-    together over the ranks. A point adds as much to Z, to that of values and to that of weights
-    as ``sums`` says: an item 1, its value and its weight.
+    The products are constants in the backward pass, so the derivative by the scaled scores is known
+    as soon as a row is, and nothing is saved: with ``I = row / Z``, that of ``E[v] = Σ_j I_j v_j``
+    is ``I_j (v_j - E[v])`` times the product. What multiplies 1, the values and the weights is
+    summed over the ranks. A point adds as much to Z, to that of values and to that of weights as
+    its rows say: an item 1, its value and its weight.
     """
     by_label, linear, weighted = how
     n = block.shape[1] - APART
-    points, product, row = block[0, :n], block[1, :n], block[2, :n]
-    ones, values, weights = block[3, :n], block[4, :n], block[5, :n]
-    lost, by_value, by_weight = block[6, :n], block[7, :n], block[8, :n]
-    value = 0.0
-    for r in range(worth.size):
-        whole, mean, mean_weight = 0.0, 0.0, 0.0
+    points, product, row = block[POINTS, :n], block[PRODUCT, :n], block[ROW, :n]
+    ones, values, weights = block[ONES, :n], block[VALUES, :n], block[WEIGHTS, :n]
+    lost, by_value, by_weight = block[LOST, :n], block[BY_VALUE, :n], block[BY_WEIGHT, :n]
+    for r in range(out.size):
+        whole, mean, mean_weight = 0.0, 0.0, 1.0
         if bound <= NEAR_ZERO:
             for j in range(points.size):
                 row[j] = exp_near_zero(points[j] * product[j])
                 whole += row[j] * ones[j]
                 mean += row[j] * values[j]
         else:
-            shift = (points * product).max() if bound > SAFE else 0.0
+            shift = 0.0
+            if bound > SAFE:
+                for j in range(points.size):
+                    shift = max(shift, points[j] * product[j])
             for j in range(points.size):
                 row[j] = exp(points[j] * product[j] - shift)
                 whole += row[j] * ones[j]
                 mean += row[j] * values[j]
         inverse = 1.0 / whole
         mean *= inverse
-        own, own_weight = worth[r], 0.0
-        if by_label:
-            gain = mean if linear else exp(math.log(2.0) * mean) - 1.0
-            slope = 1.0 if linear else math.log(2.0) * (gain + 1.0)
-        else:
-            gain, slope = mean, 1.0
+        gain, slope = mean, 1.0
+        if by_label and not linear:
+            gain = exp(math.log(2.0) * mean) - 1.0
+            slope = math.log(2.0) * (gain + 1.0)
         if weighted:
+            mean_weight = 0.0
             for j in range(points.size):
                 mean_weight += row[j] * weights[j]
             mean_weight *= inverse
-            own, own_weight = own * mean_weight, own * gain
+        out[r] = gain * mean_weight
+        own = grad[r] * slope * mean_weight if grad.size else 0.0
+        own_weight = grad[r] * gain if grad.size and weighted else 0.0
+        if own_weight != 0.0:
             for j in range(points.size):
                 by_weight[j] += own_weight * inverse * row[j] * product[j]
-        value += own * gain
-        own *= slope
         both = own * mean + own_weight * mean_weight
         for j in range(points.size):
             indicator = row[j] * inverse
@@ -258,7 +254,6 @@ def _follow(block: Array, worth: Array, bound: float, delta: float, how: How) ->
             lost[j] += both * pull
             product[j] *= (1.0 - delta) - indicator
         bound *= 1.0 - delta
-    return value
 
 
 @compiled
@@ -278,3 +273,93 @@ def _add(factor: float, some: Array, out: Array) -> None:
 def _add_times(factor: float, some: Array, other: Array, out: Array) -> None:
     for j in range(some.size):
         out[j] += factor * some[j] * other[j]
+
+
+SMOOTHI = Permutation(_smoothi, steps=100)
+
+
+class SmoothIOperator(SortOperator):
+    """SmoothI's indicators, stop-gradient; options: alpha and delta."""
+
+    relaxation = SMOOTHI
+    types = (float, float)
+    fixed = (False, False, NOTHING)
+
+
+TRACE = 1e-12  # an item that no rank wants, its weights all underflown, is last
+
+
+@compiled
+def _expected_ranks(
+    first: int, last: int, lists: Lists, options: tuple[float, float], ranks: Array, state: Array
+) -> None:
+    """``Σ_r r I^r_j / Σ_r I^r_j``; the state is the latter sum."""
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        row, product = np.empty(n), np.ones(n)
+        for i in range(start, start + n):
+            ranks[i], state[0, i] = TRACE * n, TRACE
+        for r in range(n):
+            _indicator(scores, order[start : start + n], options, product, row)
+            for i in range(n):
+                ranks[start + i] += (r + 1.0) * row[i]
+                state[0, start + i] += row[i]
+        for i in range(start, start + n):
+            ranks[i] /= state[0, i]
+
+
+@compiled
+def _expected_ranks_adjoint(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float, float],
+    ranks: Array,
+    state: Array,
+    grad: Array,
+    grad_scores: Array,
+) -> None:
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        if n == 0:
+            continue
+        items = order[start : start + n]
+        row, product, before, out = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
+        for r in range(n):
+            _indicator(scores, items, options, product, row)
+            mean = 0.0
+            for i in range(n):
+                change = grad[start + i] * (r + 1.0 - ranks[start + i]) / state[0, start + i]
+                mean += row[i] * change
+            for i in range(n):
+                change = grad[start + i] * (r + 1.0 - ranks[start + i]) / state[0, start + i]
+                out[i] += row[i] * (change - mean) * before[i]
+                before[i] = product[i]
+        _to_scores(scores, items, options[0], out, grad_scores)
+
+
+@compiled
+def _indicator(
+    scores: Array, items: Array, options: tuple[float, float], product: Array, row: Array
+) -> None:
+    """The indicator of the next rank, and the products after it."""
+    alpha, delta = options
+    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0
+    for i in range(items.size):
+        row[i] = alpha * (scores[items[i]] - lowest) * product[i]
+        top = max(top, row[i])
+    for i in range(items.size):
+        row[i] = exp(row[i] - top)
+        whole += row[i]
+    for i in range(items.size):
+        row[i] /= whole
+        product[i] *= (1.0 - delta) - row[i]
+
+
+class SmoothIRanks(RankOperator):
+    """The mean rank of each item over SmoothI's indicators; options: alpha and delta."""
+
+    relaxation = Ranking(_expected_ranks, _expected_ranks_adjoint, power=2)
+    types = (float, float)

@@ -1,0 +1,108 @@
+"""Sums of sigmoids over all pairs of a list, each pair once, and their adjoint."""
+
+from __future__ import annotations
+
+import math
+
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu.prepare import APART, Array, new_block
+
+REACH = 300.0  # points this far apart and more are compared for certain: e^-300 is 0 beside 1
+
+#: Rows of a block: points in descending order, their factors, gradients and sums, exponentials.
+POINTS, FACTORS, GRADS, SUMS, EXPONENTIALS = range(5)
+
+
+@compiled
+def pair_block(n: int) -> Array:
+    """Rows for n points, with factors of 1."""
+    block = new_block(5, n)
+    for i in range(n):
+        block[FACTORS, i] = 1.0
+    return block
+
+
+@compiled
+def reach_of(z: Array, start: int) -> tuple[int, int]:
+    """Sorted points from start on that are near it, and those that are near one of them."""
+    near = start
+    while near < z.size and z[start] - z[near] <= REACH:
+        near += 1
+    far = near
+    while far < z.size and z[start] - z[far] <= 2 * REACH:
+        far += 1
+    return near, far
+
+
+@compiled
+def exponentials(z: Array, start: int, end: int, center: float, out: Array) -> None:
+    """``exp(z - center)`` of some points."""
+    for i in range(start, end):
+        out[i] = math.exp(z[i] - center)
+
+
+@compiled
+def sigmoid_sums(block: Array) -> None:
+    """``S_i = Σ_{j≠i} v_j sigmoid(z_j - z_i)``; the sigmoid is ``e_j / (e_i + e_j)``."""
+    n = block.shape[1] - APART
+    z, v, sums, e = block[POINTS, :n], block[FACTORS, :n], block[SUMS, :n], block[EXPONENTIALS, :n]
+    before = 0.0
+    for i in range(n):
+        sums[i] = before
+        before += v[i]
+    start = 0
+    while start < n:
+        near, far = reach_of(z, start)
+        exponentials(z, start, far, z[start] - REACH, e)
+        for i in range(start, near):
+            some = slice(i + 1, far)
+            sums[i] += _sum_row(e[i], v[i], e[some], v[some], sums[some])
+        start = near
+
+
+@compiled
+def sigmoid_sums_adjoint(block: Array) -> None:
+    """The gradient of ``Σ_i c_i S_i`` by the points.
+
+    It is ``Σ_j sigmoid'(z_j - z_i) (v_i c_j - v_j c_i)``.
+    """
+    n = block.shape[1] - APART
+    z, v, c, e = block[POINTS, :n], block[FACTORS, :n], block[GRADS, :n], block[EXPONENTIALS, :n]
+    out = block[SUMS, :n]
+    for i in range(n):
+        out[i] = 0.0
+    start = 0
+    while start < n:
+        near, far = reach_of(z, start)
+        exponentials(z, start, far, z[start] - REACH, e)
+        for i in range(start, near):
+            some = slice(i + 1, far)
+            out[i] += _adjoint_row(e[i], v[i], c[i], e[some], v[some], c[some], out[some])
+        start = near
+
+
+# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
+# What they write lies in one block with what they read, as compiled_reduction asks.
+
+
+@compiled_reduction
+def _sum_row(own: float, factor: float, e: Array, v: Array, sums: Array) -> float:
+    total = 0.0
+    for j in range(e.size):
+        above = e[j] / (own + e[j])
+        total += v[j] * above
+        sums[j] -= factor * above
+    return total
+
+
+@compiled_reduction
+def _adjoint_row(
+    own: float, factor: float, grad: float, e: Array, v: Array, c: Array, out: Array
+) -> float:
+    total = 0.0
+    for j in range(e.size):
+        inverse = 1.0 / (own + e[j])
+        term = (own * inverse) * (e[j] * inverse) * (factor * c[j] - grad * v[j])
+        total += term
+        out[j] -= term
+    return total

@@ -1,0 +1,83 @@
+"""Pointwise losses: the mean over the items of a list."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.prepare import Arrays, FlatArrays, level
+
+KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
+MSE, RMSE, BCE, ORDINAL = range(4)
+
+
+def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``(1 / n) Σ_i φ(s_i, y_i)``: see :mod:`rankgrad.kernels.ops`."""
+    lists = FlatArrays(batch)
+    limit = level(number, batch.scores) if kind == "bce" else number
+    lists.run(_lists, KINDS[kind], float(limit))
+    return lists.results(batch.scores)
+
+
+@compiled
+def _lists(first: int, last: int, arrays: Arrays, kind: int, number: float) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    for b in range(first, last):
+        total, count = 0.0, 0.0
+        for i in range(offsets[b], offsets[b + 1]):
+            if mask.size and not mask[i]:
+                continue
+            weight = weights[i] if weights.size else 1.0
+            value, slope = _term(kind, scores[i], labels[i], number)
+            total += weight * value
+            grad_scores[i] = weight * slope
+            count += 1.0
+        defined[b] = count > 0
+        if not defined[b]:
+            continue
+        values[b], scale = total / count, 1.0 / count
+        if kind == RMSE:
+            # The root's slope at 0 is infinite; an error of 0 has nothing to learn from.
+            values[b] = math.sqrt(values[b])
+            scale *= 0.5 / values[b] if values[b] > 0 else 0.0
+        for i in range(offsets[b], offsets[b + 1]):
+            grad_scores[i] *= scale
+
+
+@compiled
+def _term(kind: int, score: float, label: float, number: float) -> tuple[float, float]:
+    """An item's loss, and its derivative by the score."""
+    if kind == MSE:
+        gap = score - label
+        return gap * gap, 2.0 * gap
+    if kind == RMSE:
+        chance, other = _sigmoid(score)
+        gap = number * chance - label
+        return gap * gap, 2.0 * gap * number * chance * other
+    if kind == BCE:
+        return _binary(score, label >= number)
+    total, slope = 0.0, 0.0
+    for above in range(1, int(number)):
+        value, change = _binary(score - (above - number / 2), label >= above)
+        total += value
+        slope += change
+    return total, slope
+
+
+@compiled
+def _sigmoid(x: float) -> tuple[float, float]:
+    """``sigmoid(x)`` and ``sigmoid(-x)``."""
+    small = math.exp(-abs(x))
+    large = 1.0 / (1.0 + small)
+    return (large, small * large) if x >= 0 else (small * large, large)
+
+
+@compiled
+def _binary(x: float, target: bool) -> tuple[float, float]:
+    """``-log sigmoid(x)`` or, if the target is not reached, ``-log sigmoid(-x)``."""
+    chance, other = _sigmoid(x)
+    wrong = -x if target else x
+    return max(wrong, 0.0) + math.log1p(math.exp(-abs(x))), -other if target else chance

@@ -1,0 +1,315 @@
+"""Any metric through any relaxation, and relaxations as operators.
+
+A relaxation is one or two loops over lists, which know no metric. Through a permutation P:
+
+- ``loop(first, last, lists, options, values, grad, out, grad_scores)`` writes ``P v`` for values in
+  sorted order and, unless ``grad`` is empty, adds the derivative of ``Σ_r grad_r (P v)_r`` to the
+  gradient by the scores.
+
+Through ranks:
+
+- ``forward(first, last, lists, options, ranks, state)`` writes the relaxed ranks of sorted items,
+  and what the adjoint needs;
+- ``adjoint(first, last, lists, options, ranks, state, grad, grad_scores)``.
+
+All arrays but ``grad_scores`` hold a number for each rank or sorted item r of list b at
+``offsets[b] + r``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.metric_steps import (
+    GAINS,
+    GRAD,
+    RANKS,
+    ROWS,
+    SORTED,
+    WEIGHTED,
+    WEIGHTED_GRAD,
+    WEIGHTED_SORTED,
+    finish_linear,
+    start_linear,
+    start_metric,
+    step_linear_ranks,
+    step_ranks,
+    step_sorted,
+)
+from rankgrad.kernels.cpu.prepare import (
+    APART,
+    ARP,
+    Array,
+    FlatArrays,
+    bounds,
+    each_list,
+    find_items,
+    flags,
+    metric_of,
+    numbers,
+    sort_descending,
+)
+
+#: Scores, offsets, the items of each list in descending order, how many there are, and the cutoff
+#: (0 for none).
+Lists = tuple[Array, Array, Array, Array, int]
+
+Results = tuple[Tensor, Tensor, Tensor]
+NOTHING = np.empty(0)
+STATE = 2  # rows of what a rank relaxation keeps for its adjoint
+
+
+class Permutation(NamedTuple):
+    """A relaxation of the permutation, as the module says.
+
+    Attributes:
+        loop: the operator and its adjoint.
+        steps: elementary ones for each item of a list.
+        power: of a list's length, which its cost grows with.
+    """
+
+    loop: Callable[..., None]
+    steps: int = 16
+    power: int = 1
+
+
+class Ranking(NamedTuple):
+    """A relaxation of the ranks, likewise."""
+
+    forward: Callable[..., None]
+    adjoint: Callable[..., None]
+    steps: int = 16
+    power: int = 1
+
+
+def through_permutation(
+    relaxation: Permutation,
+    options: tuple[Any, ...],
+    batch: FlatLists,
+    metric_options: MetricOptions,
+) -> Results:
+    """1 - metric through a relaxed permutation."""
+    given, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    ranked, block = workspace(given)
+    arrays, lists = given.arrays, sorted_lists(given, ranked, metric[1])
+    grad_scores = arrays[6]
+
+    def linear(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block)
+        start_linear(first, last, arrays, ranked, metric, block)
+        relaxation.loop(
+            first, last, lists, options, block[WEIGHTED], block[GRAD], block[SORTED], grad_scores
+        )
+        finish_linear(first, last, arrays, ranked, metric, block)
+
+    def cumulative(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block)
+        for values, out, _ in rows:
+            relaxation.loop(
+                first, last, lists, options, block[values], NOTHING, block[out], NOTHING
+            )
+        step_sorted(first, last, arrays, ranked, metric, block)
+        for values, out, grad in rows:
+            relaxation.loop(
+                first, last, lists, options, block[values], block[grad], block[out], grad_scores
+            )
+
+    rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
+    rows = rows if batch.weights is not None else rows[:1]
+    work = linear if metric[0] <= ARP else cumulative
+    each_list(given.offsets, work, relaxation.steps, relaxation.power)
+    return given.results(batch.scores)
+
+
+def through_ranking(
+    relaxation: Ranking,
+    options: tuple[Any, ...],
+    beta: float,
+    batch: FlatLists,
+    metric_options: MetricOptions,
+) -> Results:
+    """1 - metric through relaxed ranks, compared with each other and the cutoff by beta."""
+    given, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    ranked, block = workspace(given)
+    arrays, lists = given.arrays, sorted_lists(given, ranked, 0)
+    state = block[GRAD + 1 :]
+    step = step_linear_ranks if metric[0] <= ARP else step_ranks
+
+    def work(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block)
+        relaxation.forward(first, last, lists, options, block[RANKS], state)
+        step(first, last, arrays, ranked, metric, beta, block)
+        relaxation.adjoint(first, last, lists, options, block[RANKS], state, block[GRAD], arrays[6])
+
+    each_list(given.offsets, work, relaxation.steps, relaxation.power)
+    return given.results(batch.scores)
+
+
+def workspace(given: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
+    """What loops write to: the sorted lists, and a block of rows."""
+    items, lists = len(given.arrays[0]), len(given.offsets) - 1
+    ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.ones(lists)
+    return ranked, np.empty((ROWS, items + APART))
+
+
+def sorted_lists(given: FlatArrays, ranked: tuple[Array, Array, Array], k: int) -> Lists:
+    """The lists as relaxations take them, with a cutoff."""
+    return given.arrays[0], given.offsets, ranked[0], ranked[1], k
+
+
+@compiled
+def _sort_lists(first: int, last: int, mask: Array, lists: Lists) -> None:
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        start = offsets[b]
+        counts[b] = find_items(mask, start, offsets[b + 1], order[start:])
+        sort_descending(scores, order[start : start + counts[b]])
+
+
+class _Operator:
+    """Lists that are sorted once, for an operator and its adjoint."""
+
+    types: ClassVar[tuple[type, ...]] = (float,)
+    fixed: ClassVar[tuple[Any, ...]] = ()  # options that the loops take after those
+
+    def __init__(
+        self, scores: Tensor, mask: Tensor | None, offsets: Tensor, k: int, options: tuple[Any, ...]
+    ) -> None:
+        self._scores, self._offsets = scores, bounds(offsets)
+        given = [as_(x) for as_, x in zip(self.types, options, strict=True)]
+        self._options = (*given, *self.fixed)
+        items, lists = scores.numel(), len(self._offsets) - 1
+        order, counts = np.zeros(items, np.int64), np.zeros(lists, np.int64)
+        self._lists: Lists = (numbers(scores), self._offsets, order, counts, k)
+        real = flags(mask)
+        each_list(self._offsets, lambda a, b: _sort_lists(a, b, real, self._lists))
+
+    def _rows(self, rows: int) -> Array:
+        return np.zeros((rows, self._scores.numel() + APART))
+
+    def _tensor(self, array: Array) -> Tensor:
+        """A row as a tensor like the scores."""
+        flat = torch.from_numpy(array[: self._scores.numel()])
+        return flat.to(self._scores.dtype).reshape(self._scores.shape)
+
+    def _sorted(self, values: Tensor, row: Array) -> None:
+        gather(0, len(self._offsets) - 1, self._lists, numbers(values), row)
+
+
+@compiled
+def gather(first: int, last: int, lists: Lists, values: Array, row: Array) -> None:
+    """Write values of items in the order of the scores."""
+    _, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        for i in range(offsets[b], offsets[b] + counts[b]):
+            row[i] = values[order[i]]
+
+
+@compiled
+def _scatter(row: Array, lists: Lists, values: Array) -> None:
+    _, offsets, order, counts, _ = lists
+    for b in range(counts.size):
+        for i in range(offsets[b], offsets[b] + counts[b]):
+            values[order[i]] = row[i]
+
+
+class SortOperator(_Operator):
+    """A relaxed permutation P as a linear operator on values of the items.
+
+    Args:
+        scores: ``[items]``.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: the cutoff, 0 for all ranks.
+        options: of the relaxation.
+
+    Attributes:
+        relaxation: the loops of it.
+        types: of the options, as which there is compiled code.
+    """
+
+    relaxation: ClassVar[Permutation]
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        *options: Any,
+    ) -> None:
+        super().__init__(scores, mask, offsets, k, options)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P v``: rank r of list b at ``offsets[b] + r``, 0 past the cutoff and a list's end."""
+        rows = self._rows(3)
+        self._loop(values, NOTHING, rows, NOTHING)
+        return self._tensor(rows[2])
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The derivative of ``Σ_r grad_r (P v)_r`` by the scores; 0 on padding."""
+        rows, grad_scores = self._rows(3), np.zeros(self._scores.numel())
+        rows[1, : grad.numel()] = numbers(grad)
+        self._loop(values, rows[1], rows, grad_scores)
+        return self._tensor(grad_scores)
+
+    def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
+        loop, steps, power = type(self).relaxation
+        self._sorted(values, rows[0])
+        given = self._lists, self._options, rows[0], grad, rows[2], grad_scores
+        each_list(self._offsets, lambda a, b: loop(a, b, *given), steps, power)
+
+
+class RankOperator(_Operator):
+    """Relaxed ranks, and the gradient by the scores from one by the ranks.
+
+    Args:
+        scores: ``[items]``.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        options: of the relaxation.
+
+    Attributes:
+        relaxation: the loops of it.
+        types: of the options, as which there is compiled code.
+        ranks: ``[items]``, from 1, and 0 on padding.
+    """
+
+    relaxation: ClassVar[Ranking]
+
+    def __init__(
+        self, scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, *options: Any
+    ) -> None:
+        super().__init__(scores, mask, offsets, 0, options)
+        self._block = self._rows(1 + STATE)
+        ranks, state = self._block[0], self._block[1:]
+        forward = type(self).relaxation.forward
+        self._run(lambda a, b: forward(a, b, self._lists, self._options, ranks, state))
+        found = np.zeros(scores.numel())
+        _scatter(ranks, self._lists, found)
+        self.ranks = self._tensor(found)
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        """The gradient by the scores; 0 on padding."""
+        (row,) = self._rows(1)
+        self._sorted(grad, row)
+        grad_scores = np.zeros(self._scores.numel())
+        ranks, state, adjoint = self._block[0], self._block[1:], type(self).relaxation.adjoint
+        self._run(
+            lambda a, b: adjoint(a, b, self._lists, self._options, ranks, state, row, grad_scores)
+        )
+        return self._tensor(grad_scores)
+
+    def _run(self, work: Callable[[int, int], None]) -> None:
+        relaxation = type(self).relaxation
+        each_list(self._offsets, work, relaxation.steps, relaxation.power)
