@@ -1,0 +1,346 @@
+"""The part of ap, rr, err and hits that is the metric's own, between a relaxation and its adjoint.
+
+A relaxed permutation P sorts what items are worth: ``v = P x``, with x the relevance (ap, rr,
+hits) or the chance that an item satisfies (err), and ``w = P (weights x)``. The metrics are
+
+    ap:             Σ_r w_r (v_1 + ... + v_r) / r, divided by the weighted relevance of the list,
+    rr, err, hits:  Σ_r worth_r w_r m_1 ... m_{r-1}, with m = 1 - min(v, 1) the chance to go on,
+
+over the ranks up to the cutoff (see :mod:`rankgrad.metrics`). From ``v`` and ``w`` this module
+gives the loss of every list, one minus the metric, and its derivatives by ``v`` and ``w``.
+
+The derivative by m_l is ``m_1 ... m_{l-1} R_l`` with ``R_l = worth_{l+1} w_{l+1} + m_{l+1}
+R_{l+1}``, a recurrence from the last rank on, so nothing is divided by an m that may be 0.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.launch import next_power_of_2, quick
+from rankgrad.kernels.gpu.linear import is_real
+
+#: The metrics that have a step here. All others are linear in the sorted gains.
+STEP_METRICS = frozenset({"ap", "rr", "err", "hits"})
+
+_CHUNK = 1024  # ranks or items that a program takes at a time
+
+
+class StepValues(NamedTuple):
+    """What the items of a batch are worth to ap, rr, err or hits.
+
+    Attributes:
+        values: ``[items]``, the relevance, or the stopping chance of err; 0 on padding.
+        weighted: ``[items]``, the same times the item weights; None without weights.
+        norm: ``[lists]``, what the sum over ranks is divided by: of ap the sum of ``weighted``,
+            otherwise 1.
+        lengths: ``[lists]`` int32, the number of real items.
+        defined: ``[lists]`` bool, two items or more, one of them worth something.
+    """
+
+    values: Tensor
+    weighted: Tensor | None
+    norm: Tensor
+    lengths: Tensor
+    defined: Tensor
+
+
+class SortOperator(Protocol):
+    """A relaxed permutation of every list as a linear operator.
+
+    An operator may also have ``misses``: of the values that were sorted last, one minus the result,
+    computed without cancellation.
+    """
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_r grad_r (P values)_r``, for the same values."""
+
+
+def step_values(batch: FlatLists, metric_options: MetricOptions) -> StepValues:
+    """What the items are worth to ap, rr, err or hits, and what is divided by."""
+    _, labels, mask, weights, offsets, max_length = batch
+    lists = offsets.numel() - 1
+    values = torch.empty_like(labels)
+    weighted = None if weights is None else torch.empty_like(labels)
+    norm = labels.new_empty(lists)
+    lengths = torch.empty(lists, dtype=torch.int32, device=labels.device)
+    defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
+    if lists:
+        _values_of[(lists,)](
+            labels, labels if mask is None else mask, labels if weights is None else weights,
+            offsets, values, values if weighted is None else weighted, norm, lengths, defined,
+            metric_options.threshold, metric=metric_options.name, masked=mask is not None,
+            has_weights=weights is not None, chunk=_chunk(max_length),
+        )  # fmt: skip
+    return StepValues(values, weighted, norm, lengths, defined)
+
+
+def metric_step(
+    sorted_values: Tensor,
+    sorted_weighted: Tensor | None,
+    misses: Tensor | None,
+    prepared: StepValues,
+    offsets: Tensor,
+    max_length: int,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The loss of every list and its derivatives by the sorted values.
+
+    Args:
+        sorted_values: ``[items]``, ``P values``, rank r (from 0) of list b at ``offsets[b] + r``.
+        sorted_weighted: ``[items]``, ``P weighted``; None without weights.
+        misses: ``[items]``, ``1 - sorted_values`` without cancellation; None to subtract here.
+        prepared: from :func:`step_values`.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        metric_options: the metric and its cutoff.
+
+    Returns:
+        values ``[lists]``, 0 where the loss is undefined; the derivatives by the sorted values and,
+        with weights, by the sorted weighted values, not written past the cutoff or the list's end.
+    """
+    metric, k = metric_options.name, metric_options.k
+    lists = offsets.numel() - 1
+    values, grad = sorted_values.new_empty(lists), torch.empty_like(sorted_values)
+    grad_weighted = None if sorted_weighted is None else torch.empty_like(sorted_weighted)
+    if lists:
+        step = _precision_step if metric == "ap" else _cascade_step
+        step[(lists,)](
+            sorted_values,
+            sorted_values if sorted_weighted is None else sorted_weighted,
+            sorted_values if misses is None else misses,
+            offsets, prepared.norm, prepared.lengths, prepared.defined, values, grad,
+            grad if grad_weighted is None else grad_weighted, k,
+            has_weights=sorted_weighted is not None, has_misses=misses is not None,
+            reciprocal=metric != "hits", chunk=_chunk(min(k, max_length) if k else max_length),
+        )  # fmt: skip
+    return values, grad, grad_weighted
+
+
+def through_operator(
+    operator: SortOperator,
+    batch: FlatLists,
+    metric_options: MetricOptions,
+    prepared: StepValues | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One minus ap, rr, err or hits through a relaxed permutation.
+
+    Returns:
+        values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
+    """
+    prepared = step_values(batch, metric_options) if prepared is None else prepared
+    at_rank = operator.apply(prepared.values)
+    misses = getattr(operator, "misses", None)
+    sides = (prepared, batch.offsets, batch.max_length, metric_options)
+    if prepared.weighted is None:
+        values, grad, _ = metric_step(at_rank, None, misses, *sides)
+        return values, operator.adjoint(prepared.values, grad), prepared.defined
+    weighted = operator.apply(prepared.weighted)
+    values, grad, grad_weighted = metric_step(at_rank, weighted, misses, *sides)
+    assert grad_weighted is not None
+    # The weighted values come first: an operator may have kept what it knows of the last ones.
+    grad_scores = operator.adjoint(prepared.weighted, grad_weighted)
+    _add[(max(1, -(-grad_scores.numel() // _CHUNK)),)](
+        grad_scores, operator.adjoint(prepared.values, grad), grad_scores.numel(), block=_CHUNK
+    )
+    return values, grad_scores, prepared.defined
+
+
+def _chunk(length: int) -> int:
+    return min(_CHUNK, max(32, next_power_of_2(length)))
+
+
+@quick
+@triton.jit
+def _add(total, other, count, block: tl.constexpr):
+    """Add one tensor to another."""
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < count
+    mine = tl.load(total + at, mask=inside, other=0.0)
+    tl.store(total + at, mine + tl.load(other + at, mask=inside, other=0.0), mask=inside)
+
+
+@quick
+@triton.jit
+def _values_of(
+    labels, mask, weights, offsets, values, weighted, norm, lengths, defined, threshold,
+    metric: tl.constexpr, masked: tl.constexpr, has_weights: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """What the items of one list are worth. The threshold of err is the top of the label scale."""
+    at_list = tl.program_id(0)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    highest = tl.full([chunk], threshold, tl.float32)
+    if metric == "err":
+        for first in range(begin, end, chunk):
+            at = first + tl.arange(0, chunk)
+            real = is_real(mask, at, at < end, masked)
+            highest = tl.maximum(highest, tl.load(labels + at, mask=real, other=0.0))
+    top = tl.max(highest, 0)
+    total = tl.zeros([chunk], tl.float32)
+    items = tl.zeros([chunk], tl.int32)
+    counting = tl.zeros([chunk], tl.int32)
+    for first in range(begin, end, chunk):
+        at = first + tl.arange(0, chunk)
+        inside = at < end
+        real = is_real(mask, at, inside, masked)
+        label = tl.load(labels + at, mask=real, other=0.0)
+        if metric == "err":
+            value = tl.exp2(label - top) - tl.exp2(-top)
+        else:
+            value = tl.where(label >= threshold, 1.0, 0.0)
+        value = tl.where(real, value, 0.0)
+        counts = real & ((value > 0) | (value != value))
+        tl.store(values + at, value, mask=inside)
+        if has_weights:
+            weight = tl.load(weights + at, mask=real, other=0.0)
+            value *= weight
+            counts &= weight > 0
+            tl.store(weighted + at, value, mask=inside)
+        total += value
+        items += real.to(tl.int32)
+        counting += counts.to(tl.int32)
+    length = tl.sum(items, 0)
+    tl.store(norm + at_list, tl.sum(total, 0) if metric == "ap" else 1.0)
+    tl.store(lengths + at_list, length)
+    tl.store(defined + at_list, (tl.sum(counting, 0) > 0) & (length > 1))
+
+
+@triton.jit
+def _ranks_of(offsets, lengths, defined, k):
+    """Where a list begins, how many of its ranks count, and whether the loss is defined there."""
+    at_list = tl.program_id(0)
+    length = tl.load(lengths + at_list)
+    count = tl.where(k > 0, tl.minimum(k, length), length)
+    return tl.load(offsets + at_list), count, tl.load(defined + at_list) != 0
+
+
+@quick
+@triton.jit(do_not_specialize=["k"])
+def _precision_step(
+    values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
+    has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
+    chunk: tl.constexpr,
+):  # fmt: skip
+    """Average precision: sums up to each rank, then, from the last rank back, sums from it on."""
+    begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
+    share = tl.load(norm + tl.program_id(0))
+    share = tl.where(is_defined, 1.0 / tl.where(share == 0, 1.0, share), 0.0)
+    total = tl.zeros([chunk], tl.float32)
+    before = tl.zeros([1], tl.float64)
+    for first in range(0, count, chunk):
+        rank = first + tl.arange(0, chunk)
+        inside = rank < count
+        value = tl.load(values_in + begin + rank, mask=inside, other=0.0)
+        weight = value
+        if has_weights:
+            weight = tl.load(weighted + begin + rank, mask=inside, other=0.0)
+        seen = (tl.cumsum(value.to(tl.float64), 0) + before).to(tl.float32)
+        before += tl.sum(value.to(tl.float64), 0)
+        precision = seen / (rank + 1).to(tl.float32)
+        total += tl.where(inside, weight * precision, 0.0)
+        target = grad_weighted if has_weights else grad
+        tl.store(target + begin + rank, -share * precision, mask=inside)
+    tl.store(values + tl.program_id(0), tl.where(is_defined, 1.0 - share * tl.sum(total, 0), 0.0))
+    tl.debug_barrier()
+    after = tl.zeros([1], tl.float64)
+    for first in range(0, count, chunk):
+        rank = count - 1 - first - tl.arange(0, chunk)
+        inside = rank >= 0
+        source = weighted if has_weights else values_in
+        weight = tl.load(source + begin + rank, mask=inside, other=0.0)
+        term = (weight / tl.maximum(rank + 1, 1).to(tl.float32)).to(tl.float64)
+        slope = -share * (tl.cumsum(term, 0) + after).to(tl.float32)
+        after += tl.sum(term, 0)
+        if not has_weights:
+            slope += tl.load(grad + begin + rank, mask=inside, other=0.0)
+        tl.store(grad + begin + rank, slope, mask=inside)
+
+
+@triton.jit
+def _product(one, other):
+    return one * other
+
+
+@triton.jit
+def _compose(factor, term, next_factor, next_term):
+    """Two steps of ``x -> term + factor x``, the first one first."""
+    return factor * next_factor, next_term + next_factor * term
+
+
+@triton.jit
+def _load_misses(values_in, misses, at, inside, has_misses: tl.constexpr):
+    """One minus the sorted values, unclamped; 1 outside."""
+    if has_misses:
+        return tl.load(misses + at, mask=inside, other=1.0)
+    else:
+        return 1.0 - tl.load(values_in + at, mask=inside, other=0.0)
+
+
+@quick
+@triton.jit(do_not_specialize=["k"])
+def _cascade_step(
+    values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
+    has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
+    chunk: tl.constexpr,
+):  # fmt: skip
+    """The chance to come to each rank; then, from the last rank back, what is worth going on for.
+
+    The chances are left where the derivative by the sorted values comes to stand.
+    """
+    begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
+    sign = tl.where(is_defined, -1.0, 0.0)
+    source = weighted if has_weights else values_in
+    total = tl.zeros([chunk], tl.float32)
+    carry = 1.0
+    for first in range(0, count, chunk):
+        rank = first + tl.arange(0, chunk)
+        inside = rank < count
+        known = inside & (rank > 0)
+        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, has_misses), 0.0)
+        passed = carry * tl.associative_scan(miss, 0, _product)
+        carry *= tl.reduce(miss, 0, _product)
+        worth = 1.0 / (rank + 1).to(tl.float32) if reciprocal else 1.0
+        weight = tl.load(source + begin + rank, mask=inside, other=0.0)
+        total += weight * passed * worth
+        tl.store(grad + begin + rank, passed, mask=inside)
+        if has_weights:
+            tl.store(grad_weighted + begin + rank, sign * passed * worth, mask=inside)
+    tl.store(values + tl.program_id(0), tl.where(is_defined, 1.0 - tl.sum(total, 0), 0.0))
+    tl.debug_barrier()
+    rest = 0.0
+    for first in range(0, count, chunk):
+        # Rank and the one before it, whose derivative needs what this rank and later ones give.
+        rank = count - first - tl.arange(0, chunk)
+        inside = rank < count
+        known = (rank >= 0) & inside
+        miss = tl.maximum(_load_misses(values_in, misses, begin + rank, known, has_misses), 0.0)
+        worth = 1.0 / tl.maximum(rank + 1, 1).to(tl.float32) if reciprocal else 1.0
+        term = tl.load(source + begin + rank, mask=known, other=0.0) * worth
+        factor, gained = tl.associative_scan((miss, term), 0, _compose)
+        ahead = gained + factor * rest
+        at = begin + rank - 1
+        there = rank > 0
+        passed = tl.load(grad + at, mask=there, other=0.0)
+        unclamped = _load_misses(values_in, misses, at, there, has_misses) >= 0
+        slope = tl.where(unclamped, -passed * ahead, 0.0)
+        if not has_weights:
+            slope += passed / tl.maximum(rank, 1).to(tl.float32) if reciprocal else passed
+        tl.store(grad + at, sign * slope, mask=there)
+        rest = _last(ahead, chunk)
+
+
+@triton.jit
+def _last(numbers, chunk: tl.constexpr):
+    """The last of some numbers."""
+    return tl.sum(tl.where(tl.arange(0, chunk) == chunk - 1, numbers, 0.0), 0)
