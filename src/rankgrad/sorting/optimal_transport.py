@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels import Fused
 from rankgrad.lists import descending, divide, invert, tie_groups
 from rankgrad.options import check_positive, check_whole
-from rankgrad.sorting.base import Relaxation, relaxations
+from rankgrad.sorting.base import Expectation, Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
 
@@ -49,6 +50,11 @@ class OptimalTransport(Relaxation):
         set_temperature(self, "epsilon")
         check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
+
+    def fused(self, beta: float, expect: Expectation) -> Fused | None:
+        if expect == "label":
+            return None
+        return Fused("through_ot", (number(self.epsilon), self.iterations, self.tolerance))
 
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
