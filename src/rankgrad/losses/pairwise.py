@@ -76,8 +76,6 @@ class PairwiseLoss(Loss):
 
     def kernel(self, lists: Lists) -> KernelCall | None:
         options = self.pair_kernel()
-        if options is not None and options.metric != "ndcg":  # TEMPORARY
-            return None
         return None if options is None else KernelCall("pairs", options)
 
     def pair_kernel(self) -> PairOptions | None:

@@ -1,0 +1,782 @@
+"""Optimal transport without an n × n tensor: Sinkhorn scaling of a matrix computed tile by tile.
+
+In sorted order (ranks r and items j from 0, x the squashed scores) the matrix is
+``K_rj = exp((S_r - S_j - 2 (r - j) x_j) / ((n - 1) ε))`` with ``S_r = Σ_{l<r} (x_l + x_{l+1})``:
+1 on the diagonal and falling away from it (:mod:`rankgrad.sorting.optimal_transport`;
+factors of whole columns drop out with the first scaling). Scalings are ``u_0 = 1``, ``v_t = 1 / (Kᵀ
+u_{t-1})``, ``u_t = 1 / (K v_t)``, and each is one launch: a program has some rows or columns and
+goes through the others. A list that has converged says so on the device, and later launches leave
+it alone.
+
+Backward, the gradient by log K is ``K_rj Σ_f l_fr m_fj``, two factors (l, m) for each iteration. Of
+its sums over rows and columns the factors' parts cancel in turn: those over columns are 0, those
+over rows the gradient by u_0. What remains to be added up are the sums over a column weighed by
+``j - r``.
+
+Logits of far entries are differences of large numbers. A program splits them at the middle of its
+own rows or columns, p: ``-2 (r - p) (x_j - x_p)``, and two terms of r and of j alone that are
+rounded once, from float64. All of these are small near the diagonal. Where ε is so small that they
+are not, few entries count, and logits are added up in float64.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
+from rankgrad.kernels.gpu.order import sort_lists, tie_end, tie_start
+from rankgrad.kernels.gpu.prepare import prepare
+
+_CHUNK = 1024  # items of a list at a time
+_SHARP = 1.0  # if ε times the length is less, logits are added up in float64
+
+
+def through_ot(
+    batch: FlatLists,
+    epsilon: float,
+    iterations: int,
+    tolerance: float,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernel of the operation in :mod:`rankgrad.kernels.ops`."""
+    scores, _, mask, _, offsets, max_length = batch
+    k = metric_options.k
+    options = (scores, mask, offsets, max_length, k, epsilon, iterations, tolerance)
+    if metric_options.name in STEP_METRICS:
+        items = step_values(batch, metric_options)
+        operator = OptimalTransportOperator(*options, defined=items.defined)
+        channels = [items.values] if items.weighted is None else [items.values, items.weighted]
+        at_ranks = operator.apply_all(channels)
+        values, *grads = metric_step(
+            at_ranks[0], at_ranks[1] if len(channels) == 2 else None, None, items, offsets,
+            max_length, metric_options,
+        )  # fmt: skip
+        pairs = [(x, grad) for x, grad in zip(channels, grads, strict=False) if grad is not None]
+        return values, operator.adjoint_all(pairs), items.defined
+    metric, _, gain, threshold, persistence = metric_options
+    gains, scale, lengths, defined = prepare(
+        batch.labels, mask, batch.weights, offsets, max_length, metric, k, gain, threshold
+    )
+    operator = OptimalTransportOperator(*options, defined=defined)
+    at_rank = operator.apply(gains)
+    values, grad = scale.new_empty(scale.shape), torch.empty_like(at_rank)
+    if len(scale):
+        _linear_step[(len(scale),)](
+            at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
+            metric=metric, chunk=_chunk(max_length),
+        )  # fmt: skip
+    return values, operator.adjoint(gains, grad), defined
+
+
+class OptimalTransportOperator:
+    """The relaxed permutation of every list as a linear operator.
+
+    Args:
+        scores: ``[items]`` float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: how many ranks count, 0 for all.
+        epsilon: strength of the entropy.
+        iterations: at most so many scalings.
+        tolerance: stop when every column sum of a list is this close to one.
+        defined: ``[lists]``, False on lists that are left out, whose results are 0; or None.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        epsilon: float,
+        iterations: int,
+        tolerance: float,
+        defined: Tensor | None = None,
+    ) -> None:
+        lists, items = offsets.numel() - 1, scores.numel()
+        self.scores, self.mask, self.offsets, self.max_length = scores, mask, offsets, max_length
+        self.k, self.epsilon, self.iterations = k, epsilon, iterations
+        self.lists, self.items = (lists, items) if items and max_length else (0, 0)
+        self.tile = Tile.of(max_length)
+        self.launch = {**self.tile.options, "precise": epsilon * max_length < _SHARP}
+        if not self.lists:
+            return
+        ranked = sort_lists(scores, mask, offsets, max_length)
+        self.ranked, self.order = ranked.scores, ranked.slots
+        self.points = torch.empty(3 * items, dtype=torch.float64, device=scores.device)
+        self.moments = torch.empty(2 * lists, dtype=torch.float64, device=scores.device)
+        # The number of items of each list, and of its iterations.
+        self.counts = torch.empty(2 * lists, dtype=torch.int32, device=scores.device)
+        self.rows = scores.new_empty((iterations + 1) * items)
+        self.columns = scores.new_empty((iterations + 1) * items)
+        self.grid = lists, cdiv(max_length, self.tile.own)
+        size = 4 * lists * self.grid[1]
+        self.limits = torch.empty(size, dtype=torch.int32, device=scores.device)
+        self._set_up(defined)
+        self._scale(tolerance)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        return self.apply_all([values])[0]
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_r grad_r (P values)_r``, for the same values."""
+        return self.adjoint_all([(values, grad)])
+
+    def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
+        """:meth:`apply` to one or two vectors of values."""
+        return self._sort(channels, scaled=True)
+
+    def adjoint_all(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The sum of the gradients by the scores for one or two vectors of values."""
+        grad_scores = torch.zeros_like(self.scores)
+        if not self.lists:
+            return grad_scores
+        (first, grad), (second, grad_second) = pairs[0], pairs[-1]
+        unscaled = self._sort([values for values, _ in pairs], scaled=False)
+        # Gradients by rows and columns, factors of columns, sums of columns weighed by j - r.
+        work = self.scores.new_empty(4 * self.items)
+        _start_back[self.grid](
+            *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
+            self.columns, unscaled[0], unscaled[-1], work, self.k, self.items,
+            two=len(pairs) == 2, **self.launch,
+        )  # fmt: skip
+        for step in range(self.iterations, 0, -1):
+            _back_columns[self.grid](
+                *self._list_arguments, self.rows, self.columns, work, step, self.items,
+                **self.launch,
+            )  # fmt: skip
+            _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
+        sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
+        _finish[(self.lists,)](
+            self.ranked, self.order, self.scores if self.mask is None else self.mask,
+            self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
+            1 / self.epsilon, self.max_length.bit_length(), masked=self.mask is not None,
+            chunk=_chunk(self.max_length),
+        )  # fmt: skip
+        return grad_scores
+
+    @property
+    def _list_arguments(self) -> tuple[Tensor, ...]:
+        return self.points, self.offsets, self.counts, self.limits
+
+    def _set_up(self, defined: Tensor | None) -> None:
+        _squash[(self.lists,)](
+            self.ranked, self.scores if self.mask is None else self.mask,
+            self.scores if defined is None else defined, self.offsets, self.points, self.moments,
+            self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
+            masked=self.mask is not None, chosen=defined is not None,
+            chunk=_chunk(self.max_length),
+        )  # fmt: skip
+        _find_limits[(self.lists, cdiv(self.grid[1], 64))](
+            *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
+            own=self.tile.own, width=64,
+        )  # fmt: skip
+
+    def _scale(self, tolerance: float) -> None:
+        """All iterations; of each and each list, how far its column sums are from one."""
+        size = (self.iterations + 1) * self.lists
+        errors = torch.zeros(size, dtype=torch.int32, device=self.scores.device)
+        for step in range(1, self.iterations + 1):
+            for side in ("columns", "rows"):
+                _half_step[self.grid](
+                    *self._list_arguments, self.rows, self.columns, errors, step, self.items,
+                    tolerance, side=side, **self.launch,
+                )  # fmt: skip
+
+    def _sort(self, channels: list[Tensor], scaled: bool) -> list[Tensor]:
+        """``K (v ∘ values)`` of one or two vectors of values; scaled, times u."""
+        results = [torch.zeros_like(values) for values in channels]
+        if self.lists:
+            _sort[self.grid](
+                *self._list_arguments, channels[0], channels[-1], self.order, self.rows,
+                self.columns, results[0], results[-1], self.k, self.items,
+                two=len(channels) == 2, scaled=scaled, **self.launch,
+            )  # fmt: skip
+        return results
+
+
+class Tile(NamedTuple):
+    """How K is shared out: rows or columns of a program, of the others at a time, and warps."""
+
+    own: int
+    other: int
+    warps: int
+
+    @classmethod
+    def of(cls, max_length: int) -> Tile:
+        """For lists of up to so many items.
+
+        Of long lists a program has more rows, since it loads all columns. Of short ones it has
+        fewer threads, since these are added up in the end.
+        """
+        if max_length <= 1024:
+            return cls(16, 64, 2)
+        return cls(16 if max_length <= 4096 else 32, 128, 4)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As kernels take them."""
+        return {"own": self.own, "other": self.other, "num_warps": self.warps}
+
+
+def _chunk(length: int) -> int:
+    return min(_CHUNK, max(32, next_power_of_2(length)))
+
+
+@quick
+@triton.jit(do_not_specialize=["items", "iterations"])
+def _squash(
+    ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, slope,
+    masked: tl.constexpr, chosen: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """The points of a list and their sums, in units in which logits are powers of two.
+
+    Beside x there are S and ``2 j x_j - S_j``; the mean and one over the deviation of the scores;
+    and the number of items and, as yet, of iterations.
+    """
+    at_list = tl.program_id(0)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    items = items.to(tl.int64)
+    count = 0
+    for left in range(begin, end, chunk):
+        at = left + tl.arange(0, chunk)
+        count += tl.sum(is_real(mask, at, at < end, masked).to(tl.int32), 0)
+    total = tl.zeros([chunk], tl.float64)
+    for left in range(0, count, chunk):
+        at = left + tl.arange(0, chunk)
+        total += tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
+    length = tl.maximum(count, 1).to(tl.float64)
+    mean = tl.sum(total, 0) / length
+    squares = tl.zeros([chunk], tl.float64)
+    for left in range(0, count, chunk):
+        at = left + tl.arange(0, chunk)
+        score = tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
+        squares += tl.where(at < count, (score - mean) * (score - mean), 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / length + 1e-6)
+    tl.store(moments + at_list * 2, mean)
+    tl.store(moments + at_list * 2 + 1, scale)
+    tl.store(counts + at_list * 2, count)
+    running = iterations
+    if chosen:
+        running = tl.where(tl.load(defined + at_list) != 0, iterations, 0)
+    tl.store(counts + at_list * 2 + 1, running)
+
+    unit = slope / tl.maximum(count - 1, 1).to(tl.float64)
+    before = tl.zeros([1], tl.float64)
+    first = tl.zeros([1], tl.float64)
+    for left in range(0, count, chunk):
+        at = left + tl.arange(0, chunk)
+        inside = at < count
+        score = tl.load(ranked + begin + at, mask=inside, other=0.0).to(tl.float64)
+        below = tl.where(inside, (mean - score) * scale, 0.0)
+        x = tl.where(inside, unit / (1.0 + tl.exp(below)), 0.0)
+        if left == 0:
+            first = tl.sum(tl.where(at == 0, x, 0.0), 0) + tl.zeros([1], tl.float64)
+        sums = 2.0 * (tl.cumsum(x, 0) + before) - x - first
+        before += tl.sum(x, 0)
+        place = points + begin + at
+        tl.store(place, x, mask=inside)
+        tl.store(place + items, sums, mask=inside)
+        tl.store(place + 2 * items, 2.0 * at.to(tl.float64) * x - sums, mask=inside)
+        tl.store(rows + begin + at, tl.full([chunk], 1.0, tl.float32), mask=inside)
+
+
+@triton.jit
+def _logit(points, items, begin, row, column):
+    """Logits to the base 2 of single entries."""
+    x = tl.load(points + begin + column)
+    own = tl.load(points + 2 * items + begin + column)
+    return tl.load(points + items + begin + row) + own - 2.0 * row.to(tl.float64) * x
+
+
+@quick
+@triton.jit(do_not_specialize=["items", "blocks", "steps"])
+def _find_limits(
+    points, offsets, counts, limits, items, blocks, steps, own: tl.constexpr, width: tl.constexpr
+):
+    """Which columns the rows of a block reach, and which rows its columns, from where to where.
+
+    Entries fall away from the diagonal, so the outermost row or column of a block reaches farthest.
+    """
+    at_list = tl.program_id(0)
+    begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
+    items = items.to(tl.int64)
+    block = tl.program_id(1) * width + tl.arange(0, width)
+    inside = (block < blocks) & (block * own < count)
+    last = tl.maximum(count - 1, 0)
+    first = tl.where(inside, block * own, 0)
+    end = tl.where(inside, tl.minimum(first + own - 1, last), 0)
+    far = -64.0
+    if count > 0:
+        for of_rows in tl.static_range(2):
+            low, high = tl.zeros_like(first), first
+            down, up = end, tl.where(inside, last, 0)
+            for _ in range(steps):
+                middle = (low + high) // 2
+                if of_rows == 1:
+                    near = _logit(points, items, begin, first, middle) > far
+                else:
+                    near = _logit(points, items, begin, middle, first) > far
+                moves = low < high
+                high = tl.where(moves & near, middle, high)
+                low = tl.where(moves & (near == 0), middle + 1, low)
+                middle = (down + up + 1) // 2
+                if of_rows == 1:
+                    near = _logit(points, items, begin, end, middle) > far
+                else:
+                    near = _logit(points, items, begin, middle, end) > far
+                moves = down < up
+                down = tl.where(moves & near, middle, down)
+                up = tl.where(moves & (near == 0), middle - 1, up)
+            place = limits + (at_list * blocks + block) * 4 + 2 * of_rows
+            tl.store(place, low, mask=inside)
+            tl.store(place + 1, down + 1, mask=inside)
+
+
+@triton.jit
+def _own_place(points, offsets, counts, limits, items, side: tl.constexpr, own: tl.constexpr):
+    """The list and the rows or columns of a program, their middle, and what they reach."""
+    at_list, block = tl.program_id(0), tl.program_id(1)
+    begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
+    place = limits + (at_list * tl.num_programs(1) + block) * 4 + (2 if side == "rows" else 0)
+    exists = block * own < count
+    low, high = tl.load(place, mask=exists, other=0), tl.load(place + 1, mask=exists, other=0)
+    return begin, count, block * own, tl.load(counts + at_list * 2 + 1), low, high
+
+
+@triton.jit
+def _middle(points, items, begin, count, first, own: tl.constexpr):
+    """Where logits are split: the place, and x and S there."""
+    at = tl.minimum(first + own // 2, count - 1)
+    return at, tl.load(points + begin + at), tl.load(points + items + begin + at)
+
+
+@triton.jit
+def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.constexpr):
+    """Of rows: the distance to the middle and the term of the logits."""
+    there = tl.load(points + items + begin + row, mask=row < count, other=0.0)
+    distance = row - middle
+    term = (there - sums) - (2.0 * x) * distance.to(tl.float64)
+    term = tl.where(row < count, term, -1e30)
+    return distance.to(tl.float32), term if precise else term.to(tl.float32)
+
+
+@triton.jit
+def _column_terms(points, items, begin, count, column, middle, x, sums, precise: tl.constexpr):
+    """Of columns: the factor of rows' distances and the term of the logits."""
+    inside = column < count
+    there = tl.load(points + begin + column, mask=inside, other=0.0)
+    own = tl.load(points + 2 * items + begin + column, mask=inside, other=0.0)
+    term = tl.where(inside, (own + sums) - (2.0 * middle.to(tl.float64)) * there, -1e30)
+    factor = tl.where(inside, 2.0 * (x - there), 0.0)
+    return (factor, term) if precise else (factor.to(tl.float32), term.to(tl.float32))
+
+
+@triton.jit
+def _entries(factor, term, other_factor, other_term, precise: tl.constexpr):
+    """A tile of K, a program's own rows or columns first. Logits above 0 are rounding."""
+    logits = term[:, None] + other_term[None, :] + factor[:, None] * other_factor[None, :]
+    if precise:
+        logits = tl.minimum(logits, 1.0).to(tl.float32)
+    return tl.exp2(logits)
+
+
+@triton.jit
+def _inverse(sums):
+    """One over the sums, 0 where all entries were too small to count."""
+    return tl.where(sums == 0, 0.0, 1.0 / tl.where(sums == 0, 1.0, sums))
+
+
+@triton.jit
+def _sum_columns_of_rows(
+    points, items, begin, count, first, low, high, vector,
+    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
+    """``K vector`` for some rows."""
+    middle, x, sums = _middle(points, items, begin, count, first, own)
+    row = first + tl.arange(0, own)
+    factor, term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
+    total = tl.zeros([own, other], tl.float32)
+    for left in range(low, high, other):
+        column = left + tl.arange(0, other)
+        theirs, their_term = _column_terms(
+            points, items, begin, count, column, middle, x, sums, precise
+        )
+        weight = tl.load(vector + begin + column, mask=column < count, other=0.0)
+        total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
+    return tl.sum(total, 1)
+
+
+@triton.jit
+def _sum_rows_of_columns(
+    points, items, begin, count, first, low, high, vector,
+    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
+    """``Kᵀ vector`` for some columns."""
+    middle, x, sums = _middle(points, items, begin, count, first, own)
+    column = first + tl.arange(0, own)
+    factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
+    total = tl.zeros([own, other], tl.float32)
+    for left in range(low, high, other):
+        row = left + tl.arange(0, other)
+        theirs, their_term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
+        weight = tl.load(vector + begin + row, mask=row < count, other=0.0)
+        total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
+    return tl.sum(total, 1)
+
+
+@quick
+@triton.jit(do_not_specialize=["step", "items"])
+def _half_step(
+    points, offsets, counts, limits, rows, columns, errors, step, items, tolerance,
+    side: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
+    """``v = 1 / (Kᵀ u)`` or ``u = 1 / (K v)`` for some columns or rows.
+
+    The column sums tell how far the last iteration was from the end. It was the last one if that is
+    near enough: then v is not used, and the row step writes down how many iterations there were.
+    """
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, side, own
+    )
+    at = first + tl.arange(0, own)
+    inside = at < count
+    error_place = errors + step * tl.num_programs(0) + tl.program_id(0)
+    running = (step <= steps) & (first < count)
+    if side == "rows":
+        error = tl.load(error_place).to(tl.float32, bitcast=True)
+        ends = (step > 1) & (error < tolerance)
+        if running & ends & (first == 0):
+            tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
+        running &= (step <= 1) | (error >= tolerance) | (error != error)
+    if running:
+        if side == "rows":
+            found = _sum_columns_of_rows(
+                points,
+                items,
+                begin,
+                count,
+                first,
+                low,
+                high,
+                columns + step * items,
+                own,
+                other,
+                precise,
+            )
+            target = rows + step * items + begin + at
+        else:
+            found = _sum_rows_of_columns(
+                points,
+                items,
+                begin,
+                count,
+                first,
+                low,
+                high,
+                rows + (step - 1) * items,
+                own,
+                other,
+                precise,
+            )
+            target = columns + step * items + begin + at
+            if step > 1:
+                last = tl.load(target - items, mask=inside, other=1.0)
+                error = tl.max(tl.where(inside, tl.abs(found * last - 1.0), 0.0), 0)
+                tl.atomic_max(error_place, error.to(tl.int32, bitcast=True))
+        tl.store(target, _inverse(found), mask=inside)
+
+
+@triton.jit
+def _cut(count, k):
+    """How many ranks count."""
+    return tl.where(k > 0, tl.minimum(k, count), count)
+
+
+@quick
+@triton.jit(do_not_specialize=["k", "items"])
+def _sort(
+    points, offsets, counts, limits, values, second, order, rows, columns, result, result_second,
+    k, items, two: tl.constexpr, scaled: tl.constexpr,
+    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
+    """``K (v ∘ values)`` for some rows, of one or two vectors of values; scaled, times u."""
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "rows", own
+    )
+    cut = _cut(count, k)
+    if (steps > 0) & (first < cut):
+        middle, x, sums = _middle(points, items, begin, count, first, own)
+        row = first + tl.arange(0, own)
+        factor, term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
+        total = tl.zeros([own, other], tl.float32)
+        total_second = tl.zeros([own, other], tl.float32)
+        for left in range(low, high, other):
+            column = left + tl.arange(0, other)
+            inside = column < count
+            theirs, their_term = _column_terms(
+                points, items, begin, count, column, middle, x, sums, precise
+            )
+            entries = _entries(factor, term, theirs, their_term, precise)
+            item = tl.load(order + begin + column, mask=inside, other=0)
+            scale = tl.load(columns + steps * items + begin + column, mask=inside, other=0.0)
+            value = tl.load(values + item, mask=inside, other=0.0)
+            total += entries * (scale * value)[None, :]
+            if two:
+                value = tl.load(second + item, mask=inside, other=0.0)
+                total_second += entries * (scale * value)[None, :]
+        inside = row < cut
+        place = begin + row
+        scale = tl.full([own], 1.0, tl.float32)
+        if scaled:
+            scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
+        tl.store(result + place, tl.sum(total, 1) * scale, mask=inside)
+        if two:
+            tl.store(result_second + place, tl.sum(total_second, 1) * scale, mask=inside)
+
+
+@quick
+@triton.jit(do_not_specialize=["k", "items"])
+def _start_back(
+    points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
+    unscaled, unscaled_second, work, k, items,
+    two: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
+    """The gradients by the last u and v, and what the plan itself adds to the weighed sums."""
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "columns", own
+    )
+    cut = _cut(count, k)
+    if (steps > 0) & (first < count):
+        middle, x, sums = _middle(points, items, begin, count, first, own)
+        column = first + tl.arange(0, own)
+        factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
+        plain = tl.zeros([own, other], tl.float32)
+        weighed = tl.zeros([own, other], tl.float32)
+        plain_second = tl.zeros([own, other], tl.float32)
+        weighed_second = tl.zeros([own, other], tl.float32)
+        for left in range(low, tl.minimum(high, cut), other):
+            row = left + tl.arange(0, other)
+            inside = row < cut
+            distance, their_term = _row_terms(
+                points, items, begin, count, row, middle, x, sums, precise
+            )
+            entries = _entries(factor, term, distance, their_term, precise)
+            scale = tl.load(rows + steps * items + begin + row, mask=inside, other=0.0)
+            weight = tl.load(grad + begin + row, mask=inside, other=0.0) * scale
+            plain += entries * weight[None, :]
+            weighed += entries * (weight * distance)[None, :]
+            if two:
+                weight = tl.load(grad_second + begin + row, mask=inside, other=0.0) * scale
+                plain_second += entries * weight[None, :]
+                weighed_second += entries * (weight * distance)[None, :]
+        inside = column < count
+        place = begin + column
+        distance = (column - middle).to(tl.float32)
+        item = tl.load(order + place, mask=inside, other=0)
+        scale = tl.load(columns + steps * items + place, mask=inside, other=0.0)
+        value = tl.load(values + item, mask=inside, other=0.0)
+        total = tl.sum(plain, 1)
+        by_column = value * total
+        lean = scale * value * (distance * total - tl.sum(weighed, 1))
+        counts_there = column < cut
+        by_row = tl.load(grad + place, mask=counts_there, other=0.0)
+        by_row *= tl.load(unscaled + place, mask=counts_there, other=0.0)
+        if two:
+            value = tl.load(second + item, mask=inside, other=0.0)
+            total = tl.sum(plain_second, 1)
+            by_column += value * total
+            lean += scale * value * (distance * total - tl.sum(weighed_second, 1))
+            gained = tl.load(grad_second + place, mask=counts_there, other=0.0)
+            by_row += gained * tl.load(unscaled_second + place, mask=counts_there, other=0.0)
+        tl.store(work + place, by_row, mask=inside)
+        tl.store(work + items + place, by_column, mask=inside)
+        tl.store(work + 3 * items + place, lean, mask=inside)
+
+
+@quick
+@triton.jit(do_not_specialize=["step", "items"])
+def _back_columns(
+    points, offsets, counts, limits, rows, columns, work, step, items,
+    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
+    """Through ``u = 1 / (K v)`` and ``v = 1 / (Kᵀ u)`` for some columns.
+
+    With ``l = -u² ∘ grad_u``: ``Kᵀ l`` and the weighed sums of ``Kᵀ l`` and of ``Kᵀ u`` before.
+    """
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "columns", own
+    )
+    if (step <= steps) & (first < count):
+        middle, x, sums = _middle(points, items, begin, count, first, own)
+        column = first + tl.arange(0, own)
+        factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
+        plain = tl.zeros([own, other], tl.float32)
+        weighed = tl.zeros([own, other], tl.float32)
+        earlier = tl.zeros([own, other], tl.float32)
+        for left in range(low, high, other):
+            row = left + tl.arange(0, other)
+            inside = row < count
+            distance, their_term = _row_terms(
+                points, items, begin, count, row, middle, x, sums, precise
+            )
+            entries = _entries(factor, term, distance, their_term, precise)
+            place = rows + step * items + begin + row
+            scale = tl.load(place, mask=inside, other=0.0)
+            weight = -scale * scale * tl.load(work + begin + row, mask=inside, other=0.0)
+            before = tl.load(place - items, mask=inside, other=0.0) * distance
+            plain += entries * weight[None, :]
+            weighed += entries * (weight * distance)[None, :]
+            earlier += entries * before[None, :]
+        inside = column < count
+        place = work + items + begin + column
+        scale = tl.load(columns + step * items + begin + column, mask=inside, other=1.0)
+        total = tl.sum(plain, 1)
+        by_column = total
+        if step == steps:
+            by_column += tl.load(place, mask=inside, other=0.0)
+        turned = -by_column * scale * scale
+        distance = (column - middle).to(tl.float32)
+        lean = scale * (distance * total - tl.sum(weighed, 1))
+        lean += turned * (distance * _inverse(scale) - tl.sum(earlier, 1))
+        tl.store(place + items, turned, mask=inside)
+        lean += tl.load(place + 2 * items, mask=inside, other=0.0)
+        tl.store(place + 2 * items, lean, mask=inside)
+
+
+@quick
+@triton.jit(do_not_specialize=["step", "items"])
+def _back_rows(
+    points,
+    offsets,
+    counts,
+    limits,
+    work,
+    step,
+    items,
+    own: tl.constexpr,
+    other: tl.constexpr,
+    precise: tl.constexpr,
+):
+    """The gradient by u of the iteration before, for some rows."""
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "rows", own
+    )
+    if (step <= steps) & (first < count):
+        found = _sum_columns_of_rows(
+            points, items, begin, count, first, low, high, work + 2 * items, own, other, precise
+        )
+        row = first + tl.arange(0, own)
+        tl.store(work + begin + row, found, mask=row < count)
+
+
+@quick
+@triton.jit(do_not_specialize=["k"])
+def _linear_step(
+    at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
+    metric: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """The loss of a list by a linear metric, and its derivative by the sorted gains."""
+    at_list = tl.program_id(0)
+    begin, count = tl.load(offsets + at_list), tl.load(lengths + at_list)
+    norm = tl.load(scale + at_list)
+    norm = tl.where(tl.load(defined + at_list) != 0, norm, 0.0)
+    cut = _cut(count, k)
+    past = beyond(count, k, metric)
+    total = tl.zeros([chunk], tl.float32)
+    for left in range(0, cut, chunk):
+        rank = left + tl.arange(0, chunk)
+        inside = rank < cut
+        share = norm * (discount((rank + 1).to(tl.float32), metric, persistence) - past)
+        total += share * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
+        tl.store(grad + begin + rank, share if metric == "arp" else -share, mask=inside)
+    tl.store(values + at_list, as_loss(tl.sum(total, 0), count, k, norm, metric))
+
+
+@quick
+@triton.jit(do_not_specialize=["items", "steps"])
+def _finish(
+    ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, slope, steps,
+    masked: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """From the weighed sums and the gradient R by u_0 to the scores of a list.
+
+    By x that is ``2 lean_j + 2 Σ_{r>j} R_r + R_j``, of which tied items share the part of R. Then
+    come the sigmoid, the deviation and the mean. Sums up to each item are left where the points
+    were.
+    """
+    at_list = tl.program_id(0)
+    begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
+    items = items.to(tl.int64)
+    end = begin + count
+    lean, shared = work + 3 * items, sums + items
+    mean, scale = tl.load(moments + at_list * 2), tl.load(moments + at_list * 2 + 1)
+    unit = slope / tl.maximum(count - 1, 1).to(tl.float64)
+    if tl.load(counts + at_list * 2 + 1) > 0:
+        whole = tl.zeros([chunk], tl.float64)
+        for left in range(begin, end, chunk):
+            at = left + tl.arange(0, chunk)
+            whole += tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
+        after = tl.sum(whole, 0) + tl.zeros([1], tl.float64)
+        before = tl.zeros([1], tl.float64)
+        for left in range(begin, end, chunk):
+            at = left + tl.arange(0, chunk)
+            own = tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
+            part = tl.where(at < end, 2.0 * (after - tl.cumsum(own, 0)) + own, 0.0)
+            after -= tl.sum(own, 0)
+            tl.store(shared + at, tl.cumsum(part, 0) + before, mask=at < end)
+            before += tl.sum(part, 0)
+        tl.debug_barrier()
+        total = tl.zeros([chunk], tl.float64)
+        along = tl.zeros([chunk], tl.float64)
+        for left in range(begin, end, chunk):
+            at = left + tl.arange(0, chunk)
+            inside = at < end
+            score = tl.load(ranked + at, mask=inside, other=0.0)
+            above = tl.load(ranked + at - 1, mask=inside & (at > begin), other=float("inf"))
+            below = tl.load(ranked + at + 1, mask=at + 1 < end, other=float("-inf"))
+            tied = inside & ((score == above) | (score == below))
+            start = tie_start(ranked, begin, at, score, tied, steps)
+            stop = tie_end(ranked, end, at, score, tied, steps)
+            part = tl.load(shared + stop - 1, mask=inside, other=0.0)
+            part -= tl.load(shared + start - 1, mask=inside & (start > begin), other=0.0)
+            by_x = 2.0 * tl.load(lean + at, mask=inside, other=0.0).to(tl.float64)
+            by_x += part / tl.where(inside, stop - start, 1).to(tl.float64)
+            z = (score.to(tl.float64) - mean) * scale
+            decay = tl.exp(-tl.abs(z))
+            by_z = unit * by_x * decay / ((1.0 + decay) * (1.0 + decay))
+            by_z = tl.where(inside, by_z, 0.0)
+            tl.store(sums + at, by_z, mask=inside)
+            total += by_z
+            along += tl.where(inside, by_z * z, 0.0)
+        length = count.to(tl.float64)
+        middle, tilt = tl.sum(total, 0) / length, tl.sum(along, 0) / length
+        tl.debug_barrier()
+        for left in range(begin, end, chunk):
+            at = left + tl.arange(0, chunk)
+            inside = at < end
+            score = tl.load(ranked + at, mask=inside, other=0.0).to(tl.float64)
+            by_z = tl.load(sums + at, mask=inside, other=0.0)
+            found = scale * (by_z - middle - tilt * (score - mean) * scale)
+            item = tl.load(order + at, mask=inside, other=0)
+            real = is_real(mask, item, inside, masked)
+            tl.store(grad_scores + item, found.to(tl.float32), mask=real)
