@@ -7,8 +7,8 @@ import torch
 from slots import DEVICE, Slots
 
 from rankgrad import metrics
+from rankgrad.inputs import as_lists
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.lists import Lists
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import metric_steps
@@ -39,7 +39,7 @@ def test_values_of_items(metric):
         if len(items) == 0:
             assert not found.defined[at]
             continue
-        lists = Lists.of(scores, labels, weights=weights)
+        lists = as_lists(scores, labels, weights=weights)
         gains = eager(metric, 0).gains(labels[None])[0]
         torch.testing.assert_close(found.values.cpu()[items].double(), gains, rtol=1e-6, atol=1e-7)
         weighted = found.weighted.cpu()[items].double()
@@ -70,7 +70,7 @@ def test_values_and_derivatives(metric, k, weighted):
         ranks = min(k or len(items), len(items))
         leaf = at_rank[: 1 + weighted, start : start + ranks].double().requires_grad_()
         sort = SimpleNamespace(sort=lambda *_, leaf=leaf: leaf[None])
-        lists = Lists.of(scores, labels, weights=weights)
+        lists = as_lists(scores, labels, weights=weights)
         loss = 1 - eager(metric, k)._through_permutation(sort, lists, "gain")
         (right,) = torch.autograd.grad(loss.sum(), leaf)
         assert float(values[at]) == pytest.approx(loss.item(), abs=2e-6)
