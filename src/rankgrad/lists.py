@@ -305,7 +305,7 @@ class Randomness:
         self, mask: Bool[Tensor, "b n"], samples: int = 1
     ) -> Float[Tensor, "samples b n"]:
         """Standard exponential numbers on the real items, above 0; 1 on padding."""
-        if mask.is_cuda or is_functorch_wrapped_tensor(mask):
+        if mask.is_cuda or torch._C._are_functorch_transforms_active():
             return self._hashed(mask, samples)
         drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
         drawn.exponential_(generator=self.generator(mask.device)).clamp_(min=1e-300)
@@ -328,8 +328,12 @@ class Randomness:
 
     def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
         """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well."""
+        generator = self.generator(device)
+        if torch._C._are_functorch_transforms_active():  # where none may be drawn in place
+            most = 2**63 - 1
+            return torch.randint(most, (1,), generator=generator, device=device)
         seed = torch.empty(1, dtype=torch.int64, device=device)
-        return seed.random_(generator=self.generator(device))
+        return seed.random_(generator=generator)
 
     def generator(self, device: torch.device) -> torch.Generator | None:
         """The generator on a device; None for PyTorch's own."""

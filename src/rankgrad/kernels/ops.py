@@ -359,9 +359,8 @@ def _scaled_by_list(
     """Each list's factor times the derivatives of its items, in plain PyTorch."""
     lists, items = factors.shape[-1], grad_scores.shape[-1]
     if lists * max_length == items:  # not of ragged lists
-        rows = grad_scores.unflatten(-1, (lists, max_length))
-        scaled: Tensor = (factors.unsqueeze(-1) * rows).flatten(-2)
-        return scaled
+        rows = grad_scores.reshape(*grad_scores.shape[:-1], lists, max_length)
+        return (factors.unsqueeze(-1) * rows).reshape(*factors.shape[:-1], items)
     places = torch.arange(items, device=offsets.device)
     of_item = torch.searchsorted(offsets[1:].contiguous(), places, right=True)
     inside = of_item < lists
