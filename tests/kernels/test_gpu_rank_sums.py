@@ -80,6 +80,15 @@ def test_lists_without_a_relevant_item(metric):
     check(batch, found, wanted)
 
 
+def test_almost_certain_hits_keep_their_gradient():
+    batch = Slots.drawn([40], spread=30.0)
+    batch.labels[batch.scores.argmax()] = 4.0
+    found, wanted = through(batch, "hits@3(threshold=2)", beta=4.0)
+    assert wanted[0] < 1e-4
+    torch.testing.assert_close(found[0].cpu().double(), wanted[0], rtol=1e-4, atol=0.0)
+    assert (found[1].cpu() - wanted[1]).norm() <= 2e-5 * wanted[1].norm()
+
+
 def test_a_user_who_surely_stops_is_not_passed():
     batch = Slots.drawn([12], grades=90)
     check(batch, *through(batch, "err"), rtol=2e-6)

@@ -191,7 +191,7 @@ def sign_bit(number):
 
 
 @triton.jit
-def _soft_inside(rank, k, beta):
+def soft_inside(rank, k, beta):
     """``1[rank <= k]`` relaxed, 1 less it, and its derivative by the rank.
 
     With ``x = beta (k + 1/2 - rank)``: its sigmoid, past the cutoff ``(1/2) (1 + |x| / 4)^-2``.
@@ -230,7 +230,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
         beyond = rank * 0.0
         if CURVE == 3:
             beyond += k + 1.0
-        inner, outer, fall = _soft_inside(rank, k, beta)
+        inner, outer, fall = soft_inside(rank, k, beta)
         whole = length <= k
         slope = tl.where(whole, slope, inner * slope + fall * (discount - beyond))
         discount = tl.where(whole, discount, inner * discount + outer * beyond)

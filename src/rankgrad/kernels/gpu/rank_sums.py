@@ -25,6 +25,7 @@ from rankgrad.kernels.gpu.prepare import (
     load_real,
     presence,
     rank_discount,
+    soft_inside,
     sum_blocks,
     tile,
 )
@@ -235,6 +236,18 @@ def _step_values(
         tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
 
 
+@triton.jit
+def _missed(rank, weight, discount, items, k, beta, CURVE: tl.constexpr, CUT: tl.constexpr):
+    """``1 - w discount``; of hits, which are almost certain, without its cancellation."""
+    missed = 1.0 - discount
+    if CURVE == 1:
+        missed = rank * 0.0
+        if CUT:
+            _, outside, _ = soft_inside(rank, k, beta)
+            missed = tl.where(items <= k, 0.0, outside)
+    return missed + discount * (1.0 - weight)
+
+
 @quick
 @triton.jit(do_not_specialize=["k"])
 def _first_relevant(
@@ -266,9 +279,9 @@ def _first_relevant(
         chance = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
         discount, _ = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         norm += chance
-        total += chance * weight * discount
+        total += chance * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
     share = tl.where(there, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
-    mean = tl.sum(total, 0) * share
+    loss = tl.sum(total, 0) * share
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
@@ -276,9 +289,10 @@ def _first_relevant(
         weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
         chance = share * tl.exp2((first - rank) * steepness)
         discount, slope = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
-        grad = chance * (beta * (weight * discount - mean) - weight * slope)
+        missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
+        grad = chance * (beta * (loss - missed) - weight * slope)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
-    tl.store(losses + at_list, tl.where(there, 1.0 - mean, 0.0))
+    tl.store(losses + at_list, tl.where(there, loss, 0.0))
 
 
 @triton.jit
