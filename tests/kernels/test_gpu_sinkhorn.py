@@ -9,18 +9,18 @@ from rankgrad import losses
 pytest.importorskip("triton")
 from together import Together
 
-from rankgrad.kernels.gpu import kept, sinkhorn
+from rankgrad.kernels.gpu import register_resident, sinkhorn
 from rankgrad.kernels.ops import backend_kernel
 
 interpreted = pytest.mark.skipif(DEVICE != "cpu", reason="done by as many programs on a GPU")
 BOTH = pytest.mark.parametrize("transposed", ["false", "true"])
 
 
-@pytest.fixture(params=["kept", "banded"])
+@pytest.fixture(params=["resident", "banded"])
 def way(request, monkeypatch):
     """With K in registers, or in a band of tiles so small that short lists have several."""
     if request.param == "banded":
-        monkeypatch.setattr(kept, "KEPT", {})
+        monkeypatch.setattr(register_resident, "RESIDENT", {})
         if DEVICE == "cpu":
             monkeypatch.setattr(sinkhorn, "_ROWS", 8)
             monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
@@ -96,18 +96,22 @@ def test_lists_shared_by_programs(lengths, transposed):
 
 @BOTH
 @pytest.mark.parametrize("lengths", [[5, 31, 1, 2], [33, 0, 64], [65, 128, 7], [130, 3]])
-def test_lists_kept_in_registers(lengths, transposed, monkeypatch):
+def test_lists_that_stay_in_registers(lengths, transposed, monkeypatch):
     if DEVICE == "cpu":
-        monkeypatch.setitem(kept.KEPT, 256, (1, 16, 128))
-    assert kept.Kept.of(Slots.drawn(lengths).scores, len(lengths), max(lengths))
+        monkeypatch.setitem(register_resident.RESIDENT, 256, (1, 16, 128))
+    assert register_resident.ResidentLayout.of(
+        Slots.drawn(lengths).scores, len(lengths), max(lengths)
+    )
     compare(Slots.drawn(lengths), f"neural_ndcg(iterations=4, transposed={transposed})")
 
 
 @BOTH
 def test_one_program_for_one_list_after_another(transposed, monkeypatch):
-    monkeypatch.setattr(kept, "WARPS", 4)
+    monkeypatch.setattr(register_resident, "WARPS", 4)
     slots = Slots.drawn([9, 20, 0, 3, 1, 14])
-    assert kept.Kept.of(slots.scores, 6, 20).groups == (1 if DEVICE == "cpu" else 6)
+    assert register_resident.ResidentLayout.of(slots.scores, 6, 20).groups == (
+        1 if DEVICE == "cpu" else 6
+    )
     compare(slots, f"neural_ndcg(iterations=5, tolerance=0.02, transposed={transposed})")
 
 
@@ -115,11 +119,13 @@ def test_one_program_for_one_list_after_another(transposed, monkeypatch):
 @BOTH
 @pytest.mark.parametrize(("shared", "warps"), [(2, 4), (4, 2)])
 def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
-    monkeypatch.setattr(kept, "KEPT", {32: (shared, warps, 128)})
-    monkeypatch.setattr(kept, "at_once", lambda scores: 2 * shared)
-    monkeypatch.setattr(kept, "_keep", Together(kept._keep))
+    monkeypatch.setattr(register_resident, "RESIDENT", {32: (shared, warps, 128)})
+    monkeypatch.setattr(register_resident, "at_once", lambda scores: 2 * shared)
+    monkeypatch.setattr(
+        register_resident, "_scale_resident", Together(register_resident._scale_resident)
+    )
     slots = Slots.drawn([19, 32, 0, 3], spread=0.5)
-    assert kept.Kept.of(slots.scores, 4, 32).groups == 2
+    assert register_resident.ResidentLayout.of(slots.scores, 4, 32).groups == 2
     compare(slots, f"neural_ndcg(iterations=3, tolerance=0.02, transposed={transposed})")
 
 
@@ -134,9 +140,9 @@ def test_programs_that_share_a_band(way, transposed, monkeypatch):
 
 @pytest.mark.parametrize("metric", ["recall@2(", "rbp(", "arp@3("])
 def test_programs_that_would_wait_for_one_not_running(metric, monkeypatch):
-    """Then lists are not kept."""
-    monkeypatch.setattr(kept, "at_once", lambda scores: 1)
-    monkeypatch.setattr(kept, "KEPT", {32: (2, 4, 128)})
+    """Then K does not stay in registers."""
+    monkeypatch.setattr(register_resident, "at_once", lambda scores: 1)
+    monkeypatch.setattr(register_resident, "RESIDENT", {32: (2, 4, 128)})
     slots = Slots.drawn([9, 5])
-    assert kept.Kept.of(slots.scores, 2, 9) is None
+    assert register_resident.ResidentLayout.of(slots.scores, 2, 9) is None
     compare(slots, f"neural_{metric}iterations=2)")

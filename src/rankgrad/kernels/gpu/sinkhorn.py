@@ -7,19 +7,25 @@ Everything runs on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, `
 transposed, the last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the
 discounts and g the gains.
 
-Back, the gradient by log K is ``K_ij Σ_f l_fi r_fj``, two factors (l, r) for each step. Only its
-column sums are needed, plain, ``D_j``, and leaning, weighed by ``2 (j - i)``, ``S_j``, and they
+Backward, the gradient by log K is ``K_ij Σ_f l_fi r_fj``, two factors (l, r) for each step. Only
+its column sums are needed, plain, ``D_j``, and leaning, weighed by ``2 (j - i)``, ``S_j``, and they
 come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i) K_ij`` for K.
 
 The rows of a list are shared out over several programs, all of which run at once. Each adds up its
 rows' part of the column sums; a barrier; and each reads the columns it needs from all. Sums are in
 a fixed order, so the same input gives the same bytes. K is computed anew in every sweep, unless
-all of it fits in registers: such lists are in :mod:`rankgrad.kernels.gpu.kept`.
+all of it fits in registers: such lists are in :mod:`rankgrad.kernels.gpu.register_resident`.
+
+A linear metric and its gradient are one launch. The operator P and its adjoint are two, and what
+the first found of u and v the second reads.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -27,18 +33,20 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.kept import (
-    Kept,
+from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu.order import count_items
+from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
+from rankgrad.kernels.gpu.register_resident import (
+    ResidentLayout,
     at_once,
     entries_of,
     lean,
     load_places,
     rank_weights,
-    scale_kept,
+    scale_resident,
     wait,
 )
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
 _RESIDENT, _REGISTERS = 1, 255  # programs on a processor at once, and what they have there
@@ -54,82 +62,294 @@ def through_sinkhorn(
     transposed: bool,
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The twin of the operation in :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
+    """``1 - metric`` (ARP itself) through the scaling; see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
+    scaling = _Scaling(temperature, iterations, tolerance, transposed)
+    if metric in STEP_METRICS:
+        operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
+        return through_operator(operator, batch, metric_options)
     gains, scale, lengths, defined = prepare(
-        labels, mask, weights, offsets, longest, metric, k, gain, threshold
+        labels, mask, weights, offsets, max_length, metric, k, gain, threshold
     )
-    lists, slots = offsets.shape[0] - 1, scores.shape[0]
-    values, slopes = scores.new_empty(lists), torch.empty_like(scores)
-    if lists == 0 or slots == 0:
-        return values.zero_(), slopes, defined
-    kept = Kept.of(scores, lists, longest)
-    counters = 1 if kept else 2 + iterations  # of a list
-    numbers = torch.empty(3 * slots + lists * counters, dtype=torch.int32, device=scores.device)
-    floats = scores.new_empty(4 * slots + (kept.floats(lists, slots, iterations) if kept else 0))
-    _rank[(lists, cdiv(longest, 64))](
-        scores, presence(mask, scores), gains, offsets, lengths, numbers, floats, values, slopes,
-        slots, counters, mask is not None, 64, 64, num_warps=4,
-    )  # fmt: skip
-    of_scaling = (iterations, tolerance, 1 / temperature, k, persistence, _discount(metric),
-                  transposed)  # fmt: skip
-    if kept:
-        scale_kept(kept, numbers, floats, offsets, lengths, scale, defined, slots, *of_scaling)
-        shared, rows, parts, skip = kept.shared, kept.rows, kept.shared, 4
-    else:
-        floats, shared = _scale_banded(
-            numbers, floats, offsets, longest, lengths, scale, defined, slots, *of_scaling
+    lists, size = offsets.shape[0] - 1, scores.shape[0]
+    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
+    if lists == 0 or size == 0:
+        return values.zero_(), grad_scores, defined
+    ranked = _Ranked.of(
+        scores, mask, gains, offsets, max_length, lengths, values, grad_scores, iterations
+    )
+    weighing = _Weighing("loss", False, k, metric, persistence)
+    at_rank = (values, values)  # neither read nor written
+    prefix, sums = ranked.scale(scaling, weighing, scale, defined, at_rank)
+    ranked.finish(scaling, weighing, scale, defined, prefix, sums, values, grad_scores)
+    return values, grad_scores, defined
+
+
+class _Scaling(NamedTuple):
+    temperature: float
+    iterations: int
+    tolerance: float
+    transposed: bool
+
+
+class _Weighing(NamedTuple):
+    """What the rows are weighed by: a linear metric, or what an operator is given.
+
+    Attributes:
+        mode: ``loss``, or ``apply`` or ``adjoint`` of the operator.
+        scaled: whether u and v are there already.
+        k: the cutoff, 0 for none.
+        metric: whose discount it is.
+        persistence: of rbp.
+    """
+
+    mode: str
+    scaled: bool
+    k: int
+    metric: str = "dcg"
+    persistence: float = 0.0
+
+
+class SinkhornOperator:
+    """NeuralSort with Sinkhorn scaling as a linear operator and its adjoint.
+
+    The lists are scaled once, when values are first sorted; u and v of every step stay in memory.
+
+    Args:
+        scores: ``[items]``, float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: how many rows are asked for, 0 for all.
+        temperature: of NeuralSort.
+        iterations: of the scaling, at most.
+        tolerance: of row and column sums, at which a list is left as it is.
+        transposed: whether columns, not rows, are normalized last.
+    """
+
+    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        temperature: float,
+        iterations: int,
+        tolerance: float,
+        transposed: bool,
+    ) -> None:
+        self.scores, self.mask, self.k = scores, mask, k
+        self._lists = offsets, max_length
+        self._scaling = _Scaling(temperature, iterations, tolerance, transposed)
+        self._ranked: _Ranked | None = None
+        self._values: Tensor | None = None  # which have been placed
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        if self.scores.numel() and self._lists[0].numel() > 1:
+            scaled = self._ranked is not None
+            ranked = self._place(values, at_rank)
+            weighing = _Weighing("apply", scaled, self.k)
+            lengths = ranked.lengths  # a list without items is left out
+            ranked.scale(self._scaling, weighing, at_rank, lengths, (at_rank, self.misses))
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        grad_scores = torch.zeros_like(self.scores)
+        if self.scores.numel() == 0 or self._lists[0].numel() == 1:
+            return grad_scores
+        if self._ranked is None:
+            self.apply(values)
+        ranked, grad = self._place(values, grad_scores), grad.contiguous()
+        weighing = _Weighing("adjoint", True, self.k)
+        known = (self._scaling, weighing, grad, ranked.lengths)
+        prefix, sums = ranked.scale(*known, (grad, grad))
+        ranked.finish(*known, prefix, sums, grad, grad_scores)
+        return grad_scores
+
+    def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
+        """The lists in order of their scores, with these values."""
+        offsets, max_length = self._lists
+        if self._ranked is None:
+            lengths = count_items(self.mask, offsets, max_length)
+            unused = self.scores.new_empty(offsets.numel() - 1)
+            self._ranked = _Ranked.of(
+                self.scores, self.mask, values.contiguous(), offsets, max_length, lengths, unused,
+                zeros, self._scaling.iterations, saved=True,
+            )  # fmt: skip
+        elif self._values is not values:
+            self._ranked.place(values.contiguous())
+        self._values = values
+        return self._ranked
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Lists in descending order of their scores, and what their scaling needs.
+
+    Args:
+        numbers: ``[3, items]`` int32: which item stands where, how many are above it, and below.
+        places: ``[4, items]``: of the items in order the score, c as a pair, and the gain.
+        gains: ``[items]``, in input order.
+        offsets: of the lists.
+        lengths: of the lists, padding left out.
+        max_length: a bound on them.
+        layout: over programs, of lists whose K stays in registers.
+        barriers: zeros for the first launch to count in.
+        scalings: of an operator, u and v of every step.
+        taken: of an operator, the number of steps of each list.
+    """
+
+    numbers: Tensor
+    places: Tensor
+    gains: Tensor
+    offsets: Tensor
+    lengths: Tensor
+    max_length: int
+    layout: ResidentLayout | None
+    barriers: Tensor
+    scalings: Tensor
+    taken: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        scores: Tensor,
+        mask: Tensor | None,
+        gains: Tensor,
+        offsets: Tensor,
+        max_length: int,
+        lengths: Tensor,
+        values: Tensor,
+        grad_scores: Tensor,
+        iterations: int,
+        saved: bool = False,
+    ) -> _Ranked:
+        """Sort the lists; values and gradient are made zero. Scalings are saved for an operator."""
+        lists, size = offsets.shape[0] - 1, scores.shape[0]
+        layout = ResidentLayout.of(scores, lists, max_length)
+        numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
+        places = scores.new_empty(4, size)
+        counters = 1 if layout is not None else 2 + iterations  # of a list
+        barriers = torch.empty(lists * counters, dtype=torch.int32, device=scores.device)
+        _rank[(lists, cdiv(max_length, 64))](
+            scores, presence(mask, scores), gains, offsets, lengths, numbers, places, values,
+            grad_scores, barriers, size, counters, mask is not None, 64, 64, num_warps=4,
+        )  # fmt: skip
+        scalings, taken = places, numbers
+        if saved:
+            scalings = scores.new_empty(2 * iterations + 3, size)
+            taken = torch.empty(lists, dtype=torch.int32, device=scores.device)
+        return cls(
+            numbers, places, gains, offsets, lengths, max_length, layout, barriers, scalings, taken
         )
-        rows, parts, skip = _ROWS, 1, 3
-    _finish[(lists,)](
-        numbers, gains, floats, offsets, lengths, scale, defined, values, slopes, slots,
-        1 / temperature, k, shared, metric == "arp", rows, parts, skip,
-        max(32, min(1024, next_power_of_2(longest))), num_warps=4,
-    )  # fmt: skip
-    return values, slopes, defined
 
+    def place(self, values: Tensor) -> None:
+        """Bring other gains to the places of their items."""
+        _place[(self.lists, cdiv(self.max_length, 256))](
+            values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
+        )
 
-def _scale_banded(
-    numbers: Tensor,
-    floats: Tensor,
-    offsets: Tensor,
-    longest: int,
-    lengths: Tensor,
-    scale: Tensor,
-    defined: Tensor,
-    slots: int,
-    iterations: int,
-    *of_scaling: float,
-) -> tuple[Tensor, int]:
-    """Scale lists of any length; three vectors of scratch, the sums, and shares of the values."""
-    lists = offsets.shape[0] - 1
-    tiles, width = cdiv(longest, _ROWS), cdiv(longest, _COLUMNS)
-    shared = _programs(floats, lists, slots, tiles)
-    ranked, high, low, worth = floats.view(4, slots)
-    rows, columns = floats.new_empty(2, iterations + 1, slots)
-    parts = floats.new_empty(2, 3, shared, slots)
-    work = floats.new_empty(5 * slots + lists * shared)
-    pull, sums, tilted, shares = (work[at * slots :] for at in (2, 3, 4, 5))
-    limits = numbers.new_empty(lists, tiles, 2)
-    spans = numbers.new_empty(lists, width, 2)
-    _scale[(lists * shared,)](
-        ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, work, parts,
-        limits, spans, pull, sums, tilted, shares, numbers[3 * slots :], slots, tiles, width,
-        iterations, *of_scaling, shared, next_power_of_2(shared), _ROWS, _COLUMNS,
-        min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
-        launch_cooperative_grid=shared > 1,
-    )  # fmt: skip
-    return work, shared
+    @property
+    def lists(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @property
+    def size(self) -> int:
+        """The items of all lists, padding included."""
+        return self.places.shape[1]
+
+    def scale(
+        self,
+        scaling: _Scaling,
+        weighing: _Weighing,
+        scale: Tensor,
+        defined: Tensor,
+        at_rank: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Scale the lists where the loss is defined; scratch for prefix sums, and column sums."""
+        mode, scaled, k, metric, persistence = weighing
+        of_lists = (self.offsets, self.lengths, scale, defined)
+        numbers = (
+            scaling.iterations, scaling.tolerance, 1 / scaling.temperature, k, persistence
+        )  # fmt: skip
+        options = (_discount(metric), scaling.transposed, mode, scaled)
+        saved = (self.scalings, self.taken, *at_rank)
+        barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
+        layout = self.layout
+        if layout is not None:
+            floats = layout.floats(self.lists, self.size, scaling.iterations)
+            work = self.places.new_empty(floats + self.size)
+            scale_resident(layout, self.places, work, barriers, saved, of_lists, numbers, options)
+            return work[floats:], work
+        work = self._scale_banded(barriers, saved, of_lists, numbers, options)
+        return work[2 * self.size :], work[3 * self.size :]
+
+    @property
+    def shared(self) -> int:
+        """How many programs share a list: all must run at once, since they wait for each other."""
+        if self.layout is not None:
+            return self.layout.shared
+        most = _RESIDENT * at_once(self.places) // self.lists
+        return max(1, min(most, cdiv(self.max_length, _ROWS), _SCRATCH // self.size))
+
+    def _scale_banded(
+        self,
+        barriers: Tensor,
+        saved: tuple[Tensor, ...],
+        of_lists: tuple[Tensor, ...],
+        numbers: tuple[float, ...],
+        options: tuple[Any, ...],
+    ) -> Tensor:
+        """Scale lists of any length; three vectors of scratch, the sums, and shares of values."""
+        places, lists, size, shared = self.places, self.lists, self.size, self.shared
+        tiles, width = cdiv(self.max_length, _ROWS), cdiv(self.max_length, _COLUMNS)
+        scalings, *at_rank = saved
+        if options[2] == "loss":
+            scalings = places.new_empty(2 * int(numbers[0]) + 2, size)
+        parts = places.new_empty(2, 3, shared, size)
+        work = places.new_empty(5 * size + lists * shared)
+        limits = self.numbers.new_empty(lists, tiles, 2)
+        spans = self.numbers.new_empty(lists, width, 2)
+        _scale[(lists * shared,)](
+            places, scalings, work, parts, limits, spans, barriers, *at_rank, *of_lists, size,
+            tiles, width, *numbers, *options, shared, next_power_of_2(shared), _ROWS, _COLUMNS,
+            min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
+            launch_cooperative_grid=shared > 1,
+        )  # fmt: skip
+        return work
+
+    def finish(
+        self,
+        scaling: _Scaling,
+        weighing: _Weighing,
+        scale: Tensor,
+        defined: Tensor,
+        prefix: Tensor,
+        sums: Tensor,
+        values: Tensor,
+        grad_scores: Tensor,
+    ) -> None:
+        """The gradient by the scores from the column sums, and of a metric the values."""
+        layout = self.layout
+        rows, parts = (layout.rows, layout.shared) if layout is not None else (_ROWS, 1)
+        kind = weighing.metric if weighing.mode == "loss" else "operator"
+        _finish[(self.lists,)](
+            self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, scale, defined,
+            values, grad_scores, self.size, 1 / scaling.temperature, weighing.k, self.shared,
+            kind if kind in ("arp", "operator") else "loss", rows, parts,
+            max(32, min(1024, next_power_of_2(self.max_length))), num_warps=4,
+        )  # fmt: skip
 
 
 def _discount(metric: str) -> int:
     return {"ndcg": 0, "dcg": 0, "precision": 1, "recall": 1, "rbp": 2, "arp": 3}[metric]
-
-
-def _programs(scores: Tensor, lists: int, slots: int, tiles: int) -> int:
-    """How many programs share a list: all must run at once, since they wait for each other."""
-    return max(1, min(_RESIDENT * at_once(scores) // lists, tiles, _SCRATCH // slots))
 
 
 @triton.jit
@@ -141,7 +361,7 @@ def _ordered(score):
 @quick
 @triton.jit(do_not_specialize=["total", "counters"])
 def _rank(
-    scores, mask, gains, offsets, lengths, order, ranked, values, slopes, total, counters,
+    scores, mask, gains, offsets, lengths, order, ranked, values, slopes, barriers, total, counters,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Bring a block of items to their places in descending order, padding left out.
@@ -151,12 +371,12 @@ def _rank(
     """
     at_list = tl.program_id(0)
     total = total.to(tl.int64)
-    above, below, zero = order + total, order + 2 * total, order + 3 * total
+    above, below = order + total, order + 2 * total
     high, low, worth = ranked + total, ranked + 2 * total, ranked + 3 * total
     if tl.program_id(1) == 0:
         tl.store(values + at_list, 0.0)
         for at in range(at_list * counters, at_list * counters + counters):
-            tl.store(zero + at, 0)
+            tl.store(barriers + at, 0)
     start = tl.load(offsets + at_list)
     slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
@@ -192,6 +412,20 @@ def _rank(
         rounded = whole.to(tl.float32)
         tl.store(high + at, rounded, mask=real)
         tl.store(low + at, (whole - rounded.to(tl.float64)).to(tl.float32), mask=real)
+
+
+@quick
+@triton.jit(do_not_specialize=["size"])
+def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
+    """Values in the order of the scores, where the gains stand."""
+    at_list = tl.program_id(0)
+    size = size.to(tl.int64)
+    base = tl.load(offsets + at_list)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < tl.load(lengths + at_list)
+    item = tl.load(order + base + at, inside, 0)
+    value = tl.load(values + base + item, inside, 0.0)
+    tl.store(places + 3 * size + base + at, value, inside)
 
 
 @triton.jit
@@ -237,13 +471,16 @@ def _column_sums(
 @quick
 @triton.jit(do_not_specialize=["slots", "tiles", "stride", "iterations", "k"])
 def _scale(
-    ranked, high, low, worth, offsets, lengths, scale, defined, rows, columns, turns, parts,
-    limits, spans, pull, sums, tilted, shares, barriers, slots, tiles, stride,
-    iterations, tolerance, sharpness, k, persistence,
-    DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
+    ranked, columns, turns, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
+    lengths, scale, defined, slots, tiles, stride, iterations, tolerance, sharpness, k, persistence,
+    DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
+    SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Scale the rows of one program, there and back."""
+    """Scale the rows of one program, forward and backward.
+
+    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator.
+    """
     at_list = tl.program_id(0) // SHARED
     mine = tl.program_id(0) % SHARED
     items = tl.load(lengths + at_list)
@@ -252,6 +489,9 @@ def _scale(
     each = tl.maximum(tl.cdiv(here, SHARED), 1)
     sharing = tl.cdiv(here, each)
     slots = slots.to(tl.int64)
+    high, low, worth = ranked + slots, ranked + 2 * slots, ranked + 3 * slots
+    rows = columns + (iterations + 1) * slots
+    pull = turns + 2 * slots
     if (tl.load(defined + at_list) != 0) & (mine < sharing):
         top = mine * each
         end = tl.minimum(top + each, here)
@@ -264,158 +504,202 @@ def _scale(
         reach = tl.load(limits + top * 2, cache_modifier=".cg")
         bound = tl.load(limits + end * 2 - 1, cache_modifier=".cg")
         _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED)
-        first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
-
-        # There. v_0 = 1 wherever it is read.
-        for left in range(reach, bound):
-            column = left * COLUMNS + tl.arange(0, COLUMNS)
-            tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
-        tl.debug_barrier()
-        _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, slots,
-                  sharpness, ROWS, COLUMNS)  # fmt: skip
-        step = 0
-        half = 0
-        running = 1
-        while running != 0:
-            tl.debug_barrier()
-            half = step % 2
-            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                          reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS,
-                          COLUMNS, 1)  # fmt: skip
-            arrived += sharing
-            wait(barriers, 0, arrived, SHARED)
-            step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
-            if running != 0:
-                step += 1
-                worst = 0.0
-                for left in range(reach, bound):
-                    column = left * COLUMNS + tl.arange(0, COLUMNS)
-                    inside = column < items
-                    found = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
-                                         SHARED, TOGETHER)  # fmt: skip
-                    at = columns + step * slots + base + column
-                    own = (column >= first) & (column < last)
-                    error = tl.abs(found * tl.load(at - slots, inside, 0.0) - 1)
-                    worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
-                    tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
-                tl.debug_barrier()
-                _row_step(ranked, high, low, base, items, rows, columns, limits, top, end,
-                          step, slots, sharpness, ROWS, COLUMNS)  # fmt: skip
-                if TRANSPOSED:
-                    tl.debug_barrier()
-                    worst = _row_error(rows, base, items, top, end, step, slots, ROWS)
-                tl.atomic_max(barriers + 1 + step, worst.to(tl.int32, bitcast=True))
-                if step >= iterations:
-                    if not TRANSPOSED:
-                        arrived += sharing
-                        wait(barriers, 0, arrived, SHARED)
-                        step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
-                    running = 0
-
-        # The value, and what its rows say back.
+        if SCALED:
+            step = tl.load(taken + at_list)
+        else:
+            step, arrived = _forward(
+                ranked, high, low, base, items, rows, columns, pull, parts, limits, spans,
+                barriers, arrived, sharing, mine, top, end, reach, bound, slots, sharpness,
+                iterations, tolerance, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
+            )  # fmt: skip
         tl.debug_barrier()
         last_row = step - 1 if TRANSPOSED else step
-        share = 0.0
-        for tile in range(top, end):
-            row = tile * ROWS + tl.arange(0, ROWS)
-            weight = rank_weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
-            by_row = weight * _row_sums(
-                ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
-                sharpness, True, ROWS, COLUMNS,
+        if MODE == "apply":
+            _write_ranks(
+                ranked, high, low, base, items, columns + step * slots, rows + last_row * slots,
+                worth, limits, top, end, at_rank, misses, k, sharpness, TRANSPOSED, ROWS, COLUMNS,
             )  # fmt: skip
-            factor = tl.load(rows + last_row * slots + base + row, row < items, 0.0)
-            share += tl.sum(by_row * factor, 0)
-            # The output's own factor is (w u, v g): w u for now where the rows' turn will be.
-            tl.store(turns + base + row, weight * factor, row < items)
-            tl.store(pull + base + row, by_row, row < items)
-        tl.store(shares + at_list * SHARED + mine, share)
+            tl.store(taken + at_list, step)
+        else:
+            share = 0.0
+            for tile in range(top, end):
+                row = tile * ROWS + tl.arange(0, ROWS)
+                if MODE == "loss":
+                    weight = rank_weights(row, items, k, persistence, DISCOUNT)
+                    weight *= tl.load(scale + at_list)
+                else:
+                    counted = (row < items) & ((k == 0) | (row < k))
+                    weight = tl.load(at_rank + base + row, counted, 0.0)
+                by_row = weight * _row_sums(
+                    ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
+                    sharpness, 1, ROWS, COLUMNS,
+                )  # fmt: skip
+                factor = tl.load(rows + last_row * slots + base + row, row < items, 0.0)
+                share += tl.sum(by_row * factor, 0)
+                # The output's own factor is (w u, v g): w u for now where the rows' turn will be.
+                tl.store(turns + base + row, weight * factor, row < items)
+                tl.store(pull + base + row, by_row, row < items)
+            tl.store(turns + 5 * slots + at_list * SHARED + mine, share)
+            _backward(
+                ranked, high, low, base, items, worth, rows, columns, turns, pull, parts, limits,
+                spans, barriers, arrived, sharing, mine, top, end, reach, bound, step, slots,
+                sharpness, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
+            )  # fmt: skip
+
+
+@triton.jit
+def _forward(
+    ranked, high, low, base, items, rows, columns, pull, parts, limits, spans, barriers, arrived,
+    sharing, mine, top, end, reach, bound, slots, sharpness, iterations, tolerance,
+    TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """The steps of the scaling; how many they were."""
+    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
+    # v_0 = 1 wherever it is read.
+    for left in range(reach, bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
+    tl.debug_barrier()
+    _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, slots,
+              sharpness, ROWS, COLUMNS)  # fmt: skip
+    step = 0
+    half = 0
+    running = 1
+    while running != 0:
         tl.debug_barrier()
         half = step % 2
-        _column_parts(ranked, high, low, base, items, turns, pull, parts, limits, top, end,
-                      reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
-                      COLUMNS, 2)  # fmt: skip
+        _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                      reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS,
+                      COLUMNS, 1)  # fmt: skip
+        arrived += sharing
+        wait(barriers, 0, arrived, SHARED)
+        step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
+        if running != 0:
+            step += 1
+            worst = 0.0
+            for left in range(reach, bound):
+                column = left * COLUMNS + tl.arange(0, COLUMNS)
+                inside = column < items
+                found = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
+                                     SHARED, TOGETHER)  # fmt: skip
+                at = columns + step * slots + base + column
+                own = (column >= first) & (column < last)
+                error = tl.abs(found * tl.load(at - slots, inside, 0.0) - 1)
+                worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
+                tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
+            tl.debug_barrier()
+            _row_step(ranked, high, low, base, items, rows, columns, limits, top, end,
+                      step, slots, sharpness, ROWS, COLUMNS)  # fmt: skip
+            if TRANSPOSED:
+                tl.debug_barrier()
+                worst = _row_error(rows, base, items, top, end, step, slots, ROWS)
+            tl.atomic_max(barriers + 1 + step, worst.to(tl.int32, bitcast=True))
+            if step >= iterations:
+                if not TRANSPOSED:
+                    arrived += sharing
+                    wait(barriers, 0, arrived, SHARED)
+                    step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
+                running = 0
+    return step, arrived
+
+
+@triton.jit
+def _backward(
+    ranked, high, low, base, items, worth, rows, columns, turns, pull, parts, limits, spans,
+    barriers, arrived, sharing, mine, top, end, reach, bound, step, slots, sharpness,
+    TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """From the derivative by the last rows to the column sums, the steps in reverse."""
+    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
+    sums, tilted = turns + 3 * slots, turns + 4 * slots
+    tl.debug_barrier()
+    half = step % 2
+    _column_parts(ranked, high, low, base, items, turns, pull, parts, limits, top, end,
+                  reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
+                  COLUMNS, 2)  # fmt: skip
+    arrived += sharing
+    wait(barriers, 0, arrived, SHARED)
+    for left in range(reach, bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        inside, own = column < items, (column >= first) & (column < last)
+        at = base + column
+        plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half, SHARED,
+                             TOGETHER)  # fmt: skip
+        leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
+                               TOGETHER)  # fmt: skip
+        gain = tl.load(worth + at, inside, 0.0)
+        factor = gain * tl.load(columns + step * slots + at, inside, 0.0)
+        tl.store(sums + at, factor * plain, own)
+        tl.store(tilted + at, factor * leaning, own)
+        # The columns' pull from the output, g Kᵀ (w u), is kept where v_0 was.
+        tl.store(columns + at, gain * plain, inside)
+
+    back = step
+    while back > 0:
+        tl.debug_barrier()
+        half = 1 - half
+        if TRANSPOSED and (back == step):  # the row step that was left out
+            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                          reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+                          COLUMNS, 4)  # fmt: skip
+        else:
+            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                          reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+                          COLUMNS, 3)  # fmt: skip
         arrived += sharing
         wait(barriers, 0, arrived, SHARED)
         for left in range(reach, bound):
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             inside, own = column < items, (column >= first) & (column < last)
             at = base + column
-            plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half, SHARED,
-                                 TOGETHER)  # fmt: skip
-            leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
-                                   TOGETHER)  # fmt: skip
-            gain = tl.load(worth + at, inside, 0.0)
-            factor = gain * tl.load(columns + step * slots + at, inside, 0.0)
-            tl.store(sums + at, factor * plain, own)
-            tl.store(tilted + at, factor * leaning, own)
-            # The columns' pull from the output, g Kᵀ (w u), is kept where v_0 was.
-            tl.store(columns + at, gain * plain, inside)
-
-        # Back, the steps in reverse.
-        back = step
-        while back > 0:
-            tl.debug_barrier()
-            half = 1 - half
-            if TRANSPOSED and (back == step):  # the row step that was left out
-                _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                              reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
-                              COLUMNS, 4)  # fmt: skip
-            else:
-                _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                              reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
-                              COLUMNS, 3)  # fmt: skip
-            arrived += sharing
-            wait(barriers, 0, arrived, SHARED)
-            for left in range(reach, bound):
-                column = left * COLUMNS + tl.arange(0, COLUMNS)
-                inside, own = column < items, (column >= first) & (column < last)
-                at = base + column
-                factor = tl.load(columns + back * slots + at, inside, 0.0)
-                plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
-                                     SHARED, TOGETHER)  # fmt: skip
-                by_column = plain
-                if back == step:
-                    by_column += tl.load(columns + at, inside, 0.0)
-                turned = -by_column * factor * factor
-                leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half,
-                                       SHARED, TOGETHER)  # fmt: skip
-                earlier = _column_sums(parts, spans, left, base, slots, column, own, 2, half,
-                                       SHARED, TOGETHER)  # fmt: skip
-                straight = factor * plain - by_column * factor
-                tl.store(sums + at, tl.load(sums + at, own, 0.0) + straight, own)
-                lean = factor * leaning + turned * earlier
-                tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + lean, own)
-                tl.store(turns + half * slots + at, turned, inside)
-            tl.debug_barrier()
-            for tile in range(top, end):
-                row = tile * ROWS + tl.arange(0, ROWS)
-                fresh = _row_sums(
-                    ranked, high, low, base, items, turns + half * slots, worth, limits, tile,
-                    sharpness, False, ROWS, COLUMNS,
-                )  # fmt: skip
-                if TRANSPOSED and (back == step):
-                    # u_{step - 1} is the output's own row factor as well.
-                    fresh += tl.load(pull + base + row, row < items, 0.0)
-                tl.store(pull + base + row, fresh, row < items)
-            back -= 1
-        # u_0 = 1 / (K 1).
+            factor = tl.load(columns + back * slots + at, inside, 0.0)
+            plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
+                                 SHARED, TOGETHER)  # fmt: skip
+            by_column = plain
+            if back == step:
+                by_column += tl.load(columns + at, inside, 0.0)
+            turned = -by_column * factor * factor
+            leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half,
+                                   SHARED, TOGETHER)  # fmt: skip
+            earlier = _column_sums(parts, spans, left, base, slots, column, own, 2, half,
+                                   SHARED, TOGETHER)  # fmt: skip
+            straight = factor * plain - by_column * factor
+            tl.store(sums + at, tl.load(sums + at, own, 0.0) + straight, own)
+            lean = factor * leaning + turned * earlier
+            tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + lean, own)
+            tl.store(turns + half * slots + at, turned, inside)
         tl.debug_barrier()
-        half = 1 - half
-        _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                      reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
-                      COLUMNS, 3)  # fmt: skip
-        arrived += sharing
-        wait(barriers, 0, arrived, SHARED)
-        for left in range(reach, bound):
-            column = left * COLUMNS + tl.arange(0, COLUMNS)
-            own = (column >= first) & (column < last)
-            plain = _column_sums(parts, spans, left, base, slots, column, own, 0, half, SHARED,
-                                 TOGETHER)  # fmt: skip
-            leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
-                                   TOGETHER)  # fmt: skip
-            at = base + column
-            tl.store(sums + at, tl.load(sums + at, own, 0.0) + plain, own)
-            tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + leaning, own)
+        for tile in range(top, end):
+            row = tile * ROWS + tl.arange(0, ROWS)
+            fresh = _row_sums(
+                ranked, high, low, base, items, turns + half * slots, worth, limits, tile,
+                sharpness, 0, ROWS, COLUMNS,
+            )  # fmt: skip
+            if TRANSPOSED and (back == step):
+                # u_{step - 1} is the output's own row factor as well.
+                fresh += tl.load(pull + base + row, row < items, 0.0)
+            tl.store(pull + base + row, fresh, row < items)
+        back -= 1
+    # u_0 = 1 / (K 1).
+    tl.debug_barrier()
+    half = 1 - half
+    _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
+                  reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
+                  COLUMNS, 3)  # fmt: skip
+    arrived += sharing
+    wait(barriers, 0, arrived, SHARED)
+    for left in range(reach, bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        own = (column >= first) & (column < last)
+        plain = _column_sums(parts, spans, left, base, slots, column, own, 0, half, SHARED,
+                             TOGETHER)  # fmt: skip
+        leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
+                               TOGETHER)  # fmt: skip
+        at = base + column
+        tl.store(sums + at, tl.load(sums + at, own, 0.0) + plain, own)
+        tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + leaning, own)
 
 
 @triton.jit
@@ -466,7 +750,7 @@ def _row_step(
         row = tile * ROWS + tl.arange(0, ROWS)
         found = _row_sums(
             ranked, high, low, base, items, columns + step * slots, columns, limits, tile,
-            sharpness, False, ROWS, COLUMNS,
+            sharpness, 0, ROWS, COLUMNS,
         )  # fmt: skip
         found = tl.where(row < items, found, 1.0)
         tl.store(rows + step * slots + base + row, 1 / found, row < items)
@@ -477,7 +761,7 @@ def _row_sums(
     ranked, high, low, base, items, factors, gains, limits, tile, sharpness,
     GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """``K f`` for a tile of rows, or ``K (f g)``."""
+    """``K f`` for a tile of rows; or ``K (f g)`` (1), or ``K (f (1 - g))`` (2)."""
     row = tile * ROWS + tl.arange(0, ROWS)
     score, main, rest = load_places(ranked, high, low, base, tl.minimum(row, items - 1), items)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -485,11 +769,34 @@ def _row_sums(
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         score_, main_, rest_ = load_places(ranked, high, low, base, column, items)
         factor = tl.load(factors + base + column, column < items, 0.0)
-        if GAINS:
+        if GAINS == 1:
             factor *= tl.load(gains + base + column, column < items, 0.0)
+        elif GAINS == 2:
+            factor *= 1 - tl.load(gains + base + column, column < items, 0.0)
         entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
         total += entries * factor[None, :]
     return tl.sum(total, 1)
+
+
+@triton.jit
+def _write_ranks(
+    ranked, high, low, base, items, columns, rows, gains, limits, top, end, at_rank, misses, k,
+    sharpness, TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sorted gains, and one minus them: rows sum to one where they were scaled last."""
+    for tile in range(top, end):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        inside = (row < items) & ((k == 0) | (row < k))
+        u = tl.load(rows + base + row, row < items, 0.0)
+        value = u * _row_sums(ranked, high, low, base, items, columns, gains, limits, tile,
+                              sharpness, 1, ROWS, COLUMNS)  # fmt: skip
+        missed = u * _row_sums(ranked, high, low, base, items, columns, gains, limits, tile,
+                               sharpness, 2, ROWS, COLUMNS)  # fmt: skip
+        if TRANSPOSED:
+            missed += 1 - u * _row_sums(ranked, high, low, base, items, columns, gains, limits,
+                                        tile, sharpness, 0, ROWS, COLUMNS)  # fmt: skip
+        tl.store(at_rank + base + row, value, inside)
+        tl.store(misses + base + row, missed, inside)
 
 
 @triton.jit
@@ -588,9 +895,9 @@ def _of_all(sums, slots, base, at, items, sharing, PARTS: tl.constexpr):
 @quick
 @triton.jit(do_not_specialize=["slots", "k"])
 def _finish(
-    order, gains, work, offsets, lengths, scale, defined, values, slopes, slots, sharpness, k,
-    SHARED: tl.constexpr, ARP: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    SKIP: tl.constexpr, BLOCK: tl.constexpr,
+    order, gains, prefix, sums, offsets, lengths, scale, defined, values, slopes, slots, sharpness,
+    k, SHARED: tl.constexpr, KIND: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The loss of a list, and from the column sums of its gradient the slopes of its items.
 
@@ -601,24 +908,24 @@ def _finish(
     base = tl.load(offsets + at_list)
     slots = slots.to(tl.int64)
     above, below = order + slots, order + 2 * slots
-    prefix, sums = work + 2 * slots, work + SKIP * slots
     tilted, shares = sums + PARTS * slots, sums + 2 * PARTS * slots
     if tl.load(defined + at_list) != 0:
         each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
         sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
-        value = 0.0
-        for program in range(0, sharing):
-            value += tl.load(shares + at_list * SHARED + program)
-        if ARP:
-            total = 0.0
-            end = tl.load(offsets + at_list + 1) - base
-            for left in range(0, end, BLOCK):
-                at = left + tl.arange(0, BLOCK)
-                total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
-            beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
-            tl.store(values + at_list, value + beyond * total * tl.load(scale + at_list))
-        else:
-            tl.store(values + at_list, 1 - value)
+        if KIND != "operator":
+            value = 0.0
+            for program in range(0, sharing):
+                value += tl.load(shares + at_list * SHARED + program)
+            if KIND == "arp":
+                total = 0.0
+                end = tl.load(offsets + at_list + 1) - base
+                for left in range(0, end, BLOCK):
+                    at = left + tl.arange(0, BLOCK)
+                    total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
+                beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
+                tl.store(values + at_list, value + beyond * total * tl.load(scale + at_list))
+            else:
+                tl.store(values + at_list, 1 - value)
         before = tl.zeros([1], tl.float64)
         for left in range(0, items, BLOCK):
             at = left + tl.arange(0, BLOCK)
@@ -639,5 +946,5 @@ def _finish(
             # Of tied items, the mean slope counts.
             slope += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
             slope += higher - (total - through)
-            slope *= sharpness if ARP else -sharpness
+            slope *= -sharpness if KIND == "loss" else sharpness
             tl.store(slopes + base + tl.load(order + base + at, inside, 0), slope, inside)

@@ -1,14 +1,17 @@
-"""Sinkhorn scaling of lists whose whole K is kept in registers, there and back.
+"""Sinkhorn scaling of lists whose whole K stays in registers, forward and backward.
 
 What K is and what is computed, :mod:`rankgrad.kernels.gpu.sinkhorn` says. A list has one program,
 or a few that share its rows and add up their parts of the column sums at a barrier. Each program
 goes from list to list, with scratch of its own.
 
-Of the gradient by log K, ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``, the factors are written down
-on the way back. M is added up from them at the end, where K is no more needed in registers, and K
-is computed once more for the leaning sums. The plain sums are simple: over two steps in turn the
+Of the gradient by log K, ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``, the backward pass writes down
+the factors. M is added up from them at the end, where K is no more needed in registers, and K is
+computed once more for the leaning sums. The plain sums are simple: over two steps in turn the
 factors' sums are equal and opposite, ``r (Kᵀ l)`` being what the next column step undoes, so that
 only those of the first step, ``u_0 = 1 / (K 1)``, are left.
+
+One kernel computes a linear metric and its gradient. The same kernel, in two launches, is the
+operator P and its adjoint: the first leaves u and v of every step in memory for the second.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -26,7 +30,7 @@ from torch import Tensor
 from rankgrad.kernels.gpu.launch import quick
 
 #: By the columns: how many programs share the rows, the warps of each, the registers of a thread.
-KEPT: dict[int, tuple[int, int, int]] = {
+RESIDENT: dict[int, tuple[int, int, int]] = {
     32: (1, 4, 128),
     64: (1, 4, 255),
     128: (1, 8, 255),
@@ -36,7 +40,7 @@ WARPS = 32  # that a processor should have to do, in programs that wait for no o
 
 
 @dataclass(frozen=True)
-class Kept:
+class ResidentLayout:
     """How lists are laid out over programs.
 
     Args:
@@ -54,11 +58,11 @@ class Kept:
     groups: int
 
     @classmethod
-    def of(cls, scores: Tensor, lists: int, longest: int) -> Kept | None:
+    def of(cls, scores: Tensor, lists: int, max_length: int) -> ResidentLayout | None:
         """The layout, or None where K does not fit or programs would wait for ones not running."""
         running = at_once(scores)
-        for columns, (shared, warps, registers) in sorted(KEPT.items()):
-            if longest <= columns:
+        for columns, (shared, warps, registers) in sorted(RESIDENT.items()):
+            if max_length <= columns:
                 if shared == 1:
                     running *= max(1, WARPS // warps)
                 groups = min(lists, running // shared)
@@ -70,11 +74,11 @@ class Kept:
         """Of a tile."""
         return self.columns // self.shared
 
-    def floats(self, lists: int, slots: int, iterations: int) -> int:
+    def floats(self, lists: int, size: int, iterations: int) -> int:
         """What the kernel writes: sums over columns, shares of values, scratch of programs."""
         steps = (iterations + 1) * 2 * (self.rows + self.columns) + self.rows
         scratch = steps + 2 * (self.columns + 1)
-        return 2 * self.shared * slots + lists * self.shared + self.groups * self.shared * scratch
+        return 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
 
 
 def at_once(scores: Tensor) -> int:
@@ -87,26 +91,34 @@ def _processors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def scale_kept(
-    kept: Kept,
-    numbers: Tensor,
-    floats: Tensor,
-    offsets: Tensor,
-    lengths: Tensor,
-    scale: Tensor,
-    defined: Tensor,
-    slots: int,
-    *of_scaling: float,
+def scale_resident(
+    layout: ResidentLayout,
+    places: Tensor,
+    work: Tensor,
+    barriers: Tensor,
+    saved: tuple[Tensor, Tensor, Tensor, Tensor],
+    of_lists: tuple[Tensor, ...],
+    numbers: tuple[float, ...],
+    options: tuple[Any, ...],
 ) -> None:
     """Scale all lists.
 
-    After the three whole numbers of each slot there is a zero for each list; after its four floats,
-    the sorted score, c as a pair, and the gain, there is room for what :meth:`Kept.floats` says.
+    Args:
+        layout: of lists over programs.
+        places: ``[4, items]``: of sorted items the score, c as a pair, and the gain.
+        work: as many floats as :meth:`ResidentLayout.floats` says.
+        barriers: a zero for each group.
+        saved: of an operator the scalings, ``[2 iterations + 3, items]``, how many steps each list
+            took, and by rank what is read (adjoint) or written (apply), and one minus it.
+        of_lists: offsets, lengths, scale and defined.
+        numbers: iterations, tolerance, 1 / temperature, k and persistence.
+        options: the discount, whether transposed, the mode, whether the lists are scaled already.
     """
-    _keep[(kept.groups * kept.shared,)](
-        numbers, floats, offsets, lengths, scale, defined, slots, offsets.shape[0] - 1,
-        *of_scaling, kept.shared, kept.rows, kept.columns, kept.warps, num_warps=kept.warps,
-        maxnreg=kept.registers, launch_cooperative_grid=kept.shared > 1,
+    lists = of_lists[0].shape[0] - 1
+    _scale_resident[(layout.groups * layout.shared,)](
+        places, work, barriers, *saved, *of_lists, places.numel() // 4, lists, *numbers, *options,
+        layout.shared, layout.rows, layout.columns, layout.warps, num_warps=layout.warps,
+        maxnreg=layout.registers, launch_cooperative_grid=layout.shared > 1,
     )  # fmt: skip
 
 
@@ -184,11 +196,11 @@ def _column_sums(entries):
 
 
 @triton.jit
-def _tile(floats, slots, base, row, column, items, sharpness):
+def _tile(places, size, base, row, column, items, sharpness):
     """The program's rows of K, those past the list's end zero."""
-    high, low = floats + slots, floats + 2 * slots
-    score, main, rest = load_places(floats, high, low, base, tl.minimum(row, items - 1), items)
-    score_, main_, rest_ = load_places(floats, high, low, base, column, items)
+    high, low = places + size, places + 2 * size
+    score, main, rest = load_places(places, high, low, base, tl.minimum(row, items - 1), items)
+    score_, main_, rest_ = load_places(places, high, low, base, column, items)
     entries = entries_of(
         _by_row(row), _by_row(score), _by_row(main), _by_row(rest),
         _by_column(score_), _by_column(main_), _by_column(rest_), sharpness,
@@ -224,15 +236,34 @@ def _inverse(sums, inside):
 
 
 @triton.jit
-def _there(
-    entries, real, there, up, column, us, vs, parts, barrier, arrived, mine, iterations, tolerance,
-    TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+def _save(at, factor, inside, SAVED: tl.constexpr):
+    """Write factors: to a program's own scratch, or into the list's, where others stand beside."""
+    if SAVED:
+        tl.store(at, factor, inside)
+    else:
+        tl.store(at, factor)
+
+
+@triton.jit
+def _restore(at, inside, SAVED: tl.constexpr):
+    """Read what :func:`_save` wrote."""
+    if SAVED:
+        return tl.load(at, inside, 0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def _forward(
+    entries, real, valid, up, column, us, vs, u_stride, v_stride, parts, barrier, arrived, mine,
+    iterations, tolerance, TRANSPOSED: tl.constexpr, SAVED: tl.constexpr, SHARED: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The steps of the scaling; how many they were, and the last row and column factors."""
     u = _inverse(_row_sums(entries), real)
-    v = tl.where(there, 1.0, 0.0)
-    tl.store(us + ROWS + up, u)
-    tl.store(vs + column, v)
+    v = tl.where(valid, 1.0, 0.0)
+    _save(us + u_stride + up, u, real, SAVED)
+    _save(vs + column, v, valid, SAVED)
     step = 0
     worst = 0.0
     running = 1
@@ -242,43 +273,45 @@ def _there(
             part, worst, parts, barrier, column, arrived, mine, SHARED, COLUMNS
         )
         if not TRANSPOSED:
-            error = tl.max(tl.where(there, tl.abs(found * v - 1), 0.0))
+            error = tl.max(tl.where(valid, tl.abs(found * v - 1), 0.0))
         if (step > 0) & (error < tolerance):
             running = 0
         else:
             step += 1
-            v = _inverse(found, there)
-            tl.store(vs + step * COLUMNS + column, v)
+            v = _inverse(found, valid)
+            _save(vs + step * v_stride + column, v, valid, SAVED)
             of_rows = _row_sums(entries * _by_column(v))
             if TRANSPOSED:
                 worst = tl.max(tl.where(real, tl.abs(of_rows * u - 1), 0.0))
             u = _inverse(of_rows, real)
-            tl.store(us + (step + 1) * ROWS + up, u)
+            _save(us + (step + 1) * u_stride + up, u, real, SAVED)
             if step >= iterations:
                 running = 0
     tl.debug_barrier()
     if TRANSPOSED:  # the last row step is left out
-        u = tl.load(us + step * ROWS + up)
+        u = _restore(us + step * u_stride + up, real, SAVED)
     return u, v, step, arrived
 
 
 @triton.jit
-def _back(
-    entries, part, pull, step, up, column, us, vs, ls, rs, parts, barrier, arrived, mine,
-    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+def _backward(
+    entries, part, pull, step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride, parts,
+    barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The steps in reverse: from ``part``, the program's part of what pulls at the last columns,
-    and ``pull`` at the rows before them, to the column sums by the first row step.
+    """The steps in reverse: from ``part``, the program's part of the derivative by the last column
+    factors, and ``pull``, that by the row factors before them, to the column sums by the first row
+    step.
     """
     back = step
     while back > 0:
         found, _, arrived = _add_up(
             part, 0.0, parts, barrier, column, arrived, mine, SHARED, COLUMNS
         )
-        v = tl.load(vs + back * COLUMNS + column)
+        v = _restore(vs + back * v_stride + column, valid, SAVED)
         right = -found * v * v
         tl.store(rs + back * COLUMNS + column, right)
-        u = tl.load(us + back * ROWS + up)
+        u = _restore(us + back * u_stride + up, real, SAVED)
         left = -(pull + _row_sums(entries * _by_column(right))) * u * u
         pull = tl.zeros_like(pull)
         back -= 1
@@ -289,35 +322,54 @@ def _back(
 
 
 @triton.jit
-def _mixed(step, up, column, us, vs, ls, rs, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-           WARPS: tl.constexpr):  # fmt: skip
+def _mixed(
+    step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride, SAVED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
     """M, from its factors."""
     mixed = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
     at = 0
     while at <= step:
         right = tl.load(rs + at * COLUMNS + column)
-        mixed += _by_row(tl.load(us + at * ROWS + up)) * _by_column(right)
-        right = tl.load(vs + at * COLUMNS + column)
+        left = _restore(us + at * u_stride + up, real, SAVED)
+        mixed += _by_row(left) * _by_column(right)
+        right = _restore(vs + at * v_stride + column, valid, SAVED)
         mixed += _by_row(tl.load(ls + at * ROWS + up)) * _by_column(right)
         at += 1
     return mixed
 
 
-@quick
-@triton.jit(do_not_specialize=["slots", "lists", "iterations", "k"])
-def _keep(
-    numbers, floats, offsets, lengths, scale, defined, slots, lists, iterations, tolerance,
-    sharpness, k, persistence, DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr,
-    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
+@triton.jit
+def _write_ranks(
+    entries, u, v, gain, at_rank, misses, rank, inside, TRANSPOSED: tl.constexpr
 ):  # fmt: skip
-    """Scale the rows of one program in one list after another."""
-    slots = slots.to(tl.int64)
+    """The sorted gains, and one minus them: rows sum to one where they were scaled last."""
+    tl.store(at_rank + rank, u * _row_sums(entries * _by_column(gain * v)), inside)
+    missed = u * _row_sums(entries * _by_column(v - gain * v))
+    if TRANSPOSED:
+        missed += 1 - u * _row_sums(entries * _by_column(v))
+    tl.store(misses + rank, missed, inside)
+
+
+@quick
+@triton.jit(do_not_specialize=["size", "lists", "iterations", "k"])
+def _scale_resident(
+    places, work, barriers, scalings, taken, at_rank, misses, offsets, lengths, scale, defined,
+    size, lists, iterations, tolerance, sharpness, k, persistence, DISCOUNT: tl.constexpr,
+    TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr, SHARED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """Scale the rows of one program in one list after another.
+
+    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator.
+    """
+    SAVED: tl.constexpr = MODE != "loss"
+    size = size.to(tl.int64)
     mine = tl.program_id(0) % SHARED
     group = tl.program_id(0) // SHARED
     groups = tl.num_programs(0) // SHARED
     steps = iterations + 1
-    sums = floats + 4 * slots
-    shares = sums + 2 * SHARED * slots
+    shares = work + 2 * SHARED * size
     parts = shares + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
     # Factors of M: u with r, and l with v. The output's come first, so u is one place later.
     vs = shares + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
@@ -325,7 +377,7 @@ def _keep(
     rs = vs + steps * COLUMNS
     ls = rs + steps * COLUMNS
     us = ls + steps * ROWS
-    barrier = numbers + 3 * slots + group
+    barrier = barriers + group
     # By default threads get what is last, then warps: so each has some columns of some rows, and
     # neither their factors nor their sums fill its registers, as whole rows or columns would.
     up = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
@@ -337,36 +389,61 @@ def _keep(
         if tl.load(defined + at_list) != 0:
             items = tl.load(lengths + at_list)
             base = tl.load(offsets + at_list)
-            real, there = row < items, column < items
-            entries = _tile(floats, slots, base, row, column, items, sharpness)
+            real, valid = row < items, column < items
+            list_us, list_vs, u_stride, v_stride = us, vs, ROWS, COLUMNS
+            if SAVED:
+                list_vs = scalings + base
+                list_us = list_vs + steps * size + mine * ROWS
+                u_stride, v_stride = size, size
+            entries = _tile(places, size, base, row, column, items, sharpness)
             tl.debug_barrier()  # the factors of the list before have been read
-            u, v, step, arrived = _there(
-                entries, real, there, up, column, us, vs, parts, barrier, arrived, mine,
-                iterations, tolerance, TRANSPOSED, SHARED, ROWS, COLUMNS,
-            )  # fmt: skip
+            if SCALED:
+                step = tl.load(taken + at_list)
+                u = _restore(
+                    list_us + (step if TRANSPOSED else step + 1) * u_stride + up, real, SAVED
+                )
+                v = _restore(list_vs + step * v_stride + column, valid, SAVED)
+            else:
+                u, v, step, arrived = _forward(
+                    entries, real, valid, up, column, list_us, list_vs, u_stride, v_stride, parts,
+                    barrier, arrived, mine, iterations, tolerance, TRANSPOSED, SAVED, SHARED,
+                    COLUMNS,
+                )  # fmt: skip
+            gain = tl.load(places + 3 * size + base + column, valid, 0.0)
+            if MODE == "apply":
+                counted = real & ((k == 0) | (row < k))
+                _write_ranks(entries, u, v, gain, at_rank, misses, base + row, counted, TRANSPOSED)
+                tl.store(taken + at_list, step)
+            else:
+                # The value, and its derivatives by the last factors.
+                if MODE == "loss":
+                    weight = rank_weights(row, items, k, persistence, DISCOUNT)
+                    weight *= tl.load(scale + at_list)
+                else:
+                    counted = real & ((k == 0) | (row < k))
+                    weight = tl.load(at_rank + base + row, counted, 0.0)
+                pull = weight * _row_sums(entries * _by_column(gain * v))
+                tl.store(shares + at_list * SHARED + mine, tl.sum(pull * u))
+                _save(list_us + up, weight * u, real, SAVED)
+                tl.store(rs + column, gain * v)
+                part = gain * _column_sums(entries * _by_row(weight * u))
+                left = tl.zeros_like(pull)
+                if not TRANSPOSED:  # where the output's rows are those of the step before
+                    left = -pull * u * u
+                    part += _column_sums(entries * _by_row(left))
+                    pull = tl.zeros_like(pull)
+                tl.store(ls + step * ROWS + up, left)
+                part, arrived = _backward(
+                    entries, part, pull, step, real, valid, up, column, list_us, list_vs, ls, rs,
+                    u_stride, v_stride, parts, barrier, arrived, mine, SAVED, SHARED, ROWS, COLUMNS,
+                )  # fmt: skip
+                tl.store(work + mine * size + base + column, part, valid)
 
-            # The value, and what it says back.
-            weight = rank_weights(row, items, k, persistence, DISCOUNT) * tl.load(scale + at_list)
-            gain = tl.load(floats + 3 * slots + base + column, there, 0.0)
-            pull = weight * _row_sums(entries * _by_column(gain * v))
-            tl.store(shares + at_list * SHARED + mine, tl.sum(pull * u))
-            tl.store(us + up, weight * u)
-            tl.store(rs + column, gain * v)
-            part = gain * _column_sums(entries * _by_row(weight * u))
-            left = tl.zeros_like(pull)
-            if not TRANSPOSED:  # where the output's rows are those of the step before
-                left = -pull * u * u
-                part += _column_sums(entries * _by_row(left))
-                pull = tl.zeros_like(pull)
-            tl.store(ls + step * ROWS + up, left)
-            part, arrived = _back(
-                entries, part, pull, step, up, column, us, vs, ls, rs, parts, barrier, arrived,
-                mine, SHARED, ROWS, COLUMNS,
-            )  # fmt: skip
-            tl.store(sums + mine * slots + base + column, part, there)
-
-            mixed = _mixed(step, up, column, us, vs, ls, rs, ROWS, COLUMNS, WARPS)
-            mixed *= _tile(floats, slots, base, row, column, items, sharpness)
-            part = _column_sums(mixed * lean(_by_row(row), _by_column(column)))
-            tl.store(sums + (SHARED + mine) * slots + base + column, part, there)
+                mixed = _mixed(
+                    step, real, valid, up, column, list_us, list_vs, ls, rs, u_stride, v_stride,
+                    SAVED, ROWS, COLUMNS, WARPS,
+                )  # fmt: skip
+                mixed *= _tile(places, size, base, row, column, items, sharpness)
+                part = _column_sums(mixed * lean(_by_row(row), _by_column(column)))
+                tl.store(work + (SHARED + mine) * size + base + column, part, valid)
         at_list += groups
