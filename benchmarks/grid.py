@@ -340,10 +340,10 @@ def compared(step: TorchStep, value: float, gradient: Tensor) -> Figures:
 def is_fused(loss: Any, device: str) -> bool | None:
     """Whether it has a kernel on this device; None where that cannot be asked."""
     try:
-        from rankgrad.lists import Lists
+        from rankgrad.inputs import as_lists
 
         few = torch.zeros(1, 2, device=device)
-        return loss.kernel_call(Lists.of(few, few)) is not None
+        return loss.kernel_call(as_lists(few, few)) is not None
     except Exception:
         return None
 
