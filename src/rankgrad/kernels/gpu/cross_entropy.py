@@ -1,7 +1,7 @@
 """Cross-entropies of lists, softmax and ListNet, on GPUs.
 
 A short list is one program's work, in registers. A long one is cut into spans: one pass gives the
-sums of each, seen from the largest score in it, a second joins them and gives the slopes.
+sums of each, seen from the largest score in it, a second joins them and gives the gradient.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -17,7 +17,7 @@ from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.prepare import load_real, presence
 
-_WHOLE = 8192  # slots up to which one program does a whole list
+_WHOLE = 8192  # items up to which one program does a whole list
 _SPAN = 4096
 _WIDTH = 256  # spans joined at a time
 
@@ -27,27 +27,27 @@ def cross_entropy(
     target: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
-    scores, labels, mask, weights, offsets, longest = batch
+    scores, labels, mask, weights, offsets, max_length = batch
     lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
-    slopes = torch.empty_like(scores)
+    grad_scores = torch.empty_like(scores)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
-        return values, slopes, defined
+        return values, grad_scores, defined
     given = scores, labels, presence(mask, scores), presence(weights, scores), offsets
     kind = target == "softmax", mask is not None, weights is not None
-    if longest <= _WHOLE:
-        span = max(32, next_power_of_2(longest))
+    if max_length <= _WHOLE:
+        span = max(32, next_power_of_2(max_length))
         warps = 1 if span <= 256 else min(16, span // 256)
-        _list[(lists,)](*given, values, slopes, defined, *kind, span, num_warps=warps)
-        return values, slopes, defined
-    spans = cdiv(longest, _SPAN)
+        _list[(lists,)](*given, values, grad_scores, defined, *kind, span, num_warps=warps)
+        return values, grad_scores, defined
+    spans = cdiv(max_length, _SPAN)
     parts = scores.new_empty(lists, spans, 8)
     _add[(lists, spans)](*given, parts, *kind, _SPAN, num_warps=8)
     _join[(lists, spans)](
-        *given, parts, values, slopes, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
+        *given, parts, values, grad_scores, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
     )
-    return values, slopes, defined
+    return values, grad_scores, defined
 
 
 @triton.jit
@@ -76,33 +76,33 @@ def _finite(top):
 
 
 @triton.jit
-def _targets(label, best, weight, real, NORMALISED: tl.constexpr):
+def _targets(label, best, weight, real, NORMALIZED: tl.constexpr):
     """The weighted targets, those of ListNet up to their norm, and the terms of that."""
     term = tl.where(real, label, 0.0)
-    if NORMALISED:
+    if NORMALIZED:
         term = _exp(label - best)
     return term * weight, term
 
 
 @triton.jit
-def _sums(score, label, weight, real, NORMALISED: tl.constexpr):
+def _sums(score, label, weight, real, NORMALIZED: tl.constexpr):
     """The largest score, the sum of exponentials from there, the largest label and the same of it,
     the sum of the targets, and of those times how far scores lie below the largest.
     """
     top = _finite(tl.max(score, 0))
     best = _finite(tl.max(label, 0))
     power = _exp(score - top)
-    target, term = _targets(label, best, weight, real, NORMALISED)
+    target, term = _targets(label, best, weight, real, NORMALIZED)
     cost = target * (top - tl.where(real, score, top))
     return top, tl.sum(power, 0), best, tl.sum(term, 0), tl.sum(target, 0), tl.sum(cost, 0)
 
 
 @triton.jit
-def _results(total, best, norm, mass, cost, items, NORMALISED: tl.constexpr):
+def _results(total, best, norm, mass, cost, items, NORMALIZED: tl.constexpr):
     """The loss of a list, whether it is defined, what exponentials and targets are scaled by."""
     counts = items > 1
     scale = tl.where(counts, 1.0, 0.0)
-    if NORMALISED:
+    if NORMALIZED:
         scale = scale / tl.maximum(norm, 1.0)
     else:
         counts = counts & (best > 0)
@@ -114,24 +114,24 @@ def _results(total, best, norm, mass, cost, items, NORMALISED: tl.constexpr):
 @quick
 @triton.jit
 def _list(
-    scores, labels, mask, weights, offsets, values, slopes, defined,
-    NORMALISED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    scores, labels, mask, weights, offsets, values, grad_scores, defined,
+    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """A whole list."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = tl.arange(0, SPAN)
-    inside = row < slots
+    inside = row < width
     at = start + row
     score, label, weight, real = _load(scores, labels, mask, weights, at, inside, MASKED, WEIGHTED)
-    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALISED)
-    items = slots
+    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
+    items = width
     if MASKED:
         items = tl.sum(real.to(tl.int32), 0)
-    value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALISED)
-    target, _ = _targets(label, best, weight, real, NORMALISED)
-    tl.store(slopes + at, share * _exp(score - top) - scale * target, mask=inside)
+    value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
+    target, _ = _targets(label, best, weight, real, NORMALIZED)
+    tl.store(grad_scores + at, share * _exp(score - top) - scale * target, mask=inside)
     tl.store(values + at_list, value)
     tl.store(defined + at_list, counts)
 
@@ -140,17 +140,17 @@ def _list(
 @triton.jit
 def _add(
     scores, labels, mask, weights, offsets, parts,
-    NORMALISED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sums of a span of a list."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     score, label, weight, real = _load(
-        scores, labels, mask, weights, start + row, row < slots, MASKED, WEIGHTED
+        scores, labels, mask, weights, start + row, row < width, MASKED, WEIGHTED
     )
-    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALISED)
+    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
     to = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 8
     tl.store(to, top)
     tl.store(to + 1, total)
@@ -162,7 +162,7 @@ def _add(
 
 
 @triton.jit
-def _joined(parts, at_list, spans, NORMALISED: tl.constexpr, WIDTH: tl.constexpr):
+def _joined(parts, at_list, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr):
     """The sums of a list from those of its spans."""
     tops = tl.full([WIDTH], float("-inf"), tl.float32)
     bests = tl.full([WIDTH], float("-inf"), tl.float32)
@@ -187,7 +187,7 @@ def _joined(parts, at_list, spans, NORMALISED: tl.constexpr, WIDTH: tl.constexpr
         below = top - tl.load(part, mask=filled, other=top)
         total += tl.load(part + 1, mask=filled, other=0.0) * _exp(-below)
         scale = tl.where(filled, 1.0, 0.0)
-        if NORMALISED:
+        if NORMALIZED:
             scale *= _exp(tl.load(part + 2, mask=filled, other=best) - best)
         own = tl.load(part + 4, mask=filled, other=0.0)
         norm += tl.load(part + 3, mask=filled, other=0.0) * scale
@@ -203,28 +203,28 @@ def _joined(parts, at_list, spans, NORMALISED: tl.constexpr, WIDTH: tl.constexpr
 @quick
 @triton.jit(do_not_specialize=["spans"])
 def _join(
-    scores, labels, mask, weights, offsets, parts, values, slopes, defined, spans,
-    NORMALISED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    scores, labels, mask, weights, offsets, parts, values, grad_scores, defined, spans,
+    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The slopes of a span of a list, and once its value."""
+    """The gradient of a span of a list, and once its value."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = tl.program_id(1) * SPAN
-    if (first < slots) | (first == 0):
+    if (first < width) | (first == 0):
         top, total, best, norm, mass, cost, items = _joined(
-            parts, at_list, spans, NORMALISED, WIDTH
+            parts, at_list, spans, NORMALIZED, WIDTH
         )
-        value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALISED)
+        value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)
-        inside = row < slots
+        inside = row < width
         score, label, weight, real = _load(
             scores, labels, mask, weights, start + row, inside, MASKED, WEIGHTED
         )
-        target, _ = _targets(label, best, weight, real, NORMALISED)
-        slope = share * _exp(score - top) - scale * target
-        tl.store(slopes + start + row, slope, mask=inside)
+        target, _ = _targets(label, best, weight, real, NORMALIZED)
+        grad = share * _exp(score - top) - scale * target
+        tl.store(grad_scores + start + row, grad, mask=inside)
         if first == 0:
             tl.store(values + at_list, value)
             tl.store(defined + at_list, counts)

@@ -128,7 +128,7 @@ def _projected(
 @quick
 @triton.jit(do_not_specialize=["lists", "width"])
 def _rank(
-    ranked, slots, offsets, lengths, blocks, sums, ends, ranks, lists, width, sharpness,
+    ranked, items, offsets, lengths, blocks, sums, ends, ranks, lists, width, sharpness,
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The ranks of a span of a list."""
@@ -143,45 +143,45 @@ def _rank(
     rank, _, _ = _projected(
         blocks, sums, ends, at_list * width, far, anchor, at, inside, ENTROPIC
     )  # fmt: skip
-    slot = tl.load(slots + place, mask=inside, other=0)
-    tl.store(ranks + slot, rank.to(tl.float32), mask=inside)
-    _store_padding(slots, ranks, start, tl.load(offsets + at_list + 1), length, at)
+    item = tl.load(items + place, mask=inside, other=0)
+    tl.store(ranks + item, rank.to(tl.float32), mask=inside)
+    _store_padding(items, ranks, start, tl.load(offsets + at_list + 1), length, at)
 
 
 @triton.jit
-def _store_padding(slots, numbers, start, end, length, at):
+def _store_padding(items, numbers, start, end, length, at):
     """0 on the padding of a span of a list, which stands behind its items."""
     padding = (at >= length) & (start + at < end)
-    slot = tl.load(slots + start + at, mask=padding, other=0)
-    tl.store(numbers + slot, at.to(tl.float32) * 0.0, mask=padding)
+    item = tl.load(items + start + at, mask=padding, other=0)
+    tl.store(numbers + item, at.to(tl.float32) * 0.0, mask=padding)
 
 
 @triton.jit
-def _pulled(
-    ranked, slots, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
+def _anchor_grads(
+    ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
     ENTROPIC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients by ranks as they come to the anchors; with share, block and slot."""
+    """The gradients by ranks as they come to the anchors; with share, block and item."""
     inside = at < length
     place = start + length - 1 - at
     anchor = _anchor(ranked, place, inside, sharpness)
     rank, share, block = _projected(
         blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC
     )  # fmt: skip
-    slot = tl.load(slots + place, mask=inside, other=0)
-    pull = tl.load(grad + slot, mask=inside, other=0.0).to(tl.float64)
+    item = tl.load(items + place, mask=inside, other=0)
+    own_grad = tl.load(grad + item, mask=inside, other=0.0).to(tl.float64)
     if ENTROPIC:
-        pull = tl.where(inside, pull * rank, 0.0)
-    return pull, share, block, slot
+        own_grad = tl.where(inside, own_grad * rank, 0.0)
+    return own_grad, share, block, item
 
 
 @quick
 @triton.jit(do_not_specialize=["lists", "width"])
 def _add(
-    ranked, slots, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
+    ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The sum of the pulls of each block of a list, where the block begins."""
+    """The sum of the gradients of each block of a list, where the block begins."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     length = tl.load(lengths + at_list)
@@ -190,13 +190,13 @@ def _add(
     carried = tl.zeros([1], tl.float64)
     for left in range(0, length, TILE):
         at = left + tl.arange(0, TILE)
-        pull, _, block, _ = _pulled(
-            ranked, slots, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
+        own_grad, _, block, _ = _anchor_grads(
+            ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
             ENTROPIC,
         )  # fmt: skip
         following = tl.load(blocks + base + at + 1, mask=at + 1 < length, other=-1)
         begins = (block == at).to(tl.int32)
-        running, begun = tl.associative_scan((pull, begins), 0, segmented)
+        running, begun = tl.associative_scan((own_grad, begins), 0, segmented)
         running = tl.where(begun != 0, running, running + carried)
         tl.store(totals + base + block, running, mask=(at < length) & (following != block))
         carried = tl.sum(tl.where(at == left + TILE - 1, running, 0.0), 0, keep_dims=True)
@@ -205,7 +205,7 @@ def _add(
 @quick
 @triton.jit(do_not_specialize=["lists", "width"])
 def _take_off(
-    ranked, slots, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
+    ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The grad_scores of a span of a list."""
@@ -216,10 +216,10 @@ def _take_off(
     far = tl.full([], 1, tl.int64) * lists * width
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
-    pull, share, block, slot = _pulled(
-        ranked, slots, blocks, sums, ends, grad, base, far, start, length, at, sharpness, ENTROPIC
+    own_grad, share, block, item = _anchor_grads(
+        ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness, ENTROPIC
     )
     total = tl.load(totals + base + block, mask=inside, other=0.0)
-    slope = (share * total - pull) * sharpness
-    tl.store(grad_scores + slot, slope.to(tl.float32), mask=inside)
-    _store_padding(slots, grad_scores, start, tl.load(offsets + at_list + 1), length, at)
+    result = (share * total - own_grad) * sharpness
+    tl.store(grad_scores + item, result.to(tl.float32), mask=inside)
+    _store_padding(items, grad_scores, start, tl.load(offsets + at_list + 1), length, at)

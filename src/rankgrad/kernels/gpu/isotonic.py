@@ -1,6 +1,6 @@
 """Isotonic regression by pooling adjacent violators: one program per list.
 
-The twin of :mod:`rankgrad.kernels.cpu.isotonic`, by divide and conquer. Where two neighbouring
+The same as :mod:`rankgrad.kernels.cpu.isotonic`, by divide and conquer. Where two neighboring
 parts of a list are done, only the blocks at their common border can violate the order; if they do,
 their union takes in blocks to both sides as long as it has to. So the parts of one size are joined
 all at once, then those of twice the size.
@@ -93,9 +93,9 @@ def _violates(
 def _pool(
     z, w, lengths, sums, ends, blocks, lists, width, entropic: tl.constexpr, lanes: tl.constexpr
 ):  # fmt: skip
-    """Merge neighbouring blocks until their values decrease.
+    """Merge neighboring blocks until their values decrease.
 
-    Of a block are kept, where it starts, the sums over it and its end (0 if it is no more), and
+    Of a block are stored, where it starts, the sums over it and its end (0 if it is no more), and
     where it ends, its start.
     """
     place = tl.program_id(0).to(tl.int64)

@@ -31,10 +31,10 @@ def lapsum_ranks(
     """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace distribution function; 0 on padding.
 
     Args:
-        scores: of the slots, and so on as in :mod:`rankgrad.kernels.ops`.
+        scores: of the items, and so on as in :mod:`rankgrad.kernels.ops`.
         mask: None, or False on padding.
         offsets: where the lists begin and end.
-        max_length: the number of slots of the max_length list.
+        max_length: a bound on the lists' lengths.
         temperature: τ.
         order: what :func:`arrange` gave, if it is known already.
     """
@@ -91,22 +91,22 @@ def _pass(
 ) -> Tensor:
     """Ranks, or given the gradient by them the gradient by the scores."""
     result = torch.empty_like(scores)
-    lists, slots = offsets.numel() - 1, scores.numel()
-    if slots == 0 or max_length == 0:
+    lists, items = offsets.numel() - 1, scores.numel()
+    if items == 0 or max_length == 0:
         return result
-    back = grad is not None
+    backward = grad is not None
     given = scores if grad is None else grad.contiguous()
     if order is None:
         masks = scores if mask is None else mask
         _pairs[(lists, cdiv(max_length, 32))](
             scores, given, masks, offsets, result, temperature,
-            masked=mask is not None, back=back, height=32, width=64,
+            masked=mask is not None, backward=backward, height=32, width=64,
         )  # fmt: skip
         return result
-    many = slots // _CHUNK + lists + 1
+    many = items // _CHUNK + lists + 1
     chunks = scores.new_empty(6, many)
     grid = (lists, cdiv(max_length, _CHUNK))
-    shape = {"back": back, "chunk": _CHUNK}
+    shape = {"backward": backward, "chunk": _CHUNK}
     sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
     _chunks[grid](*sorted_, **shape)
     _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
@@ -117,7 +117,7 @@ def _pass(
 @triton.jit
 def _pairs(
     scores, grads, mask, offsets, result, temperature,
-    masked: tl.constexpr, back: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    masked: tl.constexpr, backward: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Some items of a list against all of it."""
     place = tl.program_id(0)
@@ -128,7 +128,7 @@ def _pairs(
     real = is_real(mask, begin + item, inside, masked)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     grad = score
-    if back:
+    if backward:
         grad = tl.load(grads + begin + item, mask=real, other=0.0)
     strength = 1.4426950408889634 / temperature
     total = tl.zeros([height, width], tl.float32)
@@ -136,28 +136,28 @@ def _pairs(
         column = first + tl.arange(0, width)
         there = is_real(mask, begin + column, column < count, masked)
         other = tl.load(scores + begin + column, mask=there, other=float("-inf"))
-        pull = other
-        if back:
-            pull = tl.load(grads + begin + column, mask=there, other=0.0)
-        total += _terms(score, grad, other, pull, strength, back)
+        other_grad = other
+        if backward:
+            other_grad = tl.load(grads + begin + column, mask=there, other=0.0)
+        total += _terms(score, grad, other, other_grad, strength, backward)
     number = tl.sum(total, 1)
-    number = number / (2.0 * temperature) if back else number + 0.5
+    number = number / (2.0 * temperature) if backward else number + 0.5
     tl.store(result + begin + item, tl.where(real, number, 0.0), mask=inside)
 
 
 @triton.jit
-def _terms(score, grad, other, pull, strength, back: tl.constexpr):
+def _terms(score, grad, other, other_grad, strength, backward: tl.constexpr):
     """What the others, -inf for none, add to the ranks of items, or to the gradient."""
     gap = other[None, :] - score[:, None]
     near = tl.exp2(tl.abs(gap) * -strength)
-    if back:
-        return near * (pull[None, :] - grad[:, None])
+    if backward:
+        return near * (other_grad[None, :] - grad[:, None])
     else:
         return tl.where(gap > 0, 1.0 - 0.5 * near, 0.5 * near)
 
 
 @triton.jit
-def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.constexpr):
+def _load_chunk(ranked, order, grads, offsets, backward: tl.constexpr, chunk: tl.constexpr):
     """A chunk of a sorted list: its first slot and chunk, places, scores and gradients."""
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
@@ -167,7 +167,7 @@ def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.con
     real = score > float("-inf")
     grad = score
     slot = tl.load(order + begin + at, mask=inside, other=0)
-    if back:
+    if backward:
         grad = tl.load(grads + slot, mask=real, other=0.0)
     return begin, begin // chunk + place, slot, inside, real, score, grad
 
@@ -176,10 +176,12 @@ def _load_chunk(ranked, order, grads, offsets, back: tl.constexpr, chunk: tl.con
 @triton.jit(do_not_specialize=["many"])
 def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
-    back: tl.constexpr, chunk: tl.constexpr,
+    backward: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """The sums of exponentials of each chunk, seen from below and from above; and its ends."""
-    _, base, _, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, back, chunk)
+    _, base, _, inside, real, score, grad = _load_chunk(
+        ranked, order, grads, offsets, backward, chunk
+    )
     strength = 1.4426950408889634 / temperature
     if tl.max(inside.to(tl.int32), 0) > 0:
         top = tl.max(score, 0)
@@ -193,7 +195,7 @@ def _chunks(
         mine = chunks + base + tl.program_id(1)
         tl.store(mine, tl.sum(over, 0))
         tl.store(mine + many, tl.sum(under, 0))
-        if back:
+        if backward:
             tl.store(mine + 2 * many, tl.sum(over * grad, 0))
             tl.store(mine + 3 * many, tl.sum(under * grad, 0))
         tl.store(mine + 4 * many, top)
@@ -204,11 +206,11 @@ def _chunks(
 @triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
-    back: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,
+    backward: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """The items of a chunk against each other, and against the sums of all other chunks."""
     begin, base, slot, inside, real, score, grad = _load_chunk(
-        ranked, order, grads, offsets, back, chunk
+        ranked, order, grads, offsets, backward, chunk
     )
     strength = 1.4426950408889634 / temperature
     mine = tl.program_id(1)
@@ -218,7 +220,7 @@ def _chunked(
         low = tl.load(chunks + base + mine + 5 * many)
         count = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, chunk)
         above, below, above_grad, below_grad = _others(
-            chunks + base, mine, count, top, low, strength, many, back
+            chunks + base, mine, count, top, low, strength, many, backward
         )
         score = tl.where(real, score, low)
         grad = tl.where(real, grad, 0.0)
@@ -231,13 +233,13 @@ def _chunked(
             column = first + left + tl.arange(0, width)
             there = column < end
             other = tl.load(ranked + column, mask=there, other=float("-inf"))
-            pull = other
-            if back:
+            other_grad = other
+            if backward:
                 which = tl.load(order + column, mask=there, other=0)
-                pull = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
-            total += _terms(score, grad, other, pull, strength, back)
+                other_grad = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
+            total += _terms(score, grad, other, other_grad, strength, backward)
         number = tl.sum(total, 1)
-        if back:
+        if backward:
             number += from_above * (above_grad - grad * above)
             number += from_below * (below_grad - grad * below)
             number = number / (2.0 * temperature)
@@ -248,7 +250,7 @@ def _chunked(
 
 
 @triton.jit
-def _others(chunks, mine, count, top, low, strength, many, back: tl.constexpr):
+def _others(chunks, mine, count, top, low, strength, many, backward: tl.constexpr):
     """The sums of exponentials over the chunks above and below, seen from the ends of this one."""
     above = tl.zeros([512], tl.float64)
     below = tl.zeros([512], tl.float64)
@@ -263,7 +265,7 @@ def _others(chunks, mine, count, top, low, strength, many, back: tl.constexpr):
         from_below = tl.exp2((from_below - low) * strength)
         above += from_above * tl.load(chunks + other, mask=over, other=0.0)
         below += from_below * tl.load(chunks + many + other, mask=under, other=0.0)
-        if back:
+        if backward:
             above_grad += from_above * tl.load(chunks + 2 * many + other, mask=over, other=0.0)
             below_grad += from_below * tl.load(chunks + 3 * many + other, mask=under, other=0.0)
     return (

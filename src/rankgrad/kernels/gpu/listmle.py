@@ -23,38 +23,48 @@ def listmle(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]`` (see :mod:`rankgrad.kernels.ops`).
 
-    Up to a few thousand slots each item's place is counted, pair by pair; from there on, sorted.
+    Up to a few thousand items each item's place is counted, pair by pair; from there on, sorted.
     """
-    scores, labels, mask, weights, offsets, longest = batch
+    scores, labels, mask, weights, offsets, max_length = batch
     lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
-    slopes = torch.empty_like(scores)
+    grad_scores = torch.empty_like(scores)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
-        return values, slopes, defined
-    mask_, masked, counted = presence(mask, scores), mask is not None, longest <= COUNTED
+        return values, grad_scores, defined
+    mask_, masked, counted = presence(mask, scores), mask is not None, max_length <= COUNTED
     draw, drawn = presence(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
-        columns, warps, _ = tile(longest)
-        _order[(lists, max(1, cdiv(longest, ROWS)))](
-            labels, mask_, offsets, draw, order, slopes, masked, drawn, ROWS, columns,
+        columns, warps, _ = tile(max_length)
+        _order[(lists, max(1, cdiv(max_length, ROWS)))](
+            labels, mask_, offsets, draw, order, grad_scores, masked, drawn, ROWS, columns,
             num_warps=warps,
         )  # fmt: skip
     else:
-        keys = torch.empty(lists, longest, dtype=torch.int64, device=scores.device)
-        _lay_keys[(lists, cdiv(longest, _SPAN))](
-            labels, mask_, offsets, draw, keys, slopes, longest, masked, drawn, _SPAN, num_warps=4
+        keys = torch.empty(lists, max_length, dtype=torch.int64, device=scores.device)
+        _lay_keys[(lists, cdiv(max_length, _SPAN))](
+            labels,
+            mask_,
+            offsets,
+            draw,
+            keys,
+            grad_scores,
+            max_length,
+            masked,
+            drawn,
+            _SPAN,
+            num_warps=4,
         )
         order = keys.sort(dim=-1, descending=True, stable=True).indices
-    chunk = min(_CHUNK, max(32, next_power_of_2(longest)))
+    chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
     tails = scores.new_empty(2, scores.numel())
     _likelihood[(lists,)](
-        scores, mask_, presence(weights, scores), offsets, order, tails, values, slopes, defined,
-        longest, scores.numel(), counted, masked, weights is not None, chunk,
+        scores, mask_, presence(weights, scores), offsets, order, tails, values, grad_scores,
+        defined, max_length, scores.numel(), counted, masked, weights is not None, chunk,
         num_warps=min(16, max(1, chunk // 64)),
     )  # fmt: skip
-    return values, slopes, defined
+    return values, grad_scores, defined
 
 
 @triton.jit
@@ -73,7 +83,7 @@ def _key(label, place, draw, DRAWN: tl.constexpr):
 
 @triton.jit
 def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many real items stand before a slot."""
+    """How many real items come before an item."""
     if MASKED:
         count = tl.zeros([COLUMNS], tl.int32)
         for left in range(0, first, COLUMNS):
@@ -87,25 +97,25 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
 @quick
 @triton.jit
 def _order(
-    labels, mask, offsets, draw, order, slopes,
+    labels, mask, offsets, draw, order, grad_scores,
     MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count where a block of items comes, and write down there which they are."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
     row = first + tl.arange(0, ROWS)
-    inside = row < slots
+    inside = row < width
     real = load_real(mask, start + row, inside, MASKED)
-    before = _real_before(mask, start, tl.minimum(first, slots), MASKED, 256)
+    before = _real_before(mask, start, tl.minimum(first, width), MASKED, 256)
     place = before + tl.cumsum(real.to(tl.int32), 0) - 1
     key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     passed = 0
-    for left in range(0, tl.where(first < slots, slots, 0), COLUMNS):
+    for left in range(0, tl.where(first < width, width, 0), COLUMNS):
         column = left + tl.arange(0, COLUMNS)
-        there = load_real(mask, start + column, column < slots, MASKED)
+        there = load_real(mask, start + column, column < width, MASKED)
         label = tl.load(labels + start + column, mask=there, other=0.0)
         places = column
         if MASKED:
@@ -116,30 +126,30 @@ def _order(
         ahead += sign_bit(key[:, None] - earlier - keys[None, :])
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
     if MASKED:
-        tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
+        tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
 
 
 @quick
-@triton.jit(do_not_specialize=["longest"])
+@triton.jit(do_not_specialize=["max_length"])
 def _lay_keys(
-    labels, mask, offsets, draw, keys, slopes, longest,
+    labels, mask, offsets, draw, keys, grad_scores, max_length,
     MASKED: tl.constexpr, DRAWN: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The keys of a span of a list in its row of what will be sorted; -1 for padding."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = tl.program_id(1) * SPAN
     row = first + tl.arange(0, SPAN)
-    inside = row < slots
+    inside = row < width
     real = load_real(mask, start + row, inside, MASKED)
-    before = _real_before(mask, start, tl.minimum(first, slots), MASKED, 1024)
+    before = _real_before(mask, start, tl.minimum(first, width), MASKED, 1024)
     place = before + tl.cumsum(real.to(tl.int32), 0) - 1
     key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
-    to = keys + at_list.to(tl.int64) * longest + row
-    tl.store(to, tl.where(real, key, -1), mask=row < longest)
+    to = keys + at_list.to(tl.int64) * max_length + row
+    tl.store(to, tl.where(real, key, -1), mask=row < max_length)
     if MASKED:
-        tl.store(slopes + start + row, tl.zeros([SPAN], tl.float32), mask=inside & (real == 0))
+        tl.store(grad_scores + start + row, tl.zeros([SPAN], tl.float32), mask=inside & (real == 0))
 
 
 @triton.jit
@@ -161,24 +171,25 @@ def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.
 
 
 @quick
-@triton.jit(do_not_specialize=["longest", "slots_in_all"])
+@triton.jit(do_not_specialize=["max_length", "total_items"])
 def _likelihood(
-    scores, mask, weights, offsets, order, tails, values, slopes, defined, longest, slots_in_all,
-    COUNTED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
+    scores, mask, weights, offsets, order, tails, values, grad_scores, defined, max_length,
+    total_items, COUNTED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The loss of a list and its slopes.
+    """The loss of a list and its gradient.
 
-    Sums of exponentials are kept as ``total · exp(peak)`` with the peak a score, so that nothing
-    is lost at any range. With ``t_r`` the tail's sum from r on, item l pulls ``exp(s_l) / t_r`` of
+    Sums of exponentials are held as ``total · exp(peak)`` with the peak a score, so that nothing
+    is lost at any range. With ``t_r`` the tail's sum from r on, item l takes ``exp(s_l) / t_r`` of
     the weight of every r up to l.
     """
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    length = _real_before(mask, start, slots, MASKED, CHUNK)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    length = _real_before(mask, start, width, MASKED, CHUNK)
     base = start
     if not COUNTED:
-        base = at_list.to(tl.int64) * longest
+        base = at_list.to(tl.int64) * max_length
     chunks = tl.cdiv(length, CHUNK)
     value = tl.zeros([CHUNK], tl.float32)
     carried_peak = -1e30
@@ -193,7 +204,7 @@ def _likelihood(
         peak, total = _join(peak, total, carried_peak, carried)
         value += tl.where(inside, weight * ((peak - score) + tl.log(total)), 0.0)
         tl.store(tails + start + at, peak, mask=inside)
-        tl.store(tails + slots_in_all + start + at, total, mask=inside)
+        tl.store(tails + total_items + start + at, total, mask=inside)
         carried_peak = tl.max(peak, 0)  # where the chunk begins
         carried = tl.sum(tl.where(at == first, total, 0.0), 0)
     tl.debug_barrier()
@@ -206,13 +217,13 @@ def _likelihood(
             scores, weights, order, start, base, at, inside, WEIGHTED
         )
         peak = tl.load(tails + start + at, mask=inside, other=1e30)
-        total = tl.load(tails + slots_in_all + start + at, mask=inside, other=1.0)
-        depth, pull = tl.associative_scan((-peak, weight / total), 0, _join)
-        depth, pull = _join(depth, pull, carried_peak, carried)
-        slope = pull * tl.exp2((score + depth) * 1.4426950408889634) - weight
-        tl.store(slopes + item, slope, mask=inside)
+        total = tl.load(tails + total_items + start + at, mask=inside, other=1.0)
+        depth, shares = tl.associative_scan((-peak, weight / total), 0, _join)
+        depth, shares = _join(depth, shares, carried_peak, carried)
+        grad = shares * tl.exp2((score + depth) * 1.4426950408889634) - weight
+        tl.store(grad_scores + item, grad, mask=inside)
         last = tl.minimum(ahead * CHUNK + CHUNK, length) - 1
         carried_peak = tl.sum(tl.where(at == last, depth, 0.0), 0)
-        carried = tl.sum(tl.where(at == last, pull, 0.0), 0)
+        carried = tl.sum(tl.where(at == last, shares, 0.0), 0)
     tl.store(values + at_list, tl.sum(value, 0))
     tl.store(defined + at_list, length > 1)

@@ -70,15 +70,15 @@ def pairs(
     threshold: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`)."""
-    scores, labels, mask, weights, offsets, longest = batch
-    lists, slots = offsets.shape[0] - 1, scores.numel()
+    scores, labels, mask, weights, offsets, max_length = batch
+    lists, items = offsets.shape[0] - 1, scores.numel()
     values = scores.new_empty(lists)
-    slopes = torch.empty_like(scores)
+    grad_scores = torch.empty_like(scores)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
-        return values, slopes, defined
-    columns, warps, width = tile(longest)
-    blocks = max(1, cdiv(longest, ROWS))
+        return values, grad_scores, defined
+    columns, warps, width = tile(max_length)
+    blocks = max(1, cdiv(max_length, ROWS))
     grid = (lists, blocks)
     code, change = KINDS[kind], -1
     cut = _cut(code, k, truncation)
@@ -90,7 +90,7 @@ def pairs(
     # what it finds there is of no pair.
     table = scores.new_empty(2 * blocks * ROWS + columns)
     # In the items' order: scores, labels, weights, gradients; gains and both numbers of a swap.
-    ranked = scores.new_empty(4 if change < 0 else 7, slots)
+    ranked = scores.new_empty(4 if change < 0 else 7, items)
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
@@ -99,27 +99,27 @@ def pairs(
         gains = LINEAR if metric == "arp" else BINARY
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     masked, weighted = mask is not None, weights is not None
-    _stand[grid](
-        scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, slots, k,
+    _rank_items[grid](
+        scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, items, k,
         float(threshold), gains, _norm(code, metric, k), code in (4, 5, _SWAP_DELTA), masked,
         weighted, ROWS, columns, num_warps=warps,
     )  # fmt: skip
     if change >= 0:
-        chunk = min(1024, max(32, next_power_of_2(longest)))
+        chunk = min(1024, max(32, next_power_of_2(max_length)))
         _swap_changes[(lists,)](
-            ranked, offsets, parts, slots, k, float(threshold), blocks, change, gains, masked,
+            ranked, offsets, parts, items, k, float(threshold), blocks, change, gains, masked,
             width, chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
     _sum_pairs[grid](
-        ranked, offsets, parts, table, sums, slots, k, float(sigma), sigma * _LOG2E, float(mu),
+        ranked, offsets, parts, table, sums, items, k, float(sigma), sigma * _LOG2E, float(mu),
         code, gains if change < 0 else LINEAR, cut, half and code == 0, reach, masked, weighted,
         ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
-    _share[grid](
-        ranked, origin, mask_, offsets, parts, sums, values, slopes, defined, slots,
+    _scatter_grads[grid](
+        ranked, origin, mask_, offsets, parts, sums, values, grad_scores, defined, items,
         masked, weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
-    return values, slopes, defined
+    return values, grad_scores, defined
 
 
 def _cut(code: int, k: int, truncation: str) -> int:
@@ -163,7 +163,7 @@ def log2_above_one(small):
 
 
 @triton.jit
-def _standing_key(score, label):
+def _sort_key(score, label):
     """Larger for items that stand higher: by score and, of equal ones, the less relevant first.
 
     In 63 bits, so that the difference of two is not past what 64 hold.
@@ -185,17 +185,17 @@ def _gain(label, threshold, GAIN: tl.constexpr):
 
 
 @triton.jit
-def _stand_tile(
-    scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
+def _rank_tile(
+    scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
     NORM: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Add how many columns of a tile are ahead of its rows, by score and by label."""
     column = left + tl.arange(0, COLUMNS)
-    there = load_real(mask, start + column, column < slots, MASKED)
+    there = load_real(mask, start + column, column < width, MASKED)
     score = tl.load(scores + start + column, mask=there, other=0.0)
     label = tl.load(labels + start + column, mask=there, other=0.0)
     # Padding stands below everything.
-    keys = tl.where(there, _standing_key(score, label), -0x4000000000000000)
+    keys = tl.where(there, _sort_key(score, label), -0x4000000000000000)
     grades = gain_key(label, there)
     if SIDE == -1:
         ahead += sign_bit((key - 1)[:, None] - keys[None, :])
@@ -216,9 +216,9 @@ def _stand_tile(
 
 
 @quick
-@triton.jit(do_not_specialize=["slots_in_all", "k"])
-def _stand(
-    scores, labels, mask, weights, offsets, ranked, origin, parts, table, slots_in_all, k,
+@triton.jit(do_not_specialize=["total_items", "k"])
+def _rank_items(
+    scores, labels, mask, weights, offsets, ranked, origin, parts, table, total_items, k,
     threshold, GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, MASKED: tl.constexpr,
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -226,47 +226,41 @@ def _stand(
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     if TABLE:  # δ of eq. 13 at every distance, once for all lists
         apart = tl.maximum(row, 1).to(tl.float32)
         step = log2_above_one(1.0 / (1.0 + apart))
         delta = step / (tl.log2(1.0 + apart) * tl.log2(2.0 + apart))
-        centre = table + tl.num_programs(1) * ROWS
-        tl.store(centre + row, delta, mask=(row >= 0) & (at_list == 0))
-        tl.store(centre - row, delta, mask=(row >= 0) & (at_list == 0))
-    real = load_real(mask, start + row, row < slots, MASKED)
+        center = table + tl.num_programs(1) * ROWS
+        tl.store(center + row, delta, mask=(row >= 0) & (at_list == 0))
+        tl.store(center - row, delta, mask=(row >= 0) & (at_list == 0))
+    real = load_real(mask, start + row, row < width, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
-    key, grade_key = _standing_key(score, label), gain_key(label, real)
+    key, grade_key = _sort_key(score, label), gain_key(label, real)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     better = tl.zeros([ROWS, COLUMNS], tl.int32)
-    # Three loops, over columns before, among and after the rows: what is equal goes by place.
-    last = tl.where(first < slots, slots, 0)
+    # Columns before, among and after the rows: what is equal goes by place.
+    last = tl.where(first < width, width, 0)
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
-    for left in range(0, among, COLUMNS):
-        ahead, better = _stand_tile(
-            scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-            NORM, MASKED, COLUMNS, -1,
-        )  # fmt: skip
-    for left in range(among, after, COLUMNS):
-        ahead, better = _stand_tile(
-            scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-            NORM, MASKED, COLUMNS, 0,
-        )  # fmt: skip
-    for left in range(after, last, COLUMNS):
-        ahead, better = _stand_tile(
-            scores, labels, mask, start, slots, row, key, grade_key, left, ahead, better,
-            NORM, MASKED, COLUMNS, 1,
-        )  # fmt: skip
+    begin = last * 0
+    for side in tl.static_range(-1, 2):
+        end = among if side == -1 else (after if side == 0 else last)
+        for left in range(begin, end, COLUMNS):
+            ahead, better = _rank_tile(
+                scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
+                NORM, MASKED, COLUMNS, side,
+            )  # fmt: skip
+        begin = end
     at = start + tl.sum(ahead, 1) + tl.cdiv(last - after, COLUMNS) * COLUMNS
     tl.store(ranked + at, score, mask=real)
-    tl.store(ranked + slots_in_all + at, label, mask=real)
+    tl.store(ranked + total_items + at, label, mask=real)
     if WEIGHTED:
         weight = tl.load(weights + start + row, mask=real, other=0.0)
-        tl.store(ranked + 2 * slots_in_all.to(tl.int64) + at, weight, mask=real)
+        tl.store(ranked + 2 * total_items.to(tl.int64) + at, weight, mask=real)
     tl.store(origin + at, row, mask=real)
     gain = _gain(label, threshold, GAIN)
     if NORM == 0:
@@ -303,7 +297,7 @@ def _list_parts(parts, at_list, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _length(parts, at_list, blocks, slots, MASKED: tl.constexpr, WIDTH: tl.constexpr):
+def _length(parts, at_list, blocks, width, MASKED: tl.constexpr, WIDTH: tl.constexpr):
     """The number of real items of a list."""
     if MASKED:
         items = tl.zeros([WIDTH], tl.float32)
@@ -313,22 +307,22 @@ def _length(parts, at_list, blocks, slots, MASKED: tl.constexpr, WIDTH: tl.const
             items += tl.load(at, mask=block < blocks, other=0.0)
         return tl.sum(items, 0).to(tl.int32)
     else:
-        return slots
+        return width
 
 
 @quick
-@triton.jit(do_not_specialize=["slots_in_all", "k", "blocks"])
+@triton.jit(do_not_specialize=["total_items", "k", "blocks"])
 def _swap_changes(
-    ranked, offsets, parts, slots_in_all, k, threshold, blocks,
+    ranked, offsets, parts, total_items, k, threshold, blocks,
     CHANGE: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gains of a list in its order, and both numbers of what a swap changes."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    length = _length(parts, at_list, blocks, slots, MASKED, WIDTH)
-    labelled = ranked + slots_in_all + start
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    length = _length(parts, at_list, blocks, width, MASKED, WIDTH)
+    labelled = ranked + total_items + start
     first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
     second = first
     if CHANGE == 1:
@@ -370,10 +364,10 @@ def _swap_changes(
         else:
             past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
             upper, lower = inside * 0.0, tl.where(inside > 0, 0.0, past)
-        to = ranked + 4 * slots_in_all.to(tl.int64) + start + at
+        to = ranked + 4 * total_items.to(tl.int64) + start + at
         tl.store(to, gain, mask=held)
-        tl.store(to + slots_in_all, upper.to(tl.float32), mask=held)
-        tl.store(to + 2 * slots_in_all.to(tl.int64), lower.to(tl.float32), mask=held)
+        tl.store(to + total_items, upper.to(tl.float32), mask=held)
+        tl.store(to + 2 * total_items.to(tl.int64), lower.to(tl.float32), mask=held)
 
 
 @triton.jit
@@ -400,34 +394,34 @@ def _rr_change(rank, relevance, first, second, k):
 
 @triton.jit
 def _load_item(
-    ranked, start, at, inside, slots_in_all, k, middle, steepness,
+    ranked, start, at, inside, total_items, k, middle, steepness,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """All that a pair takes of one of its items.
 
-    Its score from the middle of the rows in powers of two, its gain (or label), its weight, what it
-    is worth where it stands, and what the cutoff makes of that place; or both numbers of a swap.
+    Its score from the middle of the rows in powers of two, its gain (or label), its weight, the
+    discount of its rank, and what the cutoff makes of it; or both numbers of a swap.
     """
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     power = (score - middle) * steepness
-    far = slots_in_all.to(tl.int64)
+    far = total_items.to(tl.int64)
     if KIND >= 6:
         gain = tl.load(ranked + 4 * far + start + at, mask=inside, other=0.0)
     else:
-        gain = tl.load(ranked + slots_in_all + start + at, mask=inside, other=0.0)
+        gain = tl.load(ranked + total_items + start + at, mask=inside, other=0.0)
         if (KIND == 2) | (KIND >= 4):
             gain = _gain(gain, 0.0, GAIN)
     weight = tl.where(inside, 1.0, 0.0)
     if WEIGHTED:
         weight = tl.load(ranked + 2 * far + start + at, mask=inside, other=0.0)
     rank = at.to(tl.float32) + 1.0
-    worth = weight
+    discount = weight
     if (KIND == 2) | (KIND == 3) | (KIND == 5):
-        worth = 1.0 / tl.log2(1.0 + rank)
+        discount = 1.0 / tl.log2(1.0 + rank)
         if KIND == 3:
-            worth *= _gain(gain, 0.0, GAIN)
-        elif CUT != 2:  # of no worth past LambdaRank's cutoff, which eq. 15 has not
-            worth = tl.where((k == 0) | (at < k), worth, 0.0)
+            discount *= _gain(gain, 0.0, GAIN)
+        elif CUT != 2:  # nothing past LambdaRank's cutoff, which eq. 15 has not
+            discount = tl.where((k == 0) | (at < k), discount, 0.0)
     cut = weight
     if CUT == 1:
         past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
@@ -435,9 +429,9 @@ def _load_item(
     elif CUT == 2:
         cut = tl.where(at < k, 1.0, 0.0)
     if KIND >= 6:
-        worth = tl.load(ranked + 5 * far + start + at, mask=inside, other=0.0)
+        discount = tl.load(ranked + 5 * far + start + at, mask=inside, other=0.0)
         cut = tl.load(ranked + 6 * far + start + at, mask=inside, other=0.0)
-    return score, power, gain, weight, worth, cut
+    return score, power, gain, weight, discount, cut
 
 
 @triton.jit
@@ -448,29 +442,29 @@ def _bounded_exp2(power):
 
 @triton.jit
 def _signed_weight(
-    first, row, column, apart, weight, worth, cut, weights, worths, cuts, table, centre, mu,
+    first, row, column, apart, weight, discount, cut, weights, discounts, cuts, table, center, mu,
     KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The weight of each pair, negative where the column's item is the more relevant one."""
     if SIDE == 1:
-        lead = worth[:, None] - worths[None, :]
+        lead = discount[:, None] - discounts[None, :]
     elif SIDE == -1:
-        lead = worths[None, :] - worth[:, None]
+        lead = discounts[None, :] - discount[:, None]
     else:
-        lead = tl.abs(worth[:, None] - worths[None, :])
+        lead = tl.abs(discount[:, None] - discounts[None, :])
     if KIND == 2:
         signed = apart * lead
     elif KIND == 6:
-        signed = apart * _swapped(row, column, worth, cut, worths, cuts, SIDE)
+        signed = apart * _swapped(row, column, discount, cut, discounts, cuts, SIDE)
     elif KIND == 3:
-        lower = tl.where(apart < 0.0, -worths[None, :], 0.0)
-        signed = tl.where(apart > 0.0, worth[:, None], lower)
+        lower = tl.where(apart < 0.0, -discounts[None, :], 0.0)
+        signed = tl.where(apart > 0.0, discount[:, None], lower)
     elif KIND >= 4:
         # In 64 bits, so that a thread's rows are at fixed distances from one address.
-        lane = (column + (centre - first)).to(tl.int64)
+        lane = (column + (center - first)).to(tl.int64)
         delta = tl.load(table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
         if KIND == 7:
-            delta *= _swapped(row, column, worth, cut, worths, cuts, SIDE)
+            delta *= _swapped(row, column, discount, cut, discounts, cuts, SIDE)
         if CUT == 1:
             delta *= _one_of(row, column, cuts, cut, SIDE)
         if KIND == 5:
@@ -511,8 +505,8 @@ def _one_of(row, column, columns, rows, SIDE: tl.constexpr):
 
 @triton.jit
 def _pair_tile(
-    ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
-    first, row, left, score, power, lift, gain, weight, worth, cut, force, total,
+    ranked, table, center, start, length, total_items, k, sigma, mu, middle, steepness,
+    first, row, left, score, power, lift, gain, weight, discount, cut, grad_sum, total,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
     WEIGHTED: tl.constexpr, COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
@@ -521,25 +515,25 @@ def _pair_tile(
     SIDE is 1 if all columns stand below all rows, -1 if above, 0 if mixed or not all there.
     """
     column = left + tl.arange(0, COLUMNS)
-    scores, powers, gains, weights, worths, cuts = _load_item(
-        ranked, start, column, column < length, slots_in_all, k, middle, steepness,
+    scores, powers, gains, weights, discounts, cuts = _load_item(
+        ranked, start, column, column < length, total_items, k, middle, steepness,
         KIND, GAIN, CUT, WEIGHTED,
     )  # fmt: skip
     apart = gain[:, None] - gains[None, :]
     if CUT == 2:  # eq. 15 asks for the upper item, eqs. 16-17 for the lower
         if SIDE == 0:
             below = column[None, :] > row[:, None]
-            kept = tl.where(below, cut[:, None], cuts[None, :])
+            counted = tl.where(below, cut[:, None], cuts[None, :])
         elif SIDE == 1:
-            kept = cut[:, None] + 0.0 * apart
+            counted = cut[:, None] + 0.0 * apart
         else:
-            kept = cuts[None, :] + 0.0 * apart
+            counted = cuts[None, :] + 0.0 * apart
     signed = _signed_weight(
-        first, row, column, apart, weight, worth, cut, weights, worths, cuts, table, centre, mu,
-        KIND, CUT, WEIGHTED, SIDE,
+        first, row, column, apart, weight, discount, cut, weights, discounts, cuts, table, center,
+        mu, KIND, CUT, WEIGHTED, SIDE,
     )  # fmt: skip
     if CUT == 2:
-        signed *= kept
+        signed *= counted
     if SIDE == 1:
         right = apart > 0.0  # the more relevant item stands above
         gap = score[:, None] - scores[None, :]
@@ -553,7 +547,7 @@ def _pair_tile(
         gap = tl.abs(score[:, None] - scores[None, :])
     if KIND == 1:
         away = sigma + tl.where(right, -gap, gap)
-        force += tl.where(away > 0.0, signed, 0.0)
+        grad_sum += tl.where(away > 0.0, signed, 0.0)
         term = tl.abs(signed) * tl.maximum(away, 0.0)
     else:
         if NEAR:
@@ -564,14 +558,14 @@ def _pair_tile(
             small = tl.exp2(-fall)
         root = tl.math.rsqrt(1.0 + small)
         over = root * root
-        force += signed * (tl.where(right, small, 1.0) * over)
+        grad_sum += signed * (tl.where(right, small, 1.0) * over)
         flat = log2_above_one(small)
         wrong = tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(right, 0.0, tl.abs(signed))
         term = tl.abs(signed * flat) + wrong * fall  # in powers of two
         if HALF:  # pairs of equal labels, half each way
             halves = tl.where(apart == 0.0, 0.5, 0.0)
             if CUT == 2:
-                halves *= kept
+                halves *= counted
             if SIDE == 0:
                 halves = tl.where(held & (column[None, :] != row[:, None]), halves, 0.0)
                 upper = column[None, :] > row[:, None]
@@ -585,20 +579,20 @@ def _pair_tile(
             else:
                 mine, theirs = 1.0 + 0.0 * small, small
                 halves_mine, halves_theirs = flat, flat
-            force += halves * over * (weight[:, None] * mine - weights[None, :] * theirs)
+            grad_sum += halves * over * (weight[:, None] * mine - weights[None, :] * theirs)
             both = weight[:, None] * halves_mine + weights[None, :] * halves_theirs
             term += halves * both
     if SIDE == 1:
         total += term
     elif SIDE == 0:
         total += tl.where(column[None, :] > row[:, None], term, 0.0)
-    return force, total
+    return grad_sum, total
 
 
 @quick
-@triton.jit(do_not_specialize=["slots_in_all", "k"])
+@triton.jit(do_not_specialize=["total_items", "k"])
 def _sum_pairs(
-    ranked, offsets, parts, table, sums, slots_in_all, k, sigma, steepness, mu,
+    ranked, offsets, parts, table, sums, total_items, k, sigma, steepness, mu,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
     REACH: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
@@ -611,20 +605,20 @@ def _sum_pairs(
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    length = _length(parts, at_list, tl.num_programs(1), slots, MASKED, WIDTH)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    length = _length(parts, at_list, tl.num_programs(1), width, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
-    centre = tl.num_programs(1) * ROWS
+    center = tl.num_programs(1) * ROWS
     end = tl.minimum(first + ROWS, length) - 1
     high = tl.load(ranked + start + first, mask=first < length, other=0.0)
     low = tl.load(ranked + start + end, mask=first < length, other=0.0)
     middle = low + 0.5 * (high - low)
-    score, power, gain, weight, worth, cut = _load_item(
-        ranked, start, row, row < length, slots_in_all, k, middle, steepness,
+    score, power, gain, weight, discount, cut = _load_item(
+        ranked, start, row, row < length, total_items, k, middle, steepness,
         KIND, GAIN, CUT, WEIGHTED,
     )  # fmt: skip
-    force = tl.zeros([ROWS, COLUMNS], tl.float32)
+    grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(first < length, length, 0)
     if REACH:  # of two items past the cutoff nothing is counted
@@ -636,45 +630,36 @@ def _sum_pairs(
     ragged = tl.maximum(whole, after)
     # Columns among the rows, and what is left of the last ones.
     for turn in range(0, mixed + (ragged < last).to(tl.int32)):
-        force, total = _pair_tile(
-            ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
+        grad_sum, total = _pair_tile(
+            ranked, table, center, start, length, total_items, k, sigma, mu, middle, steepness,
             first, row, tl.where(turn < mixed, among + turn * COLUMNS, ragged),
-            score, power, power, gain, weight, worth, cut, force, total,
+            score, power, power, gain, weight, discount, cut, grad_sum, total,
             KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
         )  # fmt: skip
-    if (high - low) * steepness <= 116.0:
-        lift = _bounded_exp2(power)
-        for left in range(0, among, COLUMNS):
-            force, total = _pair_tile(
-                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
-                first, row, left, score, power, lift, gain, weight, worth, cut, force, total,
-                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, -1,
-            )  # fmt: skip
-        lift = _bounded_exp2(-power)
-        for left in range(after, whole, COLUMNS):
-            force, total = _pair_tile(
-                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
-                first, row, left, score, power, lift, gain, weight, worth, cut, force, total,
-                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, 1,
-            )  # fmt: skip
-    else:
-        for left in range(0, among, COLUMNS):
-            force, total = _pair_tile(
-                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
-                first, row, left, score, power, power, gain, weight, worth, cut, force, total,
-                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, -1,
-            )  # fmt: skip
-        for left in range(after, whole, COLUMNS):
-            force, total = _pair_tile(
-                ranked, table, centre, start, length, slots_in_all, k, sigma, mu, middle, steepness,
-                first, row, left, score, power, power, gain, weight, worth, cut, force, total,
-                KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 1,
-            )  # fmt: skip
-    slope = -tl.sum(force, 1)
+    near = (high - low) * steepness <= 116.0
+    for side in tl.static_range(-1, 2, 2):  # columns of higher rank, then of lower
+        begin = last * 0 if side == -1 else after
+        end = among if side == -1 else whole
+        if near:
+            lift = _bounded_exp2(power * -side)
+            for left in range(begin, end, COLUMNS):
+                grad_sum, total = _pair_tile(
+                    ranked, table, center, start, length, total_items, k, sigma, mu, middle,
+                    steepness, first, row, left, score, power, lift, gain, weight, discount, cut,
+                    grad_sum, total, KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, side,
+                )  # fmt: skip
+        else:
+            for left in range(begin, end, COLUMNS):
+                grad_sum, total = _pair_tile(
+                    ranked, table, center, start, length, total_items, k, sigma, mu, middle,
+                    steepness, first, row, left, score, power, power, gain, weight, discount, cut,
+                    grad_sum, total, KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, side,
+                )  # fmt: skip
+    grad = -tl.sum(grad_sum, 1)
     if KIND != 1:
-        slope *= sigma
-    to = ranked + 3 * slots_in_all.to(tl.int64) + start + row
-    tl.store(to, slope, mask=row < length)
+        grad *= sigma
+    to = ranked + 3 * total_items.to(tl.int64) + start + row
+    tl.store(to, grad, mask=row < length)
     value = tl.sum(tl.sum(total, 0), 0)
     if KIND != 1:
         value *= 0.6931471805599453
@@ -682,9 +667,9 @@ def _sum_pairs(
 
 
 @quick
-@triton.jit(do_not_specialize=["slots_in_all"])
-def _share(
-    ranked, origin, mask, offsets, parts, sums, values, slopes, defined, slots_in_all,
+@triton.jit(do_not_specialize=["total_items"])
+def _scatter_grads(
+    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -693,19 +678,19 @@ def _share(
     block = tl.program_id(1)
     blocks = tl.num_programs(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     norm, length, high, low = _list_parts(parts, at_list, WIDTH)
     there = high > low
     scale = tl.where(there & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < length
-    labelled = ranked + slots_in_all
-    weighted = ranked + 2 * slots_in_all.to(tl.int64)
-    sloped = ranked + 3 * slots_in_all.to(tl.int64)
+    labelled = ranked + total_items
+    weighted = ranked + 2 * total_items.to(tl.int64)
+    grads_of = ranked + 3 * total_items.to(tl.int64)
     score = tl.load(ranked + start + row, mask=inside, other=0.0)
     label = tl.load(labelled + start + row, mask=inside, other=-1.0)
-    slope = tl.load(sloped + start + row, mask=inside, other=0.0)
+    grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
     before, after = inside & (row > 0), row + 1 < length
     alike = before & (tl.load(labelled + start + row - 1, mask=before, other=-2.0) == label)
     alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
@@ -732,15 +717,15 @@ def _share(
                 if WEIGHTED:
                     weights = tl.load(weighted + start + column, mask=held, other=-1.0)
                     same &= weight[:, None] == weights[None, :]
-                others = tl.load(sloped + start + column, mask=held, other=0.0)
+                others = tl.load(grads_of + start + column, mask=held, other=0.0)
                 total += tl.where(same, others[None, :], 0.0)
                 count += tl.where(same, 1.0, 0.0)
-        slope = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
+        grad = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
     to = tl.load(origin + start + row, mask=inside, other=0)
-    tl.store(slopes + start + to, slope * scale, mask=inside)
+    tl.store(grad_scores + start + to, grad * scale, mask=inside)
     if MASKED:
-        padding = (row < slots) & (tl.load(mask + start + row, mask=row < slots, other=1) == 0)
-        tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
+        padding = (row < width) & (tl.load(mask + start + row, mask=row < width, other=1) == 0)
+        tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
     if block == 0:
         terms = tl.zeros([WIDTH], tl.float32)
         for left in range(0, blocks, WIDTH):

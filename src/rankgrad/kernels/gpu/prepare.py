@@ -1,6 +1,6 @@
-"""What an item is worth and what a list is divided by, for the metrics of the fused losses.
+"""Gains of items and norms of lists, for the metrics of the fused losses.
 
-The pair loops and the launchers here are what the other modules of this room build on.
+The other modules of this package build on the pair loops and helpers here.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -19,13 +19,13 @@ EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
 #: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
-#: What a rank is worth: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r, ``1 / r``; or nothing.
+#: Discounts of a rank: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r, ``1 / r``; or none.
 LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4, 5
 
 #: Rows of a tile of pairs: each thread has them all, of one column.
 ROWS = 16
-COUNTED = 4096  # slots up to which ideal positions are counted, pair by pair; from here on, sorted
-_WHOLE = 256  # slots up to which one program does a whole list
+COUNTED = 4096  # items up to which ideal positions are counted, pair by pair; from here on, sorted
+_WHOLE = 256  # items up to which one program does a whole list
 _SPAN = 4096  # sorted gains one program adds up
 
 
@@ -34,7 +34,7 @@ def prepare(
     mask: Tensor | None,
     weights: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     metric: str,
     k: int,
     gain: str,
@@ -43,20 +43,20 @@ def prepare(
     """The gains of the items and what their sum is divided by.
 
     Args:
-        labels: of the slots, and so on as in :mod:`rankgrad.kernels.ops`.
+        labels: of the items, and so on as in :mod:`rankgrad.kernels.ops`.
         mask: None, or False on padding.
-        weights: None, or one per slot.
+        weights: None, or one per item.
         offsets: where the lists begin and end.
-        longest: the number of slots of the longest list.
+        max_length: a bound on the lists' lengths.
         metric: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``.
         k: cutoff, 0 for none.
         gain: ``exponential`` or ``linear``, for ndcg and dcg.
         threshold: the label from which an item is relevant, for binary metrics.
 
     Returns:
-        gains ``[slots]``: weighted, 0 on padding; scale ``[b]``: one over the norm, 0 where that is
+        gains ``[items]``: weighted, 0 on padding; scale ``[b]``: one over the norm, 0 where that is
         0; lengths ``[b]`` int32: the real items; defined ``[b]`` bool: two items or more, one of
-        them worth something.
+        them with a gain.
     """
     lists = offsets.shape[0] - 1
     kind, norm = gain_kind(metric, gain), norm_kind(metric, k)
@@ -66,24 +66,24 @@ def prepare(
     defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
     if lists == 0:
         return gains, scale, lengths, defined
-    if norm == IDEAL and longest > COUNTED:
-        blocks = cdiv(longest, _SPAN)
-        ranked = labels.new_empty(lists, longest)
+    if norm == IDEAL and max_length > COUNTED:
+        blocks = cdiv(max_length, _SPAN)
+        ranked = labels.new_empty(lists, max_length)
         parts = labels.new_empty(lists, blocks, 4)
         _lay_out[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold,
-            gains, ranked, parts, longest, kind, mask is not None, weights is not None,
+            gains, ranked, parts, max_length, kind, mask is not None, weights is not None,
             _SPAN, num_warps=8,
         )  # fmt: skip
         _add_ideal[(lists, blocks)](
-            ranked.sort(dim=-1, descending=True).values, parts, longest, k, _SPAN, num_warps=8
+            ranked.sort(dim=-1, descending=True).values, parts, max_length, k, _SPAN, num_warps=8
         )
     else:
-        whole = longest <= _WHOLE
-        rows = max(16, next_power_of_2(longest)) if whole else ROWS
+        whole = max_length <= _WHOLE
+        rows = max(16, next_power_of_2(max_length)) if whole else ROWS
         if norm != IDEAL:
-            rows = max(rows, min(_SPAN, next_power_of_2(longest)))
-        blocks = max(1, cdiv(longest, rows))
+            rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
+        blocks = max(1, cdiv(max_length, rows))
         parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
         _count[(lists, blocks)](
             labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
@@ -108,12 +108,12 @@ def list_lengths(like: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     return lengths
 
 
-def tile(longest: int) -> tuple[int, int, int]:
+def tile(max_length: int) -> tuple[int, int, int]:
     """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
 
     Of short lists a warp takes the rows alone, as adding up over warps would cost more.
     """
-    return (64, 1, 32) if longest <= 512 else (128, 4, 512)
+    return (64, 1, 32) if max_length <= 512 else (128, 4, 512)
 
 
 def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def norm_kind(metric: str, k: int) -> int:
 
 @triton.jit
 def load_real(mask, at, inside, MASKED: tl.constexpr):
-    """Which of these slots hold real items."""
+    """Which of these are real items."""
     if MASKED:
         return tl.load(mask + at, mask=inside, other=0) != 0
     else:
@@ -270,11 +270,11 @@ def discount(position):
 @triton.jit
 def _parts(parts, at, ideal, gain, real):
     """Write what a block adds to its list: ideal DCG, gains, items, items that count."""
-    worth = tl.where(real, gain, 0.0)
+    gain = tl.where(real, gain, 0.0)
     tl.store(parts + at * 4, ideal)
-    tl.store(parts + at * 4 + 1, tl.sum(worth, 0))
+    tl.store(parts + at * 4 + 1, tl.sum(gain, 0))
     tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
-    tl.store(parts + at * 4 + 3, tl.sum((worth > 0).to(tl.float32), 0))
+    tl.store(parts + at * 4 + 3, tl.sum((gain > 0).to(tl.float32), 0))
 
 
 @quick
@@ -288,10 +288,10 @@ def _count(
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
-    inside = row < slots
+    inside = row < width
     real = load_real(mask, start + row, inside, MASKED)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
@@ -299,9 +299,9 @@ def _count(
     if NORM == 0:
         key = gain_key(gain, real)
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
-        for left in range(0, tl.where(first < slots, slots, 0), COLUMNS):
+        for left in range(0, tl.where(first < width, width, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            there = load_real(mask, start + column, column < slots, MASKED)
+            there = load_real(mask, start + column, column < width, MASKED)
             other = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
             earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
             ahead += sign_bit(key[:, None] - earlier - gain_key(other, there)[None, :])
@@ -309,46 +309,46 @@ def _count(
         counted = real & ((k == 0) | (place < k))
         ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
     if WHOLE:
-        worth = tl.where(real, gain, 0.0)
+        gain = tl.where(real, gain, 0.0)
         items = tl.sum(real.to(tl.int32), 0)
-        norm = scale_of(ideal + 0.0 * tl.sum(worth, 0), tl.sum(worth, 0), items, k, NORM)
+        norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)
         tl.store(scale + at_list, norm)
         tl.store(lengths + at_list, items)
-        tl.store(defined + at_list, (tl.max(worth, 0) > 0) & (items > 1))
+        tl.store(defined + at_list, (tl.max(gain, 0) > 0) & (items > 1))
     else:
         _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
 @quick
-@triton.jit(do_not_specialize=["longest"])
+@triton.jit(do_not_specialize=["max_length"])
 def _lay_out(
-    labels, mask, weights, offsets, threshold, gains, ranked, parts, longest,
+    labels, mask, weights, offsets, threshold, gains, ranked, parts, max_length,
     KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a span of a list, and a copy of them in its row of what will be sorted."""
     at_list = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * SPAN + tl.arange(0, SPAN)
-    inside = row < slots
+    inside = row < width
     real = load_real(mask, start + row, inside, MASKED)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
-    worth = tl.where(real, gain, 0.0)
-    tl.store(gains + start + row, worth, mask=inside)
-    tl.store(ranked + at_list * longest + row, worth, mask=row < longest)
+    gain = tl.where(real, gain, 0.0)
+    tl.store(gains + start + row, gain, mask=inside)
+    tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
     _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
 @quick
-@triton.jit(do_not_specialize=["longest", "k"])
-def _add_ideal(ranked, parts, longest, k, SPAN: tl.constexpr) -> None:
+@triton.jit(do_not_specialize=["max_length", "k"])
+def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
     """The part of a span of sorted gains in the ideal DCG."""
     at_list = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     position = block * SPAN + tl.arange(0, SPAN)
-    inside = (position < longest) & ((k == 0) | (position < k))
-    gain = tl.load(ranked + at_list * longest + position, mask=inside, other=0.0)
+    inside = (position < max_length) & ((k == 0) | (position < k))
+    gain = tl.load(ranked + at_list * max_length + position, mask=inside, other=0.0)
     ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
     tl.store(parts + (at_list * tl.num_programs(1) + block) * 4, ideal)
 

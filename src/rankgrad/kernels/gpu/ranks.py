@@ -39,7 +39,7 @@ from rankgrad.kernels.gpu.prepare import (
 from rankgrad.kernels.gpu.rank_sums import METRICS, RankOperator, step_values, through_operator
 
 _SPAN = 1024
-_LONG = 8192  # slots from which on tiles are of more columns
+_LONG = 8192  # items from which on tiles are of more columns
 _LOG2E = math.log2(math.e)
 
 Losses = tuple[Tensor, Tensor, Tensor]
@@ -152,7 +152,7 @@ class SigmoidRanks:
 def sigmoid_ranks(
     scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
 ) -> Tensor:
-    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every slot i, 0 on padding."""
+    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every item i, 0 on padding."""
     ranks = torch.empty_like(scores)
     lists = offsets.shape[0] - 1
     if lists == 0:
@@ -175,7 +175,7 @@ def sigmoid_ranks_vjp(
     max_length: int,
     alpha: float,
 ) -> Tensor:
-    """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every slot i, 0 on padding."""
+    """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every item i, 0 on padding."""
     grad_scores = torch.empty_like(scores)
     lists = offsets.shape[0] - 1
     if lists == 0:
@@ -224,7 +224,7 @@ def _center(score, real, steepness):
 
 @triton.jit
 def _power(score, middle, steepness):
-    """``exp(α (s - middle))``, kept inside what float32 holds; 0 on padding."""
+    """``exp(α (s - middle))``, clamped to what float32 holds; 0 on padding."""
     power = (score - middle) * steepness
     near = tl.exp2(tl.minimum(tl.maximum(power, -122.0), 122.0))
     return tl.where(score == float("-inf"), 0.0, near)
@@ -232,14 +232,14 @@ def _power(score, middle, steepness):
 
 @triton.jit
 def _rank_tile(
-    scores, labels, mask, weights, start, slots, steepness, threshold,
+    scores, labels, mask, weights, start, width, steepness, threshold,
     row, score, middle, own, key, left, above, ahead, items,
     KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Add to how much of, and ideally how many of, the columns of a tile are above its rows."""
     column = left + tl.arange(0, COLUMNS)
-    there = load_real(mask, start + column, column < slots, MASKED)
+    there = load_real(mask, start + column, column < width, MASKED)
     other = _load_scores(scores, start + column, there)
     if NEAR:
         power = _power(other, middle, steepness)
@@ -275,14 +275,14 @@ def _rank(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Ranks of a block of items; what they earn, its slope, and what they would ideally earn."""
+    """Ranks of a block of items; what they earn, the derivative, and what they ideally earn."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
-    inside = row < slots
+    inside = row < width
     real = load_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
@@ -294,33 +294,25 @@ def _rank(
     above = tl.zeros([ROWS, COLUMNS], tl.float32)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     items = tl.zeros([COLUMNS], tl.int32)
-    # Three loops, over columns before, among and after the rows: equal gains go by place.
-    last = tl.where(first < slots, slots, 0)  # nothing to do past the list's end
+    # Columns before, among and after the rows: equal gains go by place.
+    last = tl.where(first < width, width, 0)  # nothing to do past the list's end
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
     if near:
-        for left in tl.range(0, among, COLUMNS, num_stages=STAGES):
-            above, ahead, items = _rank_tile(
-                scores, labels, mask, weights, start, slots, steepness, threshold,
-                row, score, middle, own, key, left, above, ahead, items,
-                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, -1,
-            )  # fmt: skip
-        for left in tl.range(among, after, COLUMNS, num_stages=STAGES):
-            above, ahead, items = _rank_tile(
-                scores, labels, mask, weights, start, slots, steepness, threshold,
-                row, score, middle, own, key, left, above, ahead, items,
-                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, 0,
-            )  # fmt: skip
-        for left in tl.range(after, last, COLUMNS, num_stages=STAGES):
-            above, ahead, items = _rank_tile(
-                scores, labels, mask, weights, start, slots, steepness, threshold,
-                row, score, middle, own, key, left, above, ahead, items,
-                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, 1,
-            )  # fmt: skip
+        begin = last * 0
+        for side in tl.static_range(-1, 2):
+            end = among if side == -1 else (after if side == 0 else last)
+            for left in tl.range(begin, end, COLUMNS, num_stages=STAGES):
+                above, ahead, items = _rank_tile(
+                    scores, labels, mask, weights, start, width, steepness, threshold,
+                    row, score, middle, own, key, left, above, ahead, items,
+                    KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, side,
+                )  # fmt: skip
+            begin = end
     else:
         for left in range(0, last, COLUMNS):
             above, ahead, items = _rank_tile(
-                scores, labels, mask, weights, start, slots, steepness, threshold,
+                scores, labels, mask, weights, start, width, steepness, threshold,
                 row, score, middle, own, key, left, above, ahead, items,
                 KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, False, 0,
             )  # fmt: skip
@@ -328,7 +320,7 @@ def _rank(
     if CURVE == 5:
         tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
     else:
-        length = slots
+        length = width
         if MASKED:
             length = tl.sum(items, 0)
         discount, slope = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
@@ -357,13 +349,13 @@ def _rank_vjp(
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The grad on a block of items by all ranks they move, ``Σ_j (c_j - c_i) sigmoid'``."""
+    """The gradient of a block of items by the ranks they change, ``Σ_j (g_j - g_i) sigmoid'``."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * ROWS + tl.arange(0, ROWS)
-    inside = row < slots
+    inside = row < width
     real = load_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
@@ -372,10 +364,10 @@ def _rank_vjp(
     if LOSS:
         ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    last = tl.where(block * ROWS < slots, slots, 0)
+    last = tl.where(block * ROWS < width, width, 0)
     for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
         column = left + tl.arange(0, COLUMNS)
-        there = load_real(mask, start + column, column < slots, MASKED)
+        there = load_real(mask, start + column, column < width, MASKED)
         other = _load_scores(scores, start + column, there)
         others = tl.load(grad_ranks + start + column, mask=there, other=0.0)
         if near:
@@ -389,18 +381,18 @@ def _rank_vjp(
             root = tl.math.rsqrt(1.0 + small)
             over = root * root
             total += (others[None, :] - grad[:, None]) * (small * over * over)
-    slope = tl.sum(total, 1) * own * sharpness
+    result = tl.sum(total, 1) * own * sharpness
     if LOSS:
         scale = scale_of(ideal, gains, items, k, NORM)
         counts = (counting > 0) & (items > 1)
-        slope = tl.where(counts, slope * scale, 0.0)
+        result = tl.where(counts, result * scale, 0.0)
         if block == 0:
             value = sum_blocks(earned, at_list, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
             tl.store(values + at_list, tl.where(counts, value, 0.0))
             tl.store(defined + at_list, counts)
-    tl.store(grad_scores + start + row, tl.where(real, slope, 0.0), mask=inside)
+    tl.store(grad_scores + start + row, tl.where(real, result, 0.0), mask=inside)
 
 
 @quick
@@ -409,13 +401,13 @@ def _earn(
     ranks, gains, offsets, scale, lengths, grad_ranks, earned, sign, k, beta, persistence,
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What a span of ranked items earns, and the slope of the loss by their ranks."""
+    """What a span of ranked items earns, and the derivative of the loss by their ranks."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * SPAN + tl.arange(0, SPAN)
-    inside = row < slots
+    inside = row < width
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
     length = tl.load(lengths + at_list)
