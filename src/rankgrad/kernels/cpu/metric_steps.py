@@ -60,8 +60,9 @@ def start_metric(
     ranked: Ranked,
     metric: Metric,
     block: Array,
+    in_order: bool,
 ) -> None:
-    """Sort the items of each list, and write their gains and the norm."""
+    """Find the items of each list, sorted if wanted, and write their gains and the norm."""
     scores, labels, mask, weights, offsets, _, _, defined = arrays
     order, counts, norms = ranked
     code, k, linear, threshold, _, discount = metric
@@ -69,7 +70,8 @@ def start_metric(
         start = offsets[b]
         n = find_items(mask, start, offsets[b + 1], order[start:])
         items = order[start : start + n]
-        sort_descending(scores, items)
+        if in_order:
+            sort_descending(scores, items)
         w = take(weights, items)
         gains = gains_of(take(labels, items), code, linear, threshold)
         defined[b] = n > 1 and any_relevant(gains, w)

@@ -73,11 +73,13 @@ class Permutation(NamedTuple):
         loop: the operator and its adjoint.
         steps: elementary ones for each item of a list.
         power: of a list's length, which its cost grows with.
+        in_order: whether it takes items in descending order of the scores; else as they come.
     """
 
     loop: Callable[..., None]
     steps: int = 16
     power: int = 1
+    in_order: bool = True
 
 
 class Ranking(NamedTuple):
@@ -102,7 +104,7 @@ def through_permutation(
     grad_scores = arrays[6]
 
     def linear(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block)
+        start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
         start_linear(first, last, arrays, ranked, metric, block)
         relaxation.loop(
             first, last, lists, options, block[WEIGHTED], block[GRAD], block[SORTED], grad_scores
@@ -110,7 +112,7 @@ def through_permutation(
         finish_linear(first, last, arrays, ranked, metric, block)
 
     def cumulative(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block)
+        start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
         for values, out, _ in rows:
             relaxation.loop(
                 first, last, lists, options, block[values], NOTHING, block[out], NOTHING
@@ -143,7 +145,7 @@ def through_ranking(
     step = step_linear_ranks if metric[0] <= ARP else step_ranks
 
     def work(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block)
+        start_metric(first, last, arrays, ranked, metric, block, True)
         relaxation.forward(first, last, lists, options, block[RANKS], state)
         step(first, last, arrays, ranked, metric, beta, block)
         relaxation.adjoint(first, last, lists, options, block[RANKS], state, block[GRAD], arrays[6])
@@ -263,7 +265,7 @@ class SortOperator(_Operator):
         return self._tensor(grad_scores)
 
     def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
-        loop, steps, power = type(self).relaxation
+        loop, steps, power, _ = type(self).relaxation
         self._sorted(values, rows[0])
         given = self._lists, self._options, rows[0], grad, rows[2], grad_scores
         each_list(self._offsets, lambda a, b: loop(a, b, *given), steps, power)

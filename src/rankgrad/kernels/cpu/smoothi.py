@@ -76,7 +76,7 @@ def _through_labels(
     options = alpha, delta, True, metric[2], weights
 
     def work(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block)
+        start_metric(first, last, arrays, ranked, metric, block, SMOOTHI.in_order)
         start_linear(first, last, arrays, ranked, metric, block)
         gather(first, last, lists, arrays[1], block[GAINS])
         if weights.size:
@@ -108,14 +108,15 @@ def _smoothi(
             continue
         end = start + (n if k == 0 else min(k, n))
         items = order[start : start + n]
+        lowest, highest = _range(scores, items)
         block = _block(n)
         for i in range(n):
-            block[POINTS, i] = alpha * (scores[items[i]] - scores[items[n - 1]])
+            block[POINTS, i] = alpha * (scores[items[i]] - lowest)
             block[ONES, i], block[VALUES, i] = 1.0, values[start + i]
             block[WEIGHTS, i] = weights[start + i] if weights.size else 0.0
         own = grad[start:end] if grad.size else grad
         how = by_label, linear, weights.size > 0
-        _indicators(block, own, out[start:end], delta, how)
+        _indicators(block, alpha * (highest - lowest), own, out[start:end], delta, how)
         if grad.size:
             for i in range(n):
                 block[ROW, i] = block[VALUES, i] * block[BY_VALUE, i] - block[LOST, i]
@@ -124,10 +125,19 @@ def _smoothi(
 
 
 @compiled
+def _range(scores: Array, items: Array) -> tuple[float, float]:
+    """The lowest and the highest score of a list."""
+    lowest = highest = scores[items[0]]
+    for item in items:
+        lowest, highest = min(lowest, scores[item]), max(highest, scores[item])
+    return lowest, highest
+
+
+@compiled
 def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scores: Array) -> None:
     """Add a gradient by scaled scores; the lowest score is subtracted from all."""
     n, ties, whole = items.size, 0, 0.0
-    lowest = scores[items[n - 1]]
+    lowest, _ = _range(scores, items)
     for i in range(n):
         ties += scores[items[i]] == lowest
         whole += grad[i]
@@ -137,7 +147,9 @@ def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scor
 
 
 @compiled
-def _indicators(block: Array, grad: Array, out: Array, delta: float, how: How) -> None:
+def _indicators(
+    block: Array, bound: float, grad: Array, out: Array, delta: float, how: How
+) -> None:
     """What values become at the ranks, and their gradient's sums over the ranks.
 
     What becomes of an item depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, with Z
@@ -147,7 +159,6 @@ def _indicators(block: Array, grad: Array, out: Array, delta: float, how: How) -
     """
     n, rows, count = block.shape[1] - APART, out.size, 3 if how[2] else 2
     points, product = block[POINTS, :n], block[PRODUCT, :n]
-    bound = points[0]
     ranks, small = _ranks_until(bound, delta, rows)
     if n < 3 * NODES or rows - ranks < NODES:
         ranks = rows
@@ -275,7 +286,7 @@ def _add_times(factor: float, some: Array, other: Array, out: Array) -> None:
         out[j] += factor * some[j] * other[j]
 
 
-SMOOTHI = Permutation(_smoothi, steps=100)
+SMOOTHI = Permutation(_smoothi, steps=100, in_order=False)
 
 
 class SmoothIOperator(SortOperator):
@@ -346,7 +357,7 @@ def _indicator(
 ) -> None:
     """The indicator of the next rank, and the products after it."""
     alpha, delta = options
-    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0
+    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0  # ranks are of sorted items
     for i in range(items.size):
         row[i] = alpha * (scores[items[i]] - lowest) * product[i]
         top = max(top, row[i])
