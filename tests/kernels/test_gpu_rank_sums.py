@@ -80,6 +80,13 @@ def test_lists_without_a_relevant_item(metric):
     check(batch, found, wanted)
 
 
+@pytest.mark.parametrize("relaxation", ["sigmoid", "fastsort"])
+@pytest.mark.parametrize("metric", ["rr@3(threshold=2)", "hits@3(threshold=2)"])
+def test_items_far_past_the_cutoff_keep_their_gradient(metric, relaxation):
+    batch = Slots.drawn([240], spread=0.1)
+    check(batch, *through(batch, metric, relaxation), rtol=2e-6)
+
+
 def test_almost_certain_hits_keep_their_gradient():
     batch = Slots.drawn([40], spread=30.0)
     batch.labels[batch.scores.argmax()] = 4.0

@@ -21,6 +21,9 @@ CASES = [
         for relaxation in ("sigmoid", "lapsum", "fastsort", "fastsort_entropic")
         for metric in METRICS
     ),
+    ("ranks", "through_ranks", ("sigmoid", 1.3, 1.0, "ap", 0, "exponential", 1.0, 0.8)),
+    ("ranks", "through_ranks", ("lapsum", 1.3, 1.0, "err", 3, "exponential", 4.0, 0.8)),
+    ("ranks", "through_ranks", ("fastsort", 1.3, 1.0, "rr", 3, "exponential", 1.0, 0.8)),
     *(
         ("rows", "through_rows", (relaxation, 0.7, *metric))
         for relaxation in ("neuralsort", "softsort")
@@ -35,6 +38,11 @@ CASES = [
         ("pairs", "pairs", (kind, k, 1.0, "exponential", "corrected", 5.0, False))
         for kind, k in (("ranknet", 0), ("hinge", 0), ("lambdarank", 3), ("ndcg_loss2++", 0))
     ),
+    *(
+        ("pairs", "pairs", (kind, 3, 1.0, "", "corrected", 5.0, False, metric, 1.0))
+        for kind, metric in (("lambdarank", "ap"), ("ndcg_loss2", "recall"))
+    ),
+    ("pointwise", "pointwise", ("rmse", 5.0)),
     *(("cross_entropy", "cross_entropy", (target,)) for target in ("label", "softmax")),
     ("listmle", "listmle", (None,)),
 ]
@@ -47,6 +55,8 @@ LIMITS = {
     "listmle": ("COUNTED",),
     "smoothi": ("_LONGEST",),
     "cross_entropy": ("_WHOLE",),
+    "pointwise": ("_SPAN",),
+    "rank_sums": ("_CHUNK",),
 }
 MODULES = {*LIMITS, *(module for module, _, _ in CASES)}
 

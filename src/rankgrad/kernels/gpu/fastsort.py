@@ -48,6 +48,7 @@ class FastSortRanks:
     ) -> None:
         self.ranks = torch.empty_like(scores)
         self._width, self._options = max_length, (1 / strength, entropic)
+        self._sorted: tuple[Tensor, ...] | None = None
         if max_length == 0 or offsets.numel() == 1:
             return
         if lengths is None:
@@ -69,7 +70,7 @@ class FastSortRanks:
     def adjoint(self, grad: Tensor) -> Tensor:
         """A gradient by ranks as one by scores; 0 on padding."""
         grad_scores, width = torch.empty_like(self.ranks), self._width
-        if not hasattr(self, "_sorted"):
+        if self._sorted is None:
             return grad_scores
         lists = len(self._sorted[3])
         totals = torch.empty(lists, width, dtype=torch.float64, device=grad.device)

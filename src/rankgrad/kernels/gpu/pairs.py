@@ -13,6 +13,7 @@ one ranked higher: two numbers per item, which one more launch computes from the
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import triton
@@ -50,11 +51,31 @@ _LAMBDARANK = KINDS["lambdarank"]
 _SWAP, _SWAP_DELTA = 6, 7
 #: What a swap changes: AP, RR, whether an item is inside the cutoff, its rank, 1 for any pair, and
 #: the factor of eqs. 16-17 where the lower item is past the cutoff.
-_AP, _RR, _TOP, _RANK, _ANY, _PAST = 0, 1, 2, 3, 4, 5
+_AP, _RR, _TOP, _RANK, _ANY, _PAST, _NO_CHANGE = 0, 1, 2, 3, 4, 5, -1
 
 #: How a cutoff weighs a pair: not, as eqs. 16-17, or by whether its upper item is inside.
 _WHOLE, _CORRECTED, _INSIDE = 0, 1, 2
 _LOG2E = math.log2(math.e)
+
+
+class PairWeights(NamedTuple):
+    """How a loss weighs its pairs.
+
+    Attributes:
+        kind: of :data:`KINDS`, or one of the two for other metrics.
+        change: what a swap changes, for these.
+        cut: how a cutoff weighs a pair.
+        reach: whether a pair past the cutoff weighs nothing.
+        gain: of a label.
+        norm: what the sum over pairs is divided by.
+    """
+
+    kind: int
+    change: int
+    cut: int
+    reach: bool
+    gain: int
+    norm: int
 
 
 def pairs(
@@ -80,31 +101,27 @@ def pairs(
     columns, warps, width = tile(max_length)
     blocks = max(1, cdiv(max_length, ROWS))
     grid = (lists, blocks)
-    code, change = KINDS[kind], -1
-    cut = _cut(code, k, truncation)
-    reach = cut == _INSIDE or (code == _LAMBDARANK and k > 0)
-    if metric != "ndcg":
-        code, change = _swap_kind(metric, code == _LAMBDARANK, truncation)
-        cut, reach = _WHOLE, k > 0 and change not in (_ANY, _PAST)
+    code, change, cut, reach, gains, norm = (
+        _of_ndcg(kind, k, gain, truncation)
+        if metric == "ndcg"
+        else _of_swaps(metric, k, kind == "lambdarank", truncation)
+    )
     # δ by the distance of two ranks, to both sides. The last tile of columns may reach past it:
     # what it finds there is of no pair.
     table = scores.new_empty(2 * blocks * ROWS + columns)
     # In the items' order: scores, labels, weights, gradients; gains and both numbers of a swap.
-    ranked = scores.new_empty(4 if change < 0 else 7, items)
+    ranked = scores.new_empty(4 if change == _NO_CHANGE else 7, items)
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
-    gains = EXPONENTIAL if gain == "exponential" else LINEAR
-    if metric != "ndcg":
-        gains = LINEAR if metric == "arp" else BINARY
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     masked, weighted = mask is not None, weights is not None
     _rank_items[grid](
         scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, items, k,
-        float(threshold), gains, _norm(code, metric, k), code in (4, 5, _SWAP_DELTA), masked,
-        weighted, ROWS, columns, num_warps=warps,
+        float(threshold), gains, norm, code in (4, 5, _SWAP_DELTA), masked, weighted, ROWS,
+        columns, num_warps=warps,
     )  # fmt: skip
-    if change >= 0:
+    if change != _NO_CHANGE:
         chunk = min(1024, max(32, next_power_of_2(max_length)))
         _swap_changes[(lists,)](
             ranked, offsets, parts, items, k, float(threshold), blocks, change, gains, masked,
@@ -112,8 +129,8 @@ def pairs(
         )  # fmt: skip
     _sum_pairs[grid](
         ranked, offsets, parts, table, sums, items, k, float(sigma), sigma * _LOG2E, float(mu),
-        code, gains if change < 0 else LINEAR, cut, half and code == 0, reach, masked, weighted,
-        ROWS, columns, width, num_warps=warps,
+        code, gains if change == _NO_CHANGE else LINEAR, cut, half and code == 0, reach, masked,
+        weighted, ROWS, columns, width, num_warps=warps,
     )  # fmt: skip
     _scatter_grads[grid](
         ranked, origin, mask_, offsets, parts, sums, values, grad_scores, defined, items,
@@ -122,32 +139,35 @@ def pairs(
     return values, grad_scores, defined
 
 
-def _cut(code: int, k: int, truncation: str) -> int:
+def _of_ndcg(kind: str, k: int, gain: str, truncation: str) -> PairWeights:
+    """The weights of RankNet, hinge, and the lambda losses of NDCG."""
+    code = KINDS[kind]
     if k == 0 or code == _LAMBDARANK:
-        return _WHOLE
-    if code < _LAMBDARANK or truncation == "heuristic":
-        return _INSIDE
-    return _CORRECTED
+        cut = _WHOLE
+    else:
+        is_inside = code < _LAMBDARANK or truncation == "heuristic"
+        cut = _INSIDE if is_inside else _CORRECTED
+    reach = cut == _INSIDE or (code == _LAMBDARANK and k > 0)
+    gains = EXPONENTIAL if gain == "exponential" else LINEAR
+    return PairWeights(code, _NO_CHANGE, cut, reach, gains, IDEAL if code >= _LAMBDARANK else ONE)
 
 
-def _swap_kind(metric: str, is_lambdarank: bool, truncation: str) -> tuple[int, int]:
-    """The kind of a lambda loss of a metric other than NDCG, and what a swap changes there."""
-    if metric in ("ap", "rr"):
-        return _SWAP, _AP if metric == "ap" else _RR
-    if metric == "arp":
-        return _SWAP, _RANK if is_lambdarank else _ANY
-    if is_lambdarank:
-        return _SWAP, _TOP
-    return _SWAP_DELTA, _TOP if truncation == "heuristic" else _PAST
-
-
-def _norm(code: int, metric: str, k: int) -> int:
-    """What the sum over pairs is divided by."""
-    if code < _LAMBDARANK or metric == "rr":
-        return ONE
+def _of_swaps(metric: str, k: int, is_lambdarank: bool, truncation: str) -> PairWeights:
+    """The weights of the lambda losses of other metrics."""
+    kind, norm = _SWAP, SUM
+    if metric == "ap":
+        change = _AP
+    elif metric == "rr":
+        change, norm = _RR, ONE
+    elif metric == "arp":
+        change = _RANK if is_lambdarank else _ANY
+    else:
+        change = _TOP if is_lambdarank or truncation == "heuristic" else _PAST
+        kind = _SWAP if is_lambdarank else _SWAP_DELTA
     if metric == "precision":
-        return CUTOFF if k else ONE  # without a cutoff no swap changes it
-    return IDEAL if metric == "ndcg" else SUM
+        norm = CUTOFF if k else ONE  # without a cutoff no swap changes it
+    reach = k > 0 and change not in (_ANY, _PAST)
+    return PairWeights(kind, change, _WHOLE, reach, LINEAR if metric == "arp" else BINARY, norm)
 
 
 @triton.jit

@@ -270,7 +270,8 @@ def _first_relevant(
         )
     first = tl.min(firsts, 0)
     norm = tl.zeros([CHUNK], tl.float32)
-    total = tl.zeros([CHUNK], tl.float32)
+    gained = tl.zeros([CHUNK], tl.float32)
+    lost = tl.zeros([CHUNK], tl.float32)
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
@@ -279,9 +280,11 @@ def _first_relevant(
         chance = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
         discount, _ = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         norm += chance
-        total += chance * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
+        gained += chance * weight * discount
+        lost += chance * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
     share = tl.where(there, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
-    loss = tl.sum(total, 0) * share
+    mean = tl.sum(gained, 0) * share
+    loss = tl.sum(lost, 0) * share
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
@@ -290,7 +293,9 @@ def _first_relevant(
         chance = share * tl.exp2((first - rank) * steepness)
         discount, slope = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
-        grad = chance * (beta * (loss - missed) - weight * slope)
+        # How far an item is above the mean, by the smaller numbers: these are known better.
+        above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
+        grad = chance * (beta * above - weight * slope)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
     tl.store(losses + at_list, tl.where(there, loss, 0.0))
 
