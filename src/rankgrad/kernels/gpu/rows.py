@@ -17,6 +17,7 @@ in which nothing of size n is left to cancel: above and below count the items st
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -111,14 +112,15 @@ class _RowsOperator:
         self.scores, self.mask = scores, mask
         self._rows = _Rows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
         self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
-        self._applied: tuple[Tensor, _Items, Tensor] | None = None  # to which values, and the sums
+        # To which values it was applied lately: these, the items and the sums over rows.
+        self._applied: deque[tuple[Tensor, _Items, Tensor]] = deque(maxlen=4)
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
         at_rank, misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
         if self._rows.lists and self.scores.numel():
             items = self._place(values.contiguous())
-            self._applied = values, items, self._rows.sum(items, (at_rank, misses))
+            self._applied.append((values, items, self._rows.sum(items, (at_rank, misses))))
         self.misses = misses
         return at_rank
 
@@ -126,10 +128,9 @@ class _RowsOperator:
         """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
         if not (self._rows.lists and self.scores.numel()):
             return torch.zeros_like(self.scores)
-        if self._applied is None or self._applied[0] is not values:
+        if all(known is not values for known, _, _ in self._applied):
             self.apply(values)
-        assert self._applied is not None
-        _, items, sums = self._applied
+        items, sums = next((items, sums) for known, items, sums in self._applied if known is values)
         grad_scores = torch.empty_like(self.scores)
         self._rows.gather(items, sums, grad.contiguous(), sums, grad_scores)
         return grad_scores

@@ -108,9 +108,9 @@ class _Indicators:
         Args:
             mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
             inputs: the values and, of adjoint, the gradient by rank; or, of ranks_adjoint, the
-                gradient by the ranks over their weights, and the ranks.
+                gradient by the ranks, and the ranks.
             outputs: of apply the sorted values and one minus them; of ranks themselves and one over
-                their weights; of adjoints the gradient by the scores, twice.
+                their weights, which ranks_adjoint reads; of adjoints the gradient by the scores.
         """
         scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
         lists, size = offsets.numel() - 1, scores.numel()
@@ -185,8 +185,8 @@ class SmoothIRanks(_Indicators):
     def adjoint(self, grad: Tensor) -> Tensor:
         """The gradient by the scores of ``Σ_j grad_j ranks_j``."""
         grad_scores = torch.zeros_like(self.scores)
-        inputs = (self._inverse * grad, self.ranks)
-        self.run("ranks_adjoint", inputs, (grad_scores, grad_scores))
+        inputs = (grad.contiguous(), self.ranks)
+        self.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
         return grad_scores
 
 
@@ -515,7 +515,7 @@ def _row_terms(
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
     elif mode == "adjoint" or mode == "ranks_adjoint":
-        one += (indicator * product * row_grad * (value - mean)).to(tl.float64)
+        one += (indicator * product * row_grad * (value - mean)).to(one.dtype)
     return one, two
 
 
@@ -551,11 +551,13 @@ def _list_rows(
     if mode != "ranks":
         given = tl.load(inputs + at, mask=real, other=0.0)
     if mode == "ranks_adjoint":
+        given *= tl.load(extras + at, mask=real, other=0.0)
         ranks = tl.load(others + at, mask=real, other=0.0)
     large = tl.max(base, 0) >= 60.0  # products are at most 1 in size: else nothing overflows
     product = tl.full([width], 1.0, tl.float32)
-    one = tl.zeros([width], tl.float64)
-    two = tl.zeros([width], tl.float64)
+    # Ranks add up as many terms as there are items, all of one sign.
+    one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
+    two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
     for row in range(tl.where(k > 0, tl.minimum(k, length), length)):
         logits = base * product + padding
         if large:
@@ -636,6 +638,7 @@ def _sweep_rows(
             if mode != "ranks":
                 given = tl.load(inputs + at, mask=real, other=0.0)
             if mode == "ranks_adjoint":
+                given *= tl.load(extras + at, mask=real, other=0.0)
                 ranks = tl.load(others + at, mask=real, other=0.0)
             product = tl.full([tile], 1.0, tl.float32)
             one = tl.zeros([tile], tl.float64)
