@@ -1,4 +1,4 @@
-"""SmoothI with stop-gradient: the rows of a list one after another, value and slopes in one pass.
+"""SmoothI with stop-gradient: the rows of a list one after another, value and gradient in one pass.
 
 Short lists are held in registers by one program each. Long ones are spread over programs, one
 launch per row: the sweep that takes row r out of the products also meets row r + 1.
@@ -34,17 +34,17 @@ def through_smoothi(
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through SmoothI's indicators; see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
+    scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
     if metric in STEP_METRICS:
-        operator = SmoothIOperator(scores, mask, offsets, longest, k, alpha, delta)
+        operator = SmoothIOperator(scores, mask, offsets, max_length, k, alpha, delta)
         return through_operator(operator, batch, metric_options)
     lists = offsets.numel() - 1
-    prepared = prepare(labels, mask, weights, offsets, longest, metric, k, gain, threshold)
+    prepared = prepare(labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
     gains, scale, lengths, defined = prepared
-    values, slopes = scores.new_empty(lists), torch.empty_like(scores)
+    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
-        return values.zero_(), slopes.zero_(), defined
+        return values.zero_(), grad_scores.zero_(), defined
     by_label = expect == "label"
     tensors = (
         scores,
@@ -56,7 +56,7 @@ def through_smoothi(
         defined,
         offsets,
         values,
-        slopes,
+        grad_scores,
     )
     numbers = (alpha, delta, persistence, k)
     options: dict[str, Any] = {
@@ -65,13 +65,13 @@ def through_smoothi(
         "masked": mask is not None,
         "weighted": by_label and weights is not None,
     }
-    if longest <= _LONGEST:
-        width = max(32, next_power_of_2(longest))
+    if max_length <= _LONGEST:
+        width = max(32, next_power_of_2(max_length))
         warps = min(16, max(1, width // 256))
         _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
     else:
-        _long(tensors, numbers, options, lists, longest)
-    return values, slopes, defined
+        _long(tensors, numbers, options, lists, max_length)
+    return values, grad_scores, defined
 
 
 class _Indicators:
@@ -195,11 +195,11 @@ def _long(
     numbers: tuple[Any, ...],
     options: dict[str, Any],
     lists: int,
-    longest: int,
+    max_length: int,
 ) -> None:
-    scores, _, mask, _, scale, lengths, defined, offsets, values, slopes = tensors
+    scores, _, mask, _, scale, lengths, defined, offsets, values, grad_scores = tensors
     alpha, k = numbers[0], numbers[-1]
-    splits = min(256, cdiv(longest, _TILE))
+    splits = min(256, cdiv(max_length, _TILE))
     lowest = scores.new_empty(lists, splits, 3)
     partial = scores.new_empty(2, lists, splits, 4)
     state = torch.empty(2, scores.numel(), dtype=scores.dtype, device=scores.device)
@@ -208,7 +208,7 @@ def _long(
     _lowest[grid](
         scores, mask, offsets, lowest, masked=options["masked"], splits=splits, tile=_TILE
     )
-    rows = min(k, longest) if k else longest
+    rows = min(k, max_length) if k else max_length
     for row in range(rows + 1):
         _sweep[grid](
             *tensors,
@@ -222,12 +222,12 @@ def _long(
             **options,
             **shape,
         )
-    _add_slopes[grid](
+    _add_gradient[grid](
         scores, mask, defined, offsets, lowest, state, scores.numel(),
         masked=options["masked"], **shape,
     )  # fmt: skip
     _finish[grid](
-        scores, mask, scale, lengths, defined, offsets, values, slopes, lowest, state,
+        scores, mask, scale, lengths, defined, offsets, values, grad_scores, lowest, state,
         scores.numel(), alpha, k, metric=options["metric"], masked=options["masked"], **shape,
     )  # fmt: skip
 
@@ -264,7 +264,7 @@ def _row(
     logits, value, product, slope, worth, weight, factor, delta,
     gain: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
-    """One softmax: into the value, the slopes and the products."""
+    """One softmax: into the value, the gradient and the products."""
     part = tl.exp2(logits)
     if weighted:
         total, mean, mean_weight = tl.reduce((part, part * worth, part * weight), 0, _add)
@@ -276,38 +276,38 @@ def _row(
     mean_weight *= shrink
     at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
     indicator = part * shrink
-    pull = (factor * by_worth) * (worth - mean)
+    by_logit = (factor * by_worth) * (worth - mean)
     if weighted:
-        pull += (factor * by_weight) * (weight - mean_weight)
-    slope += indicator * product * pull
+        by_logit += (factor * by_weight) * (weight - mean_weight)
+    slope += indicator * product * by_logit
     return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
 
 
 @quick
 @triton.jit(do_not_specialize=["k"])
 def _list(
-    scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
-    persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
+    scores, values_in, mask, weights, scales, lengths, defined, offsets, values, grad_scores,
+    alpha, delta, persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
     weighted: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """One list, its items in registers: per row one maximum and one joint sum."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
     item = tl.arange(0, width)
-    inside = item < tl.load(offsets + place + 1) - begin
-    slot = begin + item
-    real = is_real(mask, slot, inside, masked)
-    score = tl.load(scores + slot, mask=real, other=float("inf"))
-    worth = tl.load(worths + slot, mask=real, other=0.0)
+    inside = item < tl.load(offsets + at_list + 1) - begin
+    index = begin + item
+    real = is_real(mask, index, inside, masked)
+    score = tl.load(scores + index, mask=real, other=float("inf"))
+    worth = tl.load(values_in + index, mask=real, other=0.0)
     weight = worth
     if weighted:
-        weight = tl.load(weights + slot, mask=real, other=0.0)
+        weight = tl.load(weights + index, mask=real, other=0.0)
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    length = tl.load(lengths + place)
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
+    length = tl.load(lengths + at_list)
+    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     rows = tl.where(scale > 0, rows, 0)
     past = beyond(length, k, metric)
@@ -335,8 +335,8 @@ def _list(
     slope -= tl.where(least, share, 0.0)
     if metric != "arp":
         slope = -slope
-    tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=inside)
-    tl.store(values + place, as_loss(value, length, k, scale, metric))
+    tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=inside)
+    tl.store(values + at_list, as_loss(value, length, k, scale, metric))
 
 
 @quick
@@ -346,47 +346,47 @@ def _lowest(
     masked: tl.constexpr, splits: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """The lowest score of each program's part of a list."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     least = tl.full([tile], float("inf"), tl.float32)
     for first in range(begin + split * tile, end, splits * tile):
-        slot = first + tl.arange(0, tile)
-        real = is_real(mask, slot, slot < end, masked)
-        least = tl.minimum(least, tl.load(scores + slot, mask=real, other=float("inf")))
-    tl.store(lowest + (place * splits + split) * 3, tl.min(least, 0))
+        index = first + tl.arange(0, tile)
+        real = is_real(mask, index, index < end, masked)
+        least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
+    tl.store(lowest + (at_list * splits + split) * 3, tl.min(least, 0))
 
 
 @triton.jit
-def _least(lowest, place, splits: tl.constexpr, wide: tl.constexpr):
+def _least(lowest, at_list, splits: tl.constexpr, wide: tl.constexpr):
     part = tl.arange(0, wide)
-    many = lowest + (place * splits + part) * 3
+    many = lowest + (at_list * splits + part) * 3
     return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
 
 
 @quick
-@triton.jit(do_not_specialize=["k", "row", "lists", "slots"])
+@triton.jit(do_not_specialize=["k", "row", "lists", "size"])
 def _sweep(
-    scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
-    persistence, k, lowest, partial, state, row, lists, slots, metric: tl.constexpr,
+    scores, values_in, mask, weights, scales, lengths, defined, offsets, values, grad_scores,
+    alpha, delta, persistence, k, lowest, partial, state, row, lists, size, metric: tl.constexpr,
     gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
     wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Row - 1 into slopes and products, and the sums over the exponentials of the row."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    length = tl.load(lengths + place)
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
+    """Row - 1 into gradient and products, and the sums over the exponentials of the row."""
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = tl.load(lengths + at_list)
+    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     if (row == 0) & (split == 0):
-        tl.store(values + place, 0.0)
+        tl.store(values + at_list, 0.0)
     if (row <= rows) & (scale > 0):
-        low = _least(lowest, place, splits, wide)
+        low = _least(lowest, at_list, splits, wide)
         strength = alpha * 1.4426950408889634
         top, total, mean, mean_weight = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
         factor, by_worth, by_weight = low * 0.0, low * 0.0, low * 0.0
         if row > 0:
             part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + place) * splits + part) * 4
+            source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
             tops = tl.load(source, mask=part < splits, other=float("-inf"))
             top = tl.max(tops, 0)
             rescale = tl.exp2(tops - top)
@@ -398,33 +398,33 @@ def _sweep(
             factor = scale * (discount(row * 1.0, metric, persistence) - beyond(length, k, metric))
             at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
             if split == 0:
-                before = tl.load(values + place)
-                tl.store(values + place, before + factor * at_rank)
+                before = tl.load(values + at_list)
+                tl.store(values + at_list, before + factor * at_rank)
         tops = tl.full([tile], -1e38, tl.float32)
         sums = tl.zeros([tile], tl.float32)
         sums_worth = tl.zeros([tile], tl.float32)
         sums_weight = tl.zeros([tile], tl.float32)
         for first in range(begin + split * tile, end, splits * tile):
-            slot = first + tl.arange(0, tile)
-            real = is_real(mask, slot, slot < end, masked)
-            base = (tl.load(scores + slot, mask=real, other=0.0) - low) * strength
-            worth = tl.load(worths + slot, mask=real, other=0.0)
+            index = first + tl.arange(0, tile)
+            real = is_real(mask, index, index < end, masked)
+            base = (tl.load(scores + index, mask=real, other=0.0) - low) * strength
+            worth = tl.load(values_in + index, mask=real, other=0.0)
             product = tl.full([tile], 1.0, tl.float32)
             slope = tl.zeros([tile], tl.float32)
             if weighted:
-                weight = tl.load(weights + slot, mask=real, other=0.0)
+                weight = tl.load(weights + index, mask=real, other=0.0)
             if row > 0:
                 if row > 1:
-                    product = tl.load(state + slot, mask=real, other=0.0)
-                    slope = tl.load(state + slots + slot, mask=real, other=0.0)
+                    product = tl.load(state + index, mask=real, other=0.0)
+                    slope = tl.load(state + size + index, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
-                pull = (factor * by_worth) * (worth - mean)
+                by_logit = (factor * by_worth) * (worth - mean)
                 if weighted:
-                    pull += (factor * by_weight) * (weight - mean_weight)
-                slope += indicator * product * pull
+                    by_logit += (factor * by_weight) * (weight - mean_weight)
+                slope += indicator * product * by_logit
                 product *= (1.0 - delta) - indicator
-                tl.store(state + slot, product, mask=real)
-                tl.store(state + slots + slot, slope, mask=real)
+                tl.store(state + index, product, mask=real)
+                tl.store(state + size + index, slope, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
             higher = tl.maximum(tops, logits)
             fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
@@ -435,7 +435,7 @@ def _sweep(
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + place) * splits + split) * 4
+        target = partial + ((row % 2 * lists + at_list) * splits + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(sums_worth * rescale, 0))
@@ -444,41 +444,41 @@ def _sweep(
 
 
 @quick
-@triton.jit(do_not_specialize=["slots"])
-def _add_slopes(
-    scores, mask, defined, offsets, lowest, state, slots,
+@triton.jit(do_not_specialize=["size"])
+def _add_gradient(
+    scores, mask, defined, offsets, lowest, state, size,
     masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the slopes and the number of lowest scores, of each program's part of a list."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    low = _least(lowest, place, splits, wide)
+    """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    low = _least(lowest, at_list, splits, wide)
     total = tl.zeros([tile], tl.float32)
     count = tl.zeros([tile], tl.float32)
     for first in range(begin + split * tile, end, splits * tile):
-        slot = first + tl.arange(0, tile)
-        real = is_real(mask, slot, slot < end, masked)
-        total += tl.load(state + slots + slot, mask=real, other=0.0)
-        score = tl.load(scores + slot, mask=real, other=float("inf"))
+        index = first + tl.arange(0, tile)
+        real = is_real(mask, index, index < end, masked)
+        total += tl.load(state + size + index, mask=real, other=0.0)
+        score = tl.load(scores + index, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (place * splits + split) * 3 + 1, tl.sum(total, 0))
-    tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
+    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0))
+    tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
 @quick
-@triton.jit(do_not_specialize=["slots", "k"])
+@triton.jit(do_not_specialize=["size", "k"])
 def _finish(
-    scores, mask, scales, lengths, defined, offsets, values, slopes, lowest, state, slots, alpha, k,
-    metric: tl.constexpr, masked: tl.constexpr,
+    scores, mask, scales, lengths, defined, offsets, values, grad_scores, lowest, state, size,
+    alpha, k, metric: tl.constexpr, masked: tl.constexpr,
     splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """The part of the gradient that goes through the list's minimum, and the slopes."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
-    low = _least(lowest, place, splits, wide)
+    """The part of the gradient that goes through the list's minimum, and all of it."""
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
+    low = _least(lowest, at_list, splits, wide)
     part = tl.arange(0, wide)
-    many = lowest + (place * splits + part) * 3
+    many = lowest + (at_list * splits + part) * 3
     total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
     count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
     share = total / tl.maximum(count, 1.0)
@@ -486,15 +486,15 @@ def _finish(
     if metric != "arp":
         alpha = -alpha
     for first in range(begin + split * tile, end, splits * tile):
-        slot = first + tl.arange(0, tile)
-        real = is_real(mask, slot, slot < counted, masked)
-        slope = tl.load(state + slots + slot, mask=real, other=0.0)
-        score = tl.load(scores + slot, mask=real, other=float("inf"))
+        index = first + tl.arange(0, tile)
+        real = is_real(mask, index, index < counted, masked)
+        slope = tl.load(state + size + index, mask=real, other=0.0)
+        score = tl.load(scores + index, mask=real, other=float("inf"))
         slope = alpha * (slope - tl.where(score == low, share, 0.0))
-        tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=slot < end)
+        tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=index < end)
     if split == 0:
-        value = tl.load(values + place)
-        tl.store(values + place, as_loss(value, tl.load(lengths + place), k, scale, metric))
+        value = tl.load(values + at_list)
+        tl.store(values + at_list, as_loss(value, tl.load(lengths + at_list), k, scale, metric))
 
 
 @triton.jit
@@ -536,12 +536,12 @@ def _list_rows(
     mode: tl.constexpr, masked: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """The rows of one list, its items in registers; see :meth:`_Indicators.run`."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
     item = tl.arange(0, width)
     at = begin + item
-    real = is_real(mask, at, item < tl.load(offsets + place + 1) - begin, masked)
-    length = tl.load(lengths + place)
+    real = is_real(mask, at, item < tl.load(offsets + at_list + 1) - begin, masked)
+    length = tl.load(lengths + at_list)
     score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
@@ -604,16 +604,16 @@ def _sweep_rows(
 
     The state is the product and what :func:`_row_terms` adds up.
     """
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    length = tl.load(lengths + place)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = tl.load(lengths + at_list)
     size = size.to(tl.int64)
     if (length > 0) & (row <= tl.where(k > 0, tl.minimum(k, length), length)):
-        low = _least(lowest, place, splits, wide)
+        low = _least(lowest, at_list, splits, wide)
         top, total, mean, row_grad = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0 + 1.0
         if row > 0:
             part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + place) * splits + part) * 4
+            source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
             tops = tl.load(source, mask=part < splits, other=float("-inf"))
             top = tl.max(tops, 0)
             rescale = tl.exp2(tops - top)
@@ -667,7 +667,7 @@ def _sweep_rows(
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + place) * splits + split) * 4
+        target = partial + ((row % 2 * lists + at_list) * splits + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
@@ -682,9 +682,9 @@ def _add_gradients(
     splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    low = _least(lowest, place, splits, wide)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    low = _least(lowest, at_list, splits, wide)
     total = tl.zeros([tile], tl.float64)
     count = tl.zeros([tile], tl.float32)
     for first in range(begin + split * tile, end, splits * tile):
@@ -693,8 +693,8 @@ def _add_gradients(
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (place * splits + split) * 3 + 1, tl.sum(total, 0).to(tl.float32))
-    tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
+    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0).to(tl.float32))
+    tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
 @quick
@@ -705,14 +705,14 @@ def _finish_rows(
     splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Ranks from their sums; or the part of the gradient through the list's minimum, and it."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     size = size.to(tl.int64)
     low, share = 0.0, 0.0
     if mode != "ranks":
-        low = _least(lowest, place, splits, wide)
+        low = _least(lowest, at_list, splits, wide)
         part = tl.arange(0, wide)
-        many = lowest + (place * splits + part) * 3
+        many = lowest + (at_list * splits + part) * 3
         total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
         count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
         share = total / tl.maximum(count, 1.0)
@@ -722,7 +722,7 @@ def _finish_rows(
         one = tl.load(state + size + at, mask=real, other=0.0)
         if mode == "ranks":
             two = tl.load(state + 2 * size + at, mask=real, other=0.0)
-            rank, inverse = _ranks_of(one, two, tl.load(lengths + place))
+            rank, inverse = _ranks_of(one, two, tl.load(lengths + at_list))
             tl.store(results + at, rank, mask=real)
             tl.store(extras + at, inverse, mask=real)
         else:
