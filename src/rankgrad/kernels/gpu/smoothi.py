@@ -17,10 +17,10 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.order import count_items
-from rankgrad.kernels.gpu.prepare import prepare
+from rankgrad.kernels.gpu.prepare import prepare, presence
 
 _LONGEST = 16384  # what one program holds in registers
 _TILE = 1024
@@ -47,31 +47,55 @@ def through_smoothi(
         return values.zero_(), grad_scores.zero_(), defined
     by_label = expect == "label"
     tensors = (
-        scores,
-        labels if by_label else gains,
-        scores if mask is None else mask,
-        scores if weights is None else weights,
-        scale,
-        lengths,
-        defined,
-        offsets,
-        values,
-        grad_scores,
-    )
-    numbers = (alpha, delta, persistence, k)
+        scores, presence(mask, scores), offsets, lengths, labels if by_label else gains,
+        presence(weights, scores), grad_scores, grad_scores, scale, defined, values,
+    )  # fmt: skip
     options: dict[str, Any] = {
         "metric": metric,
         "gain": gain if by_label else "none",
         "masked": mask is not None,
         "weighted": by_label and weights is not None,
     }
+    numbers = (alpha, delta, k, persistence)
     if max_length <= _LONGEST:
-        width = max(32, next_power_of_2(max_length))
-        warps = min(16, max(1, width // 256))
-        _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+        _list[(lists,)](*tensors, *numbers, **options, **_width(max_length))
     else:
-        _long(tensors, numbers, options, lists, max_length)
+        _sweep_long(tensors, numbers, {"mode": "loss", **options}, max_length)
     return values, grad_scores, defined
+
+
+def _width(max_length: int) -> dict[str, int]:
+    """Of lists that one program has in registers."""
+    width = max(32, next_power_of_2(max_length))
+    return {"width": width, "num_warps": min(16, max(1, width // 256))}
+
+
+def _sweep_long(
+    tensors: tuple[Tensor, ...],
+    numbers: tuple[Any, ...],
+    options: dict[str, Any],
+    max_length: int,
+) -> None:
+    """Lists that are spread over programs: one launch per row."""
+    scores, mask, offsets = tensors[:3]
+    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
+    splits = min(256, cdiv(max_length, _TILE))
+    grid = (lists, splits)
+    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
+    lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
+    exact = torch.float64 if mode == "ranks" else torch.float32
+    state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
+    masked = options["masked"]
+    _lowest[grid](scores, mask, offsets, lowest, masked=masked, splits=splits, tile=_TILE)
+    arguments = (*tensors, *numbers, lowest, partial, state)
+    for row in range(1 + (min(k, max_length) if k else max_length)):
+        _sweep[grid](*arguments, row, lists, size, **options, **shape)
+    if mode not in ("apply", "ranks"):
+        _add_gradient[grid](
+            *tensors[:3], lowest, state, size, masked=masked, **shape
+        )  # fmt: skip
+    if mode != "apply":
+        _finish[grid](*arguments, size, **options, **shape)
 
 
 class _Indicators:
@@ -116,30 +140,15 @@ class _Indicators:
         lists, size = offsets.numel() - 1, scores.numel()
         if lists == 0 or size == 0:
             return
-        masks = scores if mask is None else mask
-        tensors = (scores, masks, offsets, self.lengths, *inputs, *outputs)
+        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
         numbers = (self.alpha, self.delta, self.k)
         options: dict[str, Any] = {"mode": mode, "masked": mask is not None}
         if max_length <= _LONGEST:
-            width = max(32, next_power_of_2(max_length))
-            warps = min(16, max(1, width // 256))
-            _list_rows[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+            _list_rows[(lists,)](*tensors, *numbers, **options, **_width(max_length))
             return
-        splits = min(256, cdiv(max_length, _TILE))
-        grid = (lists, splits)
-        shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
-        lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
-        state = torch.empty(3, size, dtype=torch.float64, device=scores.device)
-        _lowest[grid](
-            *tensors[:3], lowest, masked=options["masked"], splits=splits, tile=_TILE
-        )  # fmt: skip
-        arguments = (*tensors, *numbers, lowest, partial, state)
-        for row in range(1 + (min(self.k, max_length) if self.k else max_length)):
-            _sweep_rows[grid](*arguments, row, lists, size, **options, **shape)
-        if mode.endswith("adjoint"):
-            _add_gradients[grid](*arguments, size, **options, **shape)
-        if mode != "apply":
-            _finish_rows[grid](*arguments, size, **options, **shape)
+        options |= {"metric": "dcg", "gain": "none", "weighted": False}
+        unused = (scores, self.lengths, scores)
+        _sweep_long((*tensors, *unused), (*numbers, 0.0), options, max_length)
 
 
 class SmoothIOperator(_Indicators):
@@ -188,48 +197,6 @@ class SmoothIRanks(_Indicators):
         inputs = (grad.contiguous(), self.ranks)
         self.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
         return grad_scores
-
-
-def _long(
-    tensors: tuple[Tensor, ...],
-    numbers: tuple[Any, ...],
-    options: dict[str, Any],
-    lists: int,
-    max_length: int,
-) -> None:
-    scores, _, mask, _, scale, lengths, defined, offsets, values, grad_scores = tensors
-    alpha, k = numbers[0], numbers[-1]
-    splits = min(256, cdiv(max_length, _TILE))
-    lowest = scores.new_empty(lists, splits, 3)
-    partial = scores.new_empty(2, lists, splits, 4)
-    state = torch.empty(2, scores.numel(), dtype=scores.dtype, device=scores.device)
-    grid = (lists, splits)
-    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
-    _lowest[grid](
-        scores, mask, offsets, lowest, masked=options["masked"], splits=splits, tile=_TILE
-    )
-    rows = min(k, max_length) if k else max_length
-    for row in range(rows + 1):
-        _sweep[grid](
-            *tensors,
-            *numbers,
-            lowest,
-            partial,
-            state,
-            row,
-            lists,
-            scores.numel(),
-            **options,
-            **shape,
-        )
-    _add_gradient[grid](
-        scores, mask, defined, offsets, lowest, state, scores.numel(),
-        masked=options["masked"], **shape,
-    )  # fmt: skip
-    _finish[grid](
-        scores, mask, scale, lengths, defined, offsets, values, grad_scores, lowest, state,
-        scores.numel(), alpha, k, metric=options["metric"], masked=options["masked"], **shape,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -286,9 +253,9 @@ def _row(
 @quick
 @triton.jit(do_not_specialize=["k"])
 def _list(
-    scores, values_in, mask, weights, scales, lengths, defined, offsets, values, grad_scores,
-    alpha, delta, persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
-    weighted: tl.constexpr, width: tl.constexpr,
+    scores, mask, offsets, lengths, values_in, weights, grad_scores, extras, scales, defined,
+    values, alpha, delta, k, persistence, metric: tl.constexpr, gain: tl.constexpr,
+    masked: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """One list, its items in registers: per row one maximum and one joint sum."""
     at_list = tl.program_id(0)
@@ -333,8 +300,7 @@ def _list(
     least = real & (score == lowest)
     share = tl.sum(slope, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
     slope -= tl.where(least, share, 0.0)
-    if metric != "arp":
-        slope = -slope
+    slope = as_gradient(slope, metric)
     tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=inside)
     tl.store(values + at_list, as_loss(value, length, k, scale, metric))
 
@@ -363,140 +329,6 @@ def _least(lowest, at_list, splits: tl.constexpr, wide: tl.constexpr):
     return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
 
 
-@quick
-@triton.jit(do_not_specialize=["k", "row", "lists", "size"])
-def _sweep(
-    scores, values_in, mask, weights, scales, lengths, defined, offsets, values, grad_scores,
-    alpha, delta, persistence, k, lowest, partial, state, row, lists, size, metric: tl.constexpr,
-    gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
-    wide: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """Row - 1 into gradient and products, and the sums over the exponentials of the row."""
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    length = tl.load(lengths + at_list)
-    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
-    rows = tl.where(k > 0, tl.minimum(k, length), length)
-    if (row == 0) & (split == 0):
-        tl.store(values + at_list, 0.0)
-    if (row <= rows) & (scale > 0):
-        low = _least(lowest, at_list, splits, wide)
-        strength = alpha * 1.4426950408889634
-        top, total, mean, mean_weight = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
-        factor, by_worth, by_weight = low * 0.0, low * 0.0, low * 0.0
-        if row > 0:
-            part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
-            tops = tl.load(source, mask=part < splits, other=float("-inf"))
-            top = tl.max(tops, 0)
-            rescale = tl.exp2(tops - top)
-            total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
-            mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
-            mean_weight = (
-                tl.sum(tl.load(source + 3, mask=part < splits, other=0.0) * rescale, 0) / total
-            )
-            factor = scale * (discount(row * 1.0, metric, persistence) - beyond(length, k, metric))
-            at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
-            if split == 0:
-                before = tl.load(values + at_list)
-                tl.store(values + at_list, before + factor * at_rank)
-        tops = tl.full([tile], -1e38, tl.float32)
-        sums = tl.zeros([tile], tl.float32)
-        sums_worth = tl.zeros([tile], tl.float32)
-        sums_weight = tl.zeros([tile], tl.float32)
-        for first in range(begin + split * tile, end, splits * tile):
-            index = first + tl.arange(0, tile)
-            real = is_real(mask, index, index < end, masked)
-            base = (tl.load(scores + index, mask=real, other=0.0) - low) * strength
-            worth = tl.load(values_in + index, mask=real, other=0.0)
-            product = tl.full([tile], 1.0, tl.float32)
-            slope = tl.zeros([tile], tl.float32)
-            if weighted:
-                weight = tl.load(weights + index, mask=real, other=0.0)
-            if row > 0:
-                if row > 1:
-                    product = tl.load(state + index, mask=real, other=0.0)
-                    slope = tl.load(state + size + index, mask=real, other=0.0)
-                indicator = tl.exp2(base * product - top) / total
-                by_logit = (factor * by_worth) * (worth - mean)
-                if weighted:
-                    by_logit += (factor * by_weight) * (weight - mean_weight)
-                slope += indicator * product * by_logit
-                product *= (1.0 - delta) - indicator
-                tl.store(state + index, product, mask=real)
-                tl.store(state + size + index, slope, mask=real)
-            logits = tl.where(real, base * product, float("-inf"))
-            higher = tl.maximum(tops, logits)
-            fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
-            sums = sums * fade + entry
-            sums_worth = sums_worth * fade + entry * worth
-            if weighted:
-                sums_weight = sums_weight * fade + entry * weight
-            tops = higher
-        top = tl.max(tops, 0)
-        rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + at_list) * splits + split) * 4
-        tl.store(target, top)
-        tl.store(target + 1, tl.sum(sums * rescale, 0))
-        tl.store(target + 2, tl.sum(sums_worth * rescale, 0))
-        tl.store(target + 3, tl.sum(sums_weight * rescale, 0))
-    return
-
-
-@quick
-@triton.jit(do_not_specialize=["size"])
-def _add_gradient(
-    scores, mask, defined, offsets, lowest, state, size,
-    masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    low = _least(lowest, at_list, splits, wide)
-    total = tl.zeros([tile], tl.float32)
-    count = tl.zeros([tile], tl.float32)
-    for first in range(begin + split * tile, end, splits * tile):
-        index = first + tl.arange(0, tile)
-        real = is_real(mask, index, index < end, masked)
-        total += tl.load(state + size + index, mask=real, other=0.0)
-        score = tl.load(scores + index, mask=real, other=float("inf"))
-        count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0))
-    tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
-
-
-@quick
-@triton.jit(do_not_specialize=["size", "k"])
-def _finish(
-    scores, mask, scales, lengths, defined, offsets, values, grad_scores, lowest, state, size,
-    alpha, k, metric: tl.constexpr, masked: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """The part of the gradient that goes through the list's minimum, and all of it."""
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
-    low = _least(lowest, at_list, splits, wide)
-    part = tl.arange(0, wide)
-    many = lowest + (at_list * splits + part) * 3
-    total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
-    count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
-    share = total / tl.maximum(count, 1.0)
-    counted = tl.where(scale > 0, end, begin)
-    if metric != "arp":
-        alpha = -alpha
-    for first in range(begin + split * tile, end, splits * tile):
-        index = first + tl.arange(0, tile)
-        real = is_real(mask, index, index < counted, masked)
-        slope = tl.load(state + size + index, mask=real, other=0.0)
-        score = tl.load(scores + index, mask=real, other=float("inf"))
-        slope = alpha * (slope - tl.where(score == low, share, 0.0))
-        tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=index < end)
-    if split == 0:
-        value = tl.load(values + at_list)
-        tl.store(values + at_list, as_loss(value, tl.load(lengths + at_list), k, scale, metric))
-
-
 @triton.jit
 def _row_values(values, ranks, row, mode: tl.constexpr):
     """What the indicators of a row (from 0) are weighed by: their mean goes back through it."""
@@ -514,7 +346,7 @@ def _row_terms(
     if mode == "ranks":
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
-    elif mode == "adjoint" or mode == "ranks_adjoint":
+    elif mode != "apply":
         one += (indicator * product * row_grad * (value - mean)).to(one.dtype)
     return one, two
 
@@ -593,24 +425,40 @@ def _list_rows(
         tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
 
 
+@triton.jit
+def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
+    """One over the norm of a list, 0 where the loss is undefined; of an operator 1."""
+    if mode == "loss":
+        return tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
+    else:
+        return length.to(tl.float32) * 0.0 + 1.0
+
+
 @quick
 @triton.jit(do_not_specialize=["k", "row", "lists", "size"])
-def _sweep_rows(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
-    partial, state, row, lists, size, mode: tl.constexpr, masked: tl.constexpr,
+def _sweep(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, lowest, partial, state, row, lists, size, mode: tl.constexpr,
+    metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
     splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Row - 1 into the state of the items, and the sums over the exponentials of the row.
 
-    The state is the product and what :func:`_row_terms` adds up.
+    The state is the product and what :func:`_row_terms` adds up. The sums are of the exponentials
+    alone, times the values, and times a third: the weights, or one minus the values.
     """
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = tl.load(lengths + at_list)
+    scale = _scale_of(scales, defined, at_list, length, mode)
     size = size.to(tl.int64)
-    if (length > 0) & (row <= tl.where(k > 0, tl.minimum(k, length), length)):
+    if mode == "loss":
+        tl.store(values + at_list, 0.0, mask=(row == 0) & (split == 0))
+    last = tl.where(k > 0, tl.minimum(k, length), length)
+    if (length > 0) & (row <= last) & (scale > 0):
         low = _least(lowest, at_list, splits, wide)
-        top, total, mean, row_grad = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0 + 1.0
+        top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
+        row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
         if row > 0:
             part = tl.arange(0, wide)
             source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
@@ -619,16 +467,24 @@ def _sweep_rows(
             rescale = tl.exp2(tops - top)
             total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
             mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
-            if mode == "adjoint":
+            third_mean = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+            third_mean = tl.sum(third_mean, 0) / total
+            if mode == "loss":
+                factor = discount(row * 1.0, metric, persistence) - beyond(length, k, metric)
+                factor *= scale
+                at_rank, by_value, by_third = _at_rank(mean, third_mean, gain, weighted)
+                row_grad, third_grad = factor * by_value, factor * by_third
+                before = tl.load(values + at_list, mask=split == 0, other=0.0)
+                tl.store(values + at_list, before + factor * at_rank, mask=split == 0)
+            elif mode == "adjoint":
                 row_grad = tl.load(others + begin + row - 1)
-            if mode == "apply":
-                miss = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+            elif mode == "apply":
                 tl.store(results + begin + row - 1, mean, mask=split == 0)
-                tl.store(extras + begin + row - 1, tl.sum(miss, 0) / total, mask=split == 0)
+                tl.store(extras + begin + row - 1, third_mean, mask=split == 0)
         tops = tl.full([tile], -1e38, tl.float32)
         sums = tl.zeros([tile], tl.float32)
         means = tl.zeros([tile], tl.float32)
-        missed = tl.zeros([tile], tl.float32)
+        thirds = tl.zeros([tile], tl.float32)
         for first in range(begin + split * tile, end, splits * tile):
             at = first + tl.arange(0, tile)
             real = is_real(mask, at, at < end, masked)
@@ -640,30 +496,37 @@ def _sweep_rows(
             if mode == "ranks_adjoint":
                 given *= tl.load(extras + at, mask=real, other=0.0)
                 ranks = tl.load(others + at, mask=real, other=0.0)
+            third = 1.0 - given
+            if weighted:
+                third = tl.load(others + at, mask=real, other=0.0)
             product = tl.full([tile], 1.0, tl.float32)
-            one = tl.zeros([tile], tl.float64)
-            two = tl.zeros([tile], tl.float64)
+            one = tl.zeros([tile], state.dtype.element_ty)
+            two = tl.zeros([tile], state.dtype.element_ty)
             if row > 0:
                 if row > 1:
                     product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
                     one = tl.load(state + size + at, mask=real, other=0.0)
-                    two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+                    if mode == "ranks":
+                        two = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
                 value = _row_values(given, ranks, row - 1, mode)
                 one, two = _row_terms(
                     indicator, product, value, mean, row_grad, one, two, row - 1, mode
                 )
+                if weighted:
+                    one += indicator * product * third_grad * (third - third_mean)
                 product *= (1.0 - delta) - indicator
-                tl.store(state + at, product.to(tl.float64), mask=real)
+                tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
                 tl.store(state + size + at, one, mask=real)
-                tl.store(state + 2 * size + at, two, mask=real)
+                if mode == "ranks":
+                    tl.store(state + 2 * size + at, two, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
-            value = _row_values(given, ranks, row, mode)
             higher = tl.maximum(tops, logits)
             fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
             sums = sums * fade + entry
-            means = means * fade + entry * value
-            missed = missed * fade + entry * (1.0 - value)
+            means = means * fade + entry * _row_values(given, ranks, row, mode)
+            if weighted or mode == "apply":
+                thirds = thirds * fade + entry * third
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
@@ -671,21 +534,20 @@ def _sweep_rows(
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
-        tl.store(target + 3, tl.sum(missed * rescale, 0))
+        tl.store(target + 3, tl.sum(thirds * rescale, 0))
 
 
 @quick
-@triton.jit(do_not_specialize=["k", "size"])
-def _add_gradients(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
-    partial, state, size, mode: tl.constexpr, masked: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+@triton.jit(do_not_specialize=["size"])
+def _add_gradient(
+    scores, mask, offsets, lowest, state, size,
+    masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     low = _least(lowest, at_list, splits, wide)
-    total = tl.zeros([tile], tl.float64)
+    total = tl.zeros([tile], tl.float32)
     count = tl.zeros([tile], tl.float32)
     for first in range(begin + split * tile, end, splits * tile):
         at = first + tl.arange(0, tile)
@@ -693,21 +555,25 @@ def _add_gradients(
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0).to(tl.float32))
+    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0))
     tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
 @quick
 @triton.jit(do_not_specialize=["k", "size"])
-def _finish_rows(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
-    partial, state, size, mode: tl.constexpr, masked: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+def _finish(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, lowest, partial, state, size, mode: tl.constexpr, metric: tl.constexpr,
+    gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
+    wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Ranks from their sums; or the part of the gradient through the list's minimum, and it."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = tl.load(lengths + at_list)
+    scale = _scale_of(scales, defined, at_list, length, mode)
     size = size.to(tl.int64)
+    counted = tl.where(scale > 0, end, begin)
     low, share = 0.0, 0.0
     if mode != "ranks":
         low = _least(lowest, at_list, splits, wide)
@@ -718,14 +584,20 @@ def _finish_rows(
         share = total / tl.maximum(count, 1.0)
     for first in range(begin + split * tile, end, splits * tile):
         at = first + tl.arange(0, tile)
-        real = is_real(mask, at, at < end, masked)
+        real = is_real(mask, at, at < counted, masked)
         one = tl.load(state + size + at, mask=real, other=0.0)
         if mode == "ranks":
             two = tl.load(state + 2 * size + at, mask=real, other=0.0)
-            rank, inverse = _ranks_of(one, two, tl.load(lengths + at_list))
+            rank, inverse = _ranks_of(one, two, length)
             tl.store(results + at, rank, mask=real)
             tl.store(extras + at, inverse, mask=real)
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
             one = (one - tl.where(score == low, share, 0.0)) * alpha
-            tl.store(results + at, one.to(tl.float32), mask=real)
+            if mode == "loss":
+                one = as_gradient(one, metric)
+            tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
+    if mode == "loss":
+        value = tl.load(values + at_list, mask=split == 0, other=0.0)
+        value = as_loss(value, length, k, scale, metric)
+        tl.store(values + at_list, value, mask=split == 0)
