@@ -14,46 +14,46 @@ from torch import Tensor
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
 from rankgrad.kernels.gpu.linear import is_real
 
-COUNTED = 8192  # lists of up to so many slots are not sorted: pairs are counted instead
+COUNTED = 8192  # lists of up to so many items are not sorted: pairs are counted instead
 _TILE = 1024
 _SHORT = 1024  # so is the place of each item in lists of up to so many, where an order is asked for
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """Slots by list and descending score, ties in input order, padding last in its list.
+    """Items by list and descending score, ties in input order, padding last in its list.
 
     Args:
         scores: in this order; -inf on padding.
-        slots: which slot stands where.
+        slots: which item stands where.
     """
 
     scores: Tensor
     slots: Tensor
 
 
-def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, longest: int) -> Sorted:
+def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted:
     """Sort every list, without asking the device for their lengths."""
-    lists, slots = offsets.numel() - 1, scores.numel()
-    if longest <= _SHORT:
+    lists, size = offsets.numel() - 1, scores.numel()
+    if max_length <= _SHORT:
         ranked = torch.empty_like(scores)
-        order = torch.empty(slots, dtype=torch.int64, device=scores.device)
-        _place[(lists, cdiv(longest, 64))](
+        order = torch.empty(size, dtype=torch.int64, device=scores.device)
+        _place[(lists, cdiv(max_length, 64))](
             scores, scores if mask is None else mask, offsets, ranked, order,
             masked=mask is not None, rows=64, columns=64,
         )  # fmt: skip
         return Sorted(ranked, order)
-    even = slots == lists * longest
-    grid = (lists, cdiv(longest, _TILE))
+    even = size == lists * max_length
+    grid = (lists, cdiv(max_length, _TILE))
     cleaned = torch.empty_like(scores)
     # What comes after the last list stays there.
-    keys = torch.full((0 if even else slots,), torch.iinfo(torch.int64).max, device=scores.device)
+    keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
     _keys[grid](
         scores, scores if mask is None else mask, offsets, cleaned, keys,
         masked=mask is not None, even=even, tile=_TILE,
     )  # fmt: skip
     if even:
-        ranked, order = cleaned.view(lists, longest).sort(dim=-1, descending=True, stable=True)
+        ranked, order = cleaned.view(lists, max_length).sort(dim=-1, descending=True, stable=True)
         if lists > 1:
             order = order + offsets[:-1, None]
         return Sorted(ranked.view(-1), order.view(-1))
@@ -91,10 +91,10 @@ def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexp
 
 
 @triton.jit
-def _score(scores, mask, slot, inside, masked: tl.constexpr):
+def _score(scores, mask, index, inside, masked: tl.constexpr):
     """Scores with -inf on padding and for what is no number, and one zero."""
-    real = is_real(mask, slot, inside, masked)
-    score = tl.load(scores + slot, mask=real, other=float("-inf"))
+    real = is_real(mask, index, inside, masked)
+    score = tl.load(scores + index, mask=real, other=float("-inf"))
     score = tl.where(score == score, score, float("-inf"))
     return tl.where(score == 0, 0.0, score)
 
@@ -109,17 +109,17 @@ def _place(
     begin, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
     first = begin + tl.program_id(1) * rows
     if first < end:
-        slot = first + tl.arange(0, rows)
-        score = _score(scores, mask, slot, slot < end, masked)
+        index = first + tl.arange(0, rows)
+        score = _score(scores, mask, index, index < end, masked)
         ahead = tl.zeros([rows], tl.int32)
         for left in range(begin, end, columns):
             other = left + tl.arange(0, columns)
             against = _score(scores, mask, other, other < end, masked)
             before = against[None, :] > score[:, None]
-            tied = (against[None, :] == score[:, None]) & (other[None, :] < slot[:, None])
+            tied = (against[None, :] == score[:, None]) & (other[None, :] < index[:, None])
             ahead += tl.sum(((before | tied) & (other < end)[None, :]).to(tl.int32), 1)
-        tl.store(ranked + begin + ahead, score, mask=slot < end)
-        tl.store(order + begin + ahead, slot, mask=slot < end)
+        tl.store(ranked + begin + ahead, score, mask=index < end)
+        tl.store(order + begin + ahead, index, mask=index < end)
 
 
 @quick
@@ -129,18 +129,18 @@ def _keys(
     masked: tl.constexpr, even: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Scores with -inf on padding and one zero; or whole numbers that sort by list, then score."""
-    place = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    slot = begin + tl.program_id(1) * tile + tl.arange(0, tile)
-    inside = slot < end
-    score = _score(scores, mask, slot, inside, masked)
-    tl.store(cleaned + slot, score, mask=inside)
+    at_list = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    index = begin + tl.program_id(1) * tile + tl.arange(0, tile)
+    inside = index < end
+    score = _score(scores, mask, index, inside, masked)
+    tl.store(cleaned + index, score, mask=inside)
     if not even:
         bits = score.to(tl.int32, bitcast=True)
         # Negative numbers are larger the smaller they are; the complement turns the order around.
         rising = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
         falling = (-1 - rising).to(tl.int64) + 2147483648
-        tl.store(keys + slot, place * 4294967296 + falling, mask=inside)
+        tl.store(keys + index, at_list * 4294967296 + falling, mask=inside)
 
 
 @triton.jit

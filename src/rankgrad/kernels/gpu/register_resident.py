@@ -6,9 +6,9 @@ goes from list to list, with scratch of its own.
 
 Of the gradient by log K, ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``, the backward pass writes down
 the factors. M is added up from them at the end, where K is no more needed in registers, and K is
-computed once more for the leaning sums. The plain sums are simple: over two steps in turn the
-factors' sums are equal and opposite, ``r (Kᵀ l)`` being what the next column step undoes, so that
-only those of the first step, ``u_0 = 1 / (K 1)``, are left.
+computed once more for the sums by rank offsets. The plain sums are simple: over two steps in turn
+the factors' sums are equal and opposite, ``r (Kᵀ l)`` being what the next column step undoes, so
+that only those of the first step, ``u_0 = 1 / (K 1)``, are left.
 
 One kernel computes a linear metric and its gradient. The same kernel, in two launches, is the
 operator P and its adjoint: the first leaves u and v of every step in memory for the second.
@@ -139,27 +139,27 @@ def entries_of(row, score, high, low, score_, high_, low_, sharpness):
 
 
 @triton.jit
-def lean(row, column):
+def rank_offset(row, column):
     """``2 (j - i)``: by how much the slope of a row is above that of the column's own."""
     return (2 * (column - row)).to(tl.float32)
 
 
 @triton.jit
 def rank_weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
-    """What the rank of a row is worth, as it counts in the sum over rows."""
+    """What the rank of a row is discount, as it counts in the sum over rows."""
     rank = (row + 1).to(tl.float32)
     inside = (k == 0) | (row < k)
     if DISCOUNT == 0:
-        worth = 1 / tl.log2(rank + 1)
+        discount = 1 / tl.log2(rank + 1)
     elif DISCOUNT == 1:
-        worth = tl.full(rank.shape, 1.0, tl.float32)
+        discount = tl.full(rank.shape, 1.0, tl.float32)
     elif DISCOUNT == 2:
-        worth = (1 - persistence) * tl.exp2(tl.log2(persistence) * (rank - 1))
+        discount = (1 - persistence) * tl.exp2(tl.log2(persistence) * (rank - 1))
     else:
         # Ranks past the cutoff count k + 1 each: here, less what all of them count anyway.
         beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
-        worth = rank - beyond
-    return tl.where(inside & (row < items), worth, 0.0)
+        discount = rank - beyond
+    return tl.where(inside & (row < items), discount, 0.0)
 
 
 @triton.jit
@@ -295,13 +295,13 @@ def _forward(
 
 @triton.jit
 def _backward(
-    entries, part, pull, step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride, parts,
-    barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
+    entries, part, grad_rows, step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride,
+    parts, barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The steps in reverse: from ``part``, the program's part of the derivative by the last column
-    factors, and ``pull``, that by the row factors before them, to the column sums by the first row
-    step.
+    factors, and ``grad_rows``, that by the row factors before them, to the column sums by the first
+    row step.
     """
     back = step
     while back > 0:
@@ -312,8 +312,8 @@ def _backward(
         right = -found * v * v
         tl.store(rs + back * COLUMNS + column, right)
         u = _restore(us + back * u_stride + up, real, SAVED)
-        left = -(pull + _row_sums(entries * _by_column(right))) * u * u
-        pull = tl.zeros_like(pull)
+        left = -(grad_rows + _row_sums(entries * _by_column(right))) * u * u
+        grad_rows = tl.zeros_like(grad_rows)
         back -= 1
         tl.store(ls + back * ROWS + up, left)
         part = _column_sums(entries * _by_row(left))
@@ -422,20 +422,21 @@ def _scale_resident(
                 else:
                     counted = real & ((k == 0) | (row < k))
                     weight = tl.load(at_rank + base + row, counted, 0.0)
-                pull = weight * _row_sums(entries * _by_column(gain * v))
-                tl.store(shares + at_list * SHARED + mine, tl.sum(pull * u))
+                grad_rows = weight * _row_sums(entries * _by_column(gain * v))
+                tl.store(shares + at_list * SHARED + mine, tl.sum(grad_rows * u))
                 _save(list_us + up, weight * u, real, SAVED)
                 tl.store(rs + column, gain * v)
                 part = gain * _column_sums(entries * _by_row(weight * u))
-                left = tl.zeros_like(pull)
+                left = tl.zeros_like(grad_rows)
                 if not TRANSPOSED:  # where the output's rows are those of the step before
-                    left = -pull * u * u
+                    left = -grad_rows * u * u
                     part += _column_sums(entries * _by_row(left))
-                    pull = tl.zeros_like(pull)
+                    grad_rows = tl.zeros_like(grad_rows)
                 tl.store(ls + step * ROWS + up, left)
                 part, arrived = _backward(
-                    entries, part, pull, step, real, valid, up, column, list_us, list_vs, ls, rs,
-                    u_stride, v_stride, parts, barrier, arrived, mine, SAVED, SHARED, ROWS, COLUMNS,
+                    entries, part, grad_rows, step, real, valid, up, column, list_us, list_vs, ls,
+                    rs, u_stride, v_stride, parts, barrier, arrived, mine, SAVED, SHARED, ROWS,
+                    COLUMNS,
                 )  # fmt: skip
                 tl.store(work + mine * size + base + column, part, valid)
 
@@ -444,6 +445,6 @@ def _scale_resident(
                     SAVED, ROWS, COLUMNS, WARPS,
                 )  # fmt: skip
                 mixed *= _tile(places, size, base, row, column, items, sharpness)
-                part = _column_sums(mixed * lean(_by_row(row), _by_column(column)))
+                part = _column_sums(mixed * rank_offset(_by_row(row), _by_column(column)))
                 tl.store(work + (SHARED + mine) * size + base + column, part, valid)
         at_list += groups

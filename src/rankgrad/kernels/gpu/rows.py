@@ -1,12 +1,12 @@
-"""Metrics through the rows of NeuralSort or SoftSort, value and slopes in one operation.
+"""Metrics through the rows of NeuralSort or SoftSort, value and gradient in one operation.
 
 The gradient by every row's expected gain is known beforehand, so what has to be known of a row is
-the sum of its exponentials with and without the gains; then each item gathers its slope from the
+the sum of its exponentials with and without the gains; then each item gathers its gradient from the
 rows. No row is ever stored. Short lists are not sorted: ranks and sums over all other items are
 counted, pair by pair. Long ones are sorted once.
 
 NeuralSort's logits are of size n |s| and cancel near the maximum of a row, hence float64 up to
-there. With ``t_rj`` the derivative by the logit of item j in row r, item i has the slope
+there. With ``t_rj`` the derivative by the logit of item j in row r, item i has the gradient
 
     Σ_r (slope_r - below_i + above_i) t_ri - Σ_j sign(s_i - s_j) Σ_r t_rj,
 
@@ -17,6 +17,7 @@ in which nothing of size n is left to cancel: above and below count the items st
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -111,14 +112,15 @@ class _RowsOperator:
         self.scores, self.mask = scores, mask
         self._rows = _Rows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
         self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
-        self._applied: tuple[Tensor, _Items, Tensor] | None = None  # to which values, and the sums
+        # To which values it was applied lately: these, the items and the sums over rows.
+        self._applied: deque[tuple[Tensor, _Items, Tensor]] = deque(maxlen=4)
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
         at_rank, misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
         if self._rows.lists and self.scores.numel():
             items = self._place(values.contiguous())
-            self._applied = values, items, self._rows.sum(items, (at_rank, misses))
+            self._applied.append((values, items, self._rows.sum(items, (at_rank, misses))))
         self.misses = misses
         return at_rank
 
@@ -126,10 +128,9 @@ class _RowsOperator:
         """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
         if not (self._rows.lists and self.scores.numel()):
             return torch.zeros_like(self.scores)
-        if self._applied is None or self._applied[0] is not values:
+        if all(known is not values for known, _, _ in self._applied):
             self.apply(values)
-        assert self._applied is not None
-        _, items, sums = self._applied
+        items, sums = next((items, sums) for known, items, sums in self._applied if known is values)
         grad_scores = torch.empty_like(self.scores)
         self._rows.gather(items, sums, grad.contiguous(), sums, grad_scores)
         return grad_scores
@@ -327,9 +328,9 @@ class _Rows:
 
 
 @quick
-@triton.jit(do_not_specialize=["k", "slots"])
+@triton.jit(do_not_specialize=["k", "size"])
 def _count_pairs(
-    scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, slots,
+    scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, size,
     kind: tl.constexpr, ideal: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
     soft: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
@@ -337,9 +338,9 @@ def _count_pairs(
 
     And what they add to the norm: the place of their gains in the ideal order is counted, too.
     """
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
-    count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
+    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
     item = tl.program_id(1) * height + tl.arange(0, height)
     inside = item < count
     real = is_real(mask, begin + item, inside, masked)
@@ -353,8 +354,8 @@ def _count_pairs(
     distance = tl.zeros([height, width], tl.float64)
     for first in range(0, tl.where(tl.program_id(1) * height < count, count, 0), width):
         column = first + tl.arange(0, width)
-        there = is_real(mask, begin + column, column < count, masked)
-        other = tl.load(scores + begin + column, mask=there, other=float("nan"))
+        valid = is_real(mask, begin + column, column < count, masked)
+        other = tl.load(scores + begin + column, mask=valid, other=float("nan"))
         earlier = column[None, :] < item[:, None]
         same = other[None, :] == score[:, None]
         over = (other[None, :] > score[:, None]).to(tl.int32)
@@ -365,35 +366,35 @@ def _count_pairs(
         else:
             ties += (other[None, :] < score[:, None]).to(tl.int32) - over
             gap = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
-            distance += tl.where(there[None, :], gap, 0.0)
+            distance += tl.where(valid[None, :], gap, 0.0)
         if ideal:
-            worth = load_gains(labels, weights, begin + column, there, threshold, kind, weighted)
+            worth = load_gains(labels, weights, begin + column, valid, threshold, kind, weighted)
             equal = (worth[None, :] == gain[:, None]) & earlier
             ahead += ((worth[None, :] > gain[:, None]) | equal).to(tl.int32)
     earlier = tl.sum(before, 1)
     tied = tl.sum(ties, 1).to(tl.float32)
-    slot, rank = begin + item, begin + tl.sum(above, 1) + earlier
+    index, rank = begin + item, begin + tl.sum(above, 1) + earlier
     worth = tl.where(real, gain, 0.0)
-    tl.store(numbers + slots + slot, worth, mask=inside)
-    tl.store(numbers + 2 * slots + slot, tied, mask=inside)
-    tl.store(numbers + 3 * slots + rank, score, mask=real)
-    tl.store(numbers + 6 * slots + rank, worth, mask=real)
+    tl.store(numbers + size + index, worth, mask=inside)
+    tl.store(numbers + 2 * size + index, tied, mask=inside)
+    tl.store(numbers + 3 * size + rank, score, mask=real)
+    tl.store(numbers + 6 * size + rank, worth, mask=real)
     if soft:
         tilt = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
-        tl.store(numbers + slot, tl.where(real, score, float("inf")), mask=inside)
-        tl.store(numbers + 4 * slots + rank, tilt, mask=real)
-        tl.store(numbers + 5 * slots + rank, tied, mask=real)
+        tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
+        tl.store(numbers + 4 * size + rank, tilt, mask=real)
+        tl.store(numbers + 5 * size + rank, tied, mask=real)
     else:
         total = tl.sum(distance, 1)
-        tl.store(numbers + slot, score, mask=inside)
-        tl.store(distances + slot, tl.where(real, total, float("inf")), mask=inside)
-        tl.store(distances + slots + rank, total, mask=real)
+        tl.store(numbers + index, score, mask=inside)
+        tl.store(distances + index, tl.where(real, total, float("inf")), mask=inside)
+        tl.store(distances + size + rank, total, mask=real)
     best = 0.0
     if ideal:
         at = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (at < k))
         best = tl.sum(tl.where(counted, worth / tl.log2(at + 2.0), 0.0), 0)
-    mine = parts + (place * tl.num_programs(1) + tl.program_id(1)) * 4
+    mine = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4
     tl.store(mine, best)
     tl.store(mine + 1, tl.sum(worth, 0))
     tl.store(mine + 2, tl.sum(real.to(tl.float32), 0))
@@ -402,12 +403,12 @@ def _count_pairs(
 
 @triton.jit
 def _chunk_of(offsets, lengths, chunk: tl.constexpr):
-    """The list, its first slot, the first of its chunks, and the places of this chunk."""
-    place = tl.program_id(0).to(tl.int64)
-    begin = tl.load(offsets + place)
-    chunks = begin // chunk + place
+    """The list, its first item, the first of its chunks, and the places of this chunk."""
+    at_list = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + at_list)
+    chunks = begin // chunk + at_list
     at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
-    return place, begin, chunks, at, tl.load(lengths + place).to(tl.int64)
+    return at_list, begin, chunks, at, tl.load(lengths + at_list).to(tl.int64)
 
 
 @quick
@@ -434,34 +435,34 @@ def _around(chunks, first, mine, count):
 
 
 @quick
-@triton.jit(do_not_specialize=["slots", "steps"])
+@triton.jit(do_not_specialize=["size", "steps"])
 def _place_sorted(
-    ranked, order, gains, offsets, lengths, chunks, numbers, distances, slots, steps,
+    ranked, order, gains, offsets, lengths, chunks, numbers, distances, size, steps,
     soft: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """What :func:`_count_pairs` says, of sorted items."""
-    place, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
-    inside = at < tl.load(offsets + place + 1) - begin
+    at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
+    inside = at < tl.load(offsets + at_list + 1) - begin
     real = at < length
-    slot = begin + at
-    score = tl.load(ranked + slot, mask=real, other=0.0)
-    source = tl.load(order + slot, mask=real, other=0)
+    index = begin + at
+    score = tl.load(ranked + index, mask=real, other=0.0)
+    source = tl.load(order + index, mask=real, other=0)
     gain = tl.load(gains + source, mask=real, other=0.0)
-    previous = tl.load(ranked + slot - 1, mask=real & (at > 0), other=float("inf"))
-    following = tl.load(ranked + slot + 1, mask=real & (at + 1 < length), other=float("-inf"))
+    previous = tl.load(ranked + index - 1, mask=real & (at > 0), other=float("inf"))
+    following = tl.load(ranked + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
     tied = real & ((previous == score) | (following == score))
-    start = tie_start(ranked, begin, slot, score, tied, steps) - begin
-    end = tie_end(ranked, begin + length, slot, score, tied, steps) - begin
-    tl.store(numbers + slots + slot, gain, mask=inside)
-    tl.store(numbers + 3 * slots + slot, score, mask=inside)
-    tl.store(numbers + 6 * slots + slot, gain, mask=inside)
+    start = tie_start(ranked, begin, index, score, tied, steps) - begin
+    end = tie_end(ranked, begin + length, index, score, tied, steps) - begin
+    tl.store(numbers + size + index, gain, mask=inside)
+    tl.store(numbers + 3 * size + index, score, mask=inside)
+    tl.store(numbers + 6 * size + index, gain, mask=inside)
     if soft:
-        size = (end - start).to(tl.float32)
-        tilt = ((end - 1 - at) - (at - start)).to(tl.float32) / size
-        tl.store(numbers + slot, tl.where(real, score, float("inf")), mask=inside)
-        tl.store(numbers + 2 * slots + slot, size, mask=inside)
-        tl.store(numbers + 4 * slots + slot, tilt, mask=inside)
-        tl.store(numbers + 5 * slots + slot, size, mask=inside)
+        ties = (end - start).to(tl.float32)
+        tilt = ((end - 1 - at) - (at - start)).to(tl.float32) / ties
+        tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
+        tl.store(numbers + 2 * size + index, ties, mask=inside)
+        tl.store(numbers + 4 * size + index, tilt, mask=inside)
+        tl.store(numbers + 5 * size + index, ties, mask=inside)
     else:
         exact = score.to(tl.float64)
         before, total = _around(chunks, first, tl.program_id(1), (length + chunk - 1) // chunk)
@@ -469,9 +470,9 @@ def _place_sorted(
         over, under = at.to(tl.float64), (length - 1 - at).to(tl.float64)
         distance = (prefix - exact - over * exact) + (under * exact - (total - prefix))
         tilt = ((length - end) - start).to(tl.float32)
-        tl.store(numbers + slot, score, mask=inside)
-        tl.store(numbers + 2 * slots + slot, tilt, mask=inside)
-        tl.store(distances + slot, tl.where(real, distance, float("inf")), mask=inside)
+        tl.store(numbers + index, score, mask=inside)
+        tl.store(numbers + 2 * size + index, tilt, mask=inside)
+        tl.store(distances + index, tl.where(real, distance, float("inf")), mask=inside)
 
 
 @triton.jit
@@ -490,17 +491,17 @@ def _entries(
 
 @triton.jit
 def _list_of(
-    scales, lengths, defined, parts, blocks, place, k,
+    scales, lengths, defined, parts, blocks, at_list, k,
     metric: tl.constexpr, ranked: tl.constexpr, norm: tl.constexpr,
 ):  # fmt: skip
     """The scale of a list, 0 where the loss is undefined, its length, and how many rows count."""
     if ranked:
-        length = tl.load(lengths + place)
+        length = tl.load(lengths + at_list)
         scale = length.to(tl.float32) * 0.0 + 1.0
         if metric != "operator":
-            scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
+            scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     else:
-        ideal, total, items, counting = list_sums(parts, place, blocks, 256)
+        ideal, total, items, counting = list_sums(parts, at_list, blocks, 256)
         length = items.to(tl.int32)
         scale = length.to(tl.float32) * 0.0 + 1.0
         if metric != "operator":
@@ -513,7 +514,7 @@ def _list_of(
 @triton.jit
 def _write_row(
     total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by, row, inside,
-    scale, past, temperature, persistence, slots, many, metric: tl.constexpr, soft: tl.constexpr,
+    scale, past, temperature, persistence, size, many, metric: tl.constexpr, soft: tl.constexpr,
 ):  # fmt: skip
     """What the items need to know of a row.
 
@@ -526,7 +527,7 @@ def _write_row(
     weight = factor / total
     tl.store(sums + at, weight, mask=inside)
     tl.store(sums + many + at, mean, mask=inside)
-    row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
+    row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
     if metric == "operator":
         tl.store(at_rank + by, row_gain + mean, mask=inside)
         tl.store(misses + by, (1.0 - row_gain) - mean, mask=inside)
@@ -535,36 +536,36 @@ def _write_row(
     if soft:
         # By the distances, of which the logits are minus 1 / τ.
         weight = -weight / temperature
-        tilt = tl.load(numbers + 4 * slots + by, mask=inside, other=0.0)
-        size = tl.load(numbers + 5 * slots + by, mask=inside, other=0.0)
+        tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
+        ties = tl.load(numbers + 5 * size + by, mask=inside, other=0.0)
         tl.store(sums + 3 * many + at, weight * (sided_gain - mean * sided), mask=inside)
-        tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * size), mask=inside)
+        tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * ties), mask=inside)
 
 
 @quick
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
 def _sum_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    at_rank, misses, temperature, persistence, k, rows, slots, many, splits,
+    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr, whole: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Sums over the items for some rows of a list; all of them, or one part of several."""
-    place, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, place, k, metric, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
     )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
         inside = row < last
         by = begin + row
-        row_score = tl.load(numbers + 3 * slots + by, mask=inside, other=0.0)
+        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
         row_distance = row_score.to(tl.float64)
         if not soft:
-            by_rank = distances if ranked else distances + slots
+            by_rank = distances if ranked else distances + size
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
-        row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
         slope = (length - 1 - 2 * row).to(tl.float32)
         strength = 1.4426950408889634 / temperature
         total = tl.zeros([height, width], tl.float32)
@@ -573,14 +574,14 @@ def _sum_rows(
         sided_gain = tl.zeros([height, width], tl.float32)
         tied_gain = tl.zeros([height, width], tl.float32)
         for first in range(begin + split * width, end, splits * width):
-            slot = first + tl.arange(0, width)
-            there = slot < end
-            score = tl.load(numbers + slot, mask=there, other=float("inf"))
-            gain = tl.load(numbers + slots + slot, mask=there, other=0.0)
+            index = first + tl.arange(0, width)
+            valid = index < end
+            score = tl.load(numbers + index, mask=valid, other=float("inf"))
+            gain = tl.load(numbers + size + index, mask=valid, other=0.0)
             distance = score.to(tl.float64)
             if not soft:
-                score = tl.where(there, score, 0.0)
-                distance = tl.load(distances + slot, mask=there, other=float("inf"))
+                score = tl.where(valid, score, 0.0)
+                distance = tl.load(distances + index, mask=valid, other=float("inf"))
             entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
             total += entry
             more = gain[None, :] - row_gain[:, None]
@@ -592,13 +593,13 @@ def _sum_rows(
                 sided += signed
                 sided_gain += signed * more
                 tied_gain += tl.where(same, more, 0.0)
-        at = row + (place * rows if few else begin)
+        at = row + (at_list * rows if few else begin)
         total, mean = tl.sum(total, 1), tl.sum(mean, 1)
         sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
         if whole:
             _write_row(
                 total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
-                row, inside, scale, beyond(length, k, metric), temperature, persistence, slots,
+                row, inside, scale, beyond(length, k, metric), temperature, persistence, size,
                 many, metric, soft,
             )  # fmt: skip
         else:
@@ -618,30 +619,30 @@ def _add_parts(
     total = tl.zeros([height, 64], tl.float64)
     for left in range(0, splits, 64):
         split = (left + tl.arange(0, 64)).to(tl.int64)
-        there = inside[:, None] & (split < splits)[None, :]
-        part = tl.load(parts + split[None, :] * many + at[:, None], mask=there, other=0.0)
+        valid = inside[:, None] & (split < splits)[None, :]
+        part = tl.load(parts + split[None, :] * many + at[:, None], mask=valid, other=0.0)
         total += part.to(tl.float64)
     return tl.sum(total, 1).to(tl.float32)
 
 
 @quick
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many", "splits"])
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
 def _finish_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    at_rank, misses, temperature, persistence, k, rows, slots, many, splits,
+    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of rows."""
-    place = tl.program_id(0).to(tl.int64)
-    begin = tl.load(offsets + place)
+    at_list = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + at_list)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, place, k, metric, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
     )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
         inside = row < last
-        at = row + (place * rows if few else begin)
+        at = row + (at_list * rows if few else begin)
         total = _add_parts(parts, at, inside, many, splits, height)
         mean = _add_parts(parts + splits * many, at, inside, many, splits, height)
         sided, sided_gain, tied_gain = total, total, total
@@ -652,13 +653,13 @@ def _finish_rows(
         _write_row(
             total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at,
             begin + row, row, inside, scale, beyond(length, k, metric), temperature, persistence,
-            slots, many, metric, soft,
+            size, many, metric, soft,
         )  # fmt: skip
 
 
 @triton.jit
 def _write_value(
-    values, defined, terms, place, last, length, k, scale,
+    values, defined, terms, at_list, last, length, k, scale,
     metric: tl.constexpr, ranked: tl.constexpr,
 ):  # fmt: skip
     """The value of a list from the terms of its rows, written by the first of its programs."""
@@ -667,38 +668,38 @@ def _write_value(
         for first in range(0, last, 256):
             row = first + tl.arange(0, 256)
             total += tl.load(terms + row, mask=row < last, other=0.0)
-        tl.store(values + place, as_loss(tl.sum(total, 0), length, k, scale, metric))
+        tl.store(values + at_list, as_loss(tl.sum(total, 0), length, k, scale, metric))
         if not ranked:
-            tl.store(defined + place, scale > 0)
+            tl.store(defined + at_list, scale > 0)
 
 
 @quick
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "slots", "many"])
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many"])
 def _gather_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
-    sums, grads, order, values, slopes, temperature, persistence, k, rows, slots, many,
+    sums, grads, order, values, grad_scores, temperature, persistence, k, rows, size, many,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """What some items gather from all rows; the first program of a list also adds its value."""
-    place = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    at_list = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, place, k, metric, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
     )
-    base = place * rows if few else begin
+    base = at_list * rows if few else begin
     if metric != "operator":
         _write_value(
-            values, defined, sums + 2 * many + base, place, last, length, k, scale, metric, ranked
+            values, defined, sums + 2 * many + base, at_list, last, length, k, scale, metric, ranked
         )
-    slot = begin + tl.program_id(1) * width + tl.arange(0, width)
-    there = slot < end
-    score = tl.load(numbers + slot, mask=there, other=0.0)
-    gain = tl.load(numbers + slots + slot, mask=there, other=0.0)
-    ties = tl.load(numbers + 2 * slots + slot, mask=there, other=1.0)
+    index = begin + tl.program_id(1) * width + tl.arange(0, width)
+    valid = index < end
+    score = tl.load(numbers + index, mask=valid, other=0.0)
+    gain = tl.load(numbers + size + index, mask=valid, other=0.0)
+    ties = tl.load(numbers + 2 * size + index, mask=valid, other=1.0)
     distance = score.to(tl.float64)
     if not soft:
-        distance = tl.load(distances + slot, mask=there, other=float("inf"))
+        distance = tl.load(distances + index, mask=valid, other=float("inf"))
     strength = 1.4426950408889634 / temperature
     one = tl.zeros([height, width], tl.float32)
     two = tl.zeros([height, width], tl.float32)
@@ -708,12 +709,12 @@ def _gather_rows(
         row = first + tl.arange(0, height)
         inside = row < last
         by, at = begin + row, base + row
-        row_score = tl.load(numbers + 3 * slots + by, mask=inside, other=0.0)
+        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
         row_distance = row_score.to(tl.float64)
         if not soft:
-            by_rank = distances if ranked else distances + slots
+            by_rank = distances if ranked else distances + size
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
-        row_gain = tl.load(numbers + 6 * slots + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
         weight = tl.load(sums + at, mask=inside, other=0.0)
         row_grad = weight
         if metric == "operator":
@@ -723,23 +724,23 @@ def _gather_rows(
         slope = (length - 1 - 2 * row).to(tl.float32)
         entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
         more = gain[None, :] - row_gain[:, None]
-        pull = entry * weight[:, None] * (more - mean[:, None])
+        by_logit = entry * weight[:, None] * (more - mean[:, None])
         if soft:
-            tilt = tl.load(numbers + 4 * slots + by, mask=inside, other=0.0)
-            rank_pull = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
-            tie_pull = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
+            tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
+            rank_grad = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
+            tie_grad = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
             if metric == "operator":
-                rank_pull *= row_grad
-                tie_pull *= row_grad
+                rank_grad *= row_grad
+                tie_grad *= row_grad
             higher = row_score[:, None] > score[None, :]
             same = row_score[:, None] == score[None, :]
-            one += tl.where(same, 0.0, tl.where(higher, pull, -pull))
-            two += tl.where(same, pull * tilt[:, None], 0.0)
-            of_rank += tl.where(same, rank_pull[:, None], 0.0)
-            of_tie += tl.where(same, tie_pull[:, None], 0.0)
+            one += tl.where(same, 0.0, tl.where(higher, by_logit, -by_logit))
+            two += tl.where(same, by_logit * tilt[:, None], 0.0)
+            of_rank += tl.where(same, rank_grad[:, None], 0.0)
+            of_tie += tl.where(same, tie_grad[:, None], 0.0)
         else:
-            one += pull * (slope[:, None] - ties[None, :])
-            two += pull
+            one += by_logit * (slope[:, None] - ties[None, :])
+            two += by_logit
     apart, tied = tl.sum(one, 0), tl.sum(two, 0)
     if soft:
         apart, tied = -apart / temperature, -tied / temperature
@@ -747,84 +748,84 @@ def _gather_rows(
         result += (tl.sum(of_tie, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
         result = as_gradient(result, metric)
         result = tl.where(score == float("inf"), 0.0, result)
-        target = tl.load(order + slot, mask=there, other=0) if ranked else slot
-        tl.store(slopes + target, result, mask=there)
+        target = tl.load(order + index, mask=valid, other=0) if ranked else index
+        tl.store(grad_scores + target, result, mask=valid)
     else:
-        tl.store(numbers + 4 * slots + slot, apart, mask=there)
-        tl.store(numbers + 5 * slots + slot, tied, mask=there)
+        tl.store(numbers + 4 * size + index, apart, mask=valid)
+        tl.store(numbers + 5 * size + index, tied, mask=valid)
 
 
 @quick
-@triton.jit(do_not_specialize=["slots"])
+@triton.jit(do_not_specialize=["size"])
 def _through_pairs(
-    numbers, distances, offsets, slopes, temperature, slots,
+    numbers, distances, offsets, grad_scores, temperature, size,
     metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Through the sums of distances: what all items of the list above and below pull."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
-    count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
+    """Through the sums of distances: what all items of the list above and below give."""
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
+    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
     item = tl.program_id(1) * height + tl.arange(0, height)
     inside = item < count
-    slot = begin + item
-    score = tl.load(numbers + slot, mask=inside, other=0.0)
+    index = begin + item
+    score = tl.load(numbers + index, mask=inside, other=0.0)
     result = tl.zeros([height, width], tl.float64)
     for first in range(0, count, width):
         column = first + tl.arange(0, width)
         other = tl.load(numbers + begin + column, mask=column < count, other=0.0)
-        pull = tl.load(numbers + 5 * slots + begin + column, mask=column < count, other=0.0)
-        exact = pull.to(tl.float64)[None, :]
+        by_logit = tl.load(numbers + 5 * size + begin + column, mask=column < count, other=0.0)
+        exact = by_logit.to(tl.float64)[None, :]
         higher = other[None, :] > score[:, None]
         lower = other[None, :] < score[:, None]
         result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
-    slope = tl.load(numbers + 4 * slots + slot, mask=inside, other=0.0).to(tl.float64) + tl.sum(
+    slope = tl.load(numbers + 4 * size + index, mask=inside, other=0.0).to(tl.float64) + tl.sum(
         result, 1
     )
     slope = slope.to(tl.float32) / temperature
     slope = as_gradient(slope, metric)
-    real = tl.load(distances + slot, mask=inside, other=float("inf")) < float("inf")
-    tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=inside)
+    real = tl.load(distances + index, mask=inside, other=float("inf")) < float("inf")
+    tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=inside)
 
 
 @quick
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
     """The sums over the items before each place of a list, its end included."""
-    place, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
+    at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
     if tl.program_id(1) * chunk < length:
         count = (length + chunk - 1) // chunk
         before, total = _around(chunks, first, tl.program_id(1), count)
         number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0).to(tl.float64)
         sums = before + tl.cumsum(number, 0) - number
-        tl.store(prefix + begin + place + at, sums, mask=at < length)
+        tl.store(prefix + begin + at_list + at, sums, mask=at < length)
         if tl.program_id(1) == count - 1:
-            tl.store(prefix + begin + place + length, total)
+            tl.store(prefix + begin + at_list + length, total)
 
 
 @quick
-@triton.jit(do_not_specialize=["slots", "steps"])
+@triton.jit(do_not_specialize=["size", "steps"])
 def _through_sorted(
-    numbers, prefix, order, offsets, lengths, slopes, temperature, slots, steps,
+    numbers, prefix, order, offsets, lengths, grad_scores, temperature, size, steps,
     metric: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """What :func:`_through_pairs` says, of sorted items."""
-    place, begin, _, at, length = _chunk_of(offsets, lengths, chunk)
-    inside = at < tl.load(offsets + place + 1) - begin
+    at_list, begin, _, at, length = _chunk_of(offsets, lengths, chunk)
+    inside = at < tl.load(offsets + at_list + 1) - begin
     real = at < length
-    slot = begin + at
-    score = tl.load(numbers + slot, mask=real, other=0.0)
-    previous = tl.load(numbers + slot - 1, mask=real & (at > 0), other=float("inf"))
-    following = tl.load(numbers + slot + 1, mask=real & (at + 1 < length), other=float("-inf"))
+    index = begin + at
+    score = tl.load(numbers + index, mask=real, other=0.0)
+    previous = tl.load(numbers + index - 1, mask=real & (at > 0), other=float("inf"))
+    following = tl.load(numbers + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
     tied = real & ((previous == score) | (following == score))
-    start = tie_start(numbers, begin, slot, score, tied, steps)
-    end = tie_end(numbers, begin + length, slot, score, tied, steps)
-    total = tl.load(prefix + begin + place + length, mask=length > 0, other=0.0)
-    above = tl.load(prefix + place + start, mask=real, other=0.0)
-    below = total - tl.load(prefix + place + end, mask=real, other=0.0)
-    slope = tl.load(numbers + 4 * slots + slot, mask=real, other=0.0).to(tl.float64) + (
+    start = tie_start(numbers, begin, index, score, tied, steps)
+    end = tie_end(numbers, begin + length, index, score, tied, steps)
+    total = tl.load(prefix + begin + at_list + length, mask=length > 0, other=0.0)
+    above = tl.load(prefix + at_list + start, mask=real, other=0.0)
+    below = total - tl.load(prefix + at_list + end, mask=real, other=0.0)
+    slope = tl.load(numbers + 4 * size + index, mask=real, other=0.0).to(tl.float64) + (
         above - below
     )
     slope = slope.to(tl.float32) / temperature
     slope = as_gradient(slope, metric)
-    target = tl.load(order + slot, mask=inside, other=0)
-    tl.store(slopes + target, tl.where(real, slope, 0.0), mask=inside)
+    target = tl.load(order + index, mask=inside, other=0)
+    tl.store(grad_scores + target, tl.where(real, slope, 0.0), mask=inside)

@@ -8,8 +8,9 @@ transposed, the last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij
 discounts and g the gains.
 
 Backward, the gradient by log K is ``K_ij Σ_f l_fi r_fj``, two factors (l, r) for each step. Only
-its column sums are needed, plain, ``D_j``, and leaning, weighed by ``2 (j - i)``, ``S_j``, and they
-come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i) K_ij`` for K.
+its column sums are needed, plain, ``D_j``, and weighed by the rank offset ``2 (j - i)``, ``S_j``,
+and they come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i) K_ij`` for
+K.
 
 The rows of a list are shared out over several programs, all of which run at once. Each adds up its
 rows' part of the column sums; a barrier; and each reads the columns it needs from all. Sums are in
@@ -41,15 +42,15 @@ from rankgrad.kernels.gpu.register_resident import (
     ResidentLayout,
     at_once,
     entries_of,
-    lean,
     load_places,
+    rank_offset,
     rank_weights,
     scale_resident,
     wait,
 )
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
-_RESIDENT, _REGISTERS = 1, 255  # programs on a processor at once, and what they have there
+_RESIDENT, _REGISTERS = 1, 255  # programs on a processor at once, and registers of a thread
 _TOGETHER = 16  # parts of a column sum that are read at a time
 _SCRATCH = 1 << 22  # floats for the parts of column sums
 
@@ -98,7 +99,7 @@ class _Weighing(NamedTuple):
 
     Attributes:
         mode: ``loss``, or ``apply`` or ``adjoint`` of the operator.
-        scaled: whether u and v are there already.
+        scaled: whether u and v are known already.
         k: the cutoff, 0 for none.
         metric: whose discount it is.
         persistence: of rbp.
@@ -361,8 +362,8 @@ def _ordered(score):
 @quick
 @triton.jit(do_not_specialize=["total", "counters"])
 def _rank(
-    scores, mask, gains, offsets, lengths, order, ranked, values, slopes, barriers, total, counters,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
+    counters, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Bring a block of items to their places in descending order, padding left out.
 
@@ -372,42 +373,43 @@ def _rank(
     at_list = tl.program_id(0)
     total = total.to(tl.int64)
     above, below = order + total, order + 2 * total
-    high, low, worth = ranked + total, ranked + 2 * total, ranked + 3 * total
+    high, low, ranked_gains = ranked + total, ranked + 2 * total, ranked + 3 * total
     if tl.program_id(1) == 0:
         tl.store(values + at_list, 0.0)
         for at in range(at_list * counters, at_list * counters + counters):
             tl.store(barriers + at, 0)
     start = tl.load(offsets + at_list)
-    slots = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    count = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
-    if first < slots:
+    if first < count:
         row = first + tl.arange(0, ROWS)
-        real = load_real(mask, start + row, row < slots, MASKED)
-        tl.store(slopes + start + row, tl.zeros([ROWS], tl.float32), mask=row < slots)
+        real = load_real(mask, start + row, row < count, MASKED)
+        tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=row < count)
         score = tl.load(scores + start + row, mask=real, other=0.0)
         own = _ordered(score)
         ahead = tl.zeros([ROWS], tl.int32)
         higher = tl.zeros([ROWS], tl.int32)
         lower = tl.zeros([ROWS], tl.int32)
         distance = tl.zeros([ROWS], tl.float64)
-        for left in range(0, slots, COLUMNS):
+        for left in range(0, count, COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            there = load_real(mask, start + column, column < slots, MASKED)
-            other = tl.load(scores + start + column, mask=there, other=0.0)
+            valid = load_real(mask, start + column, column < count, MASKED)
+            other = tl.load(scores + start + column, mask=valid, other=0.0)
             theirs = _ordered(other)
-            over = (theirs[None, :] > own[:, None]) & there[None, :]
-            same = (theirs[None, :] == own[:, None]) & there[None, :]
+            over = (theirs[None, :] > own[:, None]) & valid[None, :]
+            same = (theirs[None, :] == own[:, None]) & valid[None, :]
             higher += tl.sum(over.to(tl.int32), 1)
             ahead += tl.sum((over | (same & (column[None, :] < row[:, None]))).to(tl.int32), 1)
-            lower += tl.sum((there[None, :] & ~over & ~same).to(tl.int32), 1)
+            lower += tl.sum((valid[None, :] & ~over & ~same).to(tl.int32), 1)
             apart = tl.abs(other.to(tl.float64)[None, :] - score.to(tl.float64)[:, None])
-            distance += tl.sum(tl.where(there[None, :], apart, 0.0), 1)
+            distance += tl.sum(tl.where(valid[None, :], apart, 0.0), 1)
         at = start + ahead
         tl.store(order + at, row, mask=real)
         tl.store(above + at, higher, mask=real)
         tl.store(below + at, lower, mask=real)
         tl.store(ranked + at, score, mask=real)
-        tl.store(worth + at, tl.load(gains + start + row, mask=real, other=0.0), mask=real)
+        gain = tl.load(gains + start + row, mask=real, other=0.0)
+        tl.store(ranked_gains + at, gain, mask=real)
         whole = distance - (tl.load(lengths + at_list) - 1).to(tl.float64) * score.to(tl.float64)
         rounded = whole.to(tl.float32)
         tl.store(high + at, rounded, mask=real)
@@ -448,7 +450,7 @@ def _logit(ranked, high, low, base, row, column):
 
 @triton.jit
 def _column_sums(
-    parts, spans, tile, base, slots, column, inside, WHICH: tl.constexpr, half,
+    parts, spans, tile, base, size, column, inside, WHICH: tl.constexpr, half,
     SHARED: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """A column sum: the parts of the programs whose rows reach these columns."""
@@ -457,7 +459,7 @@ def _column_sums(
     total = tl.zeros_like(column).to(tl.float32)
     for some in range(first, last, TOGETHER):
         program = some + tl.arange(0, TOGETHER)
-        at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * slots
+        at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * size
         found = tl.load(
             parts + at[:, None] + (base + column)[None, :],
             mask=(program < last)[:, None] & inside[None, :],
@@ -469,10 +471,10 @@ def _column_sums(
 
 
 @quick
-@triton.jit(do_not_specialize=["slots", "tiles", "stride", "iterations", "k"])
+@triton.jit(do_not_specialize=["size", "tiles", "stride", "iterations", "k"])
 def _scale(
     ranked, columns, turns, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
-    lengths, scale, defined, slots, tiles, stride, iterations, tolerance, sharpness, k, persistence,
+    lengths, scale, defined, size, tiles, stride, iterations, tolerance, sharpness, k, persistence,
     DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
     SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
@@ -488,10 +490,10 @@ def _scale(
     here = tl.cdiv(items, ROWS)  # tiles of rows of this list
     each = tl.maximum(tl.cdiv(here, SHARED), 1)
     sharing = tl.cdiv(here, each)
-    slots = slots.to(tl.int64)
-    high, low, worth = ranked + slots, ranked + 2 * slots, ranked + 3 * slots
-    rows = columns + (iterations + 1) * slots
-    pull = turns + 2 * slots
+    size = size.to(tl.int64)
+    high, low, gains = ranked + size, ranked + 2 * size, ranked + 3 * size
+    rows = columns + (iterations + 1) * size
+    grad_rows = turns + 2 * size
     if (tl.load(defined + at_list) != 0) & (mine < sharing):
         top = mine * each
         end = tl.minimum(top + each, here)
@@ -508,16 +510,16 @@ def _scale(
             step = tl.load(taken + at_list)
         else:
             step, arrived = _forward(
-                ranked, high, low, base, items, rows, columns, pull, parts, limits, spans,
-                barriers, arrived, sharing, mine, top, end, reach, bound, slots, sharpness,
+                ranked, high, low, base, items, rows, columns, grad_rows, parts, limits, spans,
+                barriers, arrived, sharing, mine, top, end, reach, bound, size, sharpness,
                 iterations, tolerance, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
         tl.debug_barrier()
         last_row = step - 1 if TRANSPOSED else step
         if MODE == "apply":
             _write_ranks(
-                ranked, high, low, base, items, columns + step * slots, rows + last_row * slots,
-                worth, limits, top, end, at_rank, misses, k, sharpness, TRANSPOSED, ROWS, COLUMNS,
+                ranked, high, low, base, items, columns + step * size, rows + last_row * size,
+                gains, limits, top, end, at_rank, misses, k, sharpness, TRANSPOSED, ROWS, COLUMNS,
             )  # fmt: skip
             tl.store(taken + at_list, step)
         else:
@@ -531,26 +533,26 @@ def _scale(
                     counted = (row < items) & ((k == 0) | (row < k))
                     weight = tl.load(at_rank + base + row, counted, 0.0)
                 by_row = weight * _row_sums(
-                    ranked, high, low, base, items, columns + step * slots, worth, limits, tile,
+                    ranked, high, low, base, items, columns + step * size, gains, limits, tile,
                     sharpness, 1, ROWS, COLUMNS,
                 )  # fmt: skip
-                factor = tl.load(rows + last_row * slots + base + row, row < items, 0.0)
+                factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
                 share += tl.sum(by_row * factor, 0)
                 # The output's own factor is (w u, v g): w u for now where the rows' turn will be.
                 tl.store(turns + base + row, weight * factor, row < items)
-                tl.store(pull + base + row, by_row, row < items)
-            tl.store(turns + 5 * slots + at_list * SHARED + mine, share)
+                tl.store(grad_rows + base + row, by_row, row < items)
+            tl.store(turns + 5 * size + at_list * SHARED + mine, share)
             _backward(
-                ranked, high, low, base, items, worth, rows, columns, turns, pull, parts, limits,
-                spans, barriers, arrived, sharing, mine, top, end, reach, bound, step, slots,
+                ranked, high, low, base, items, gains, rows, columns, turns, grad_rows, parts,
+                limits, spans, barriers, arrived, sharing, mine, top, end, reach, bound, step, size,
                 sharpness, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
 
 
 @triton.jit
 def _forward(
-    ranked, high, low, base, items, rows, columns, pull, parts, limits, spans, barriers, arrived,
-    sharing, mine, top, end, reach, bound, slots, sharpness, iterations, tolerance,
+    ranked, high, low, base, items, rows, columns, grad_rows, parts, limits, spans, barriers,
+    arrived, sharing, mine, top, end, reach, bound, size, sharpness, iterations, tolerance,
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -561,7 +563,7 @@ def _forward(
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
     tl.debug_barrier()
-    _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, slots,
+    _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, size,
               sharpness, ROWS, COLUMNS)  # fmt: skip
     step = 0
     half = 0
@@ -569,8 +571,8 @@ def _forward(
     while running != 0:
         tl.debug_barrier()
         half = step % 2
-        _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                      reach, bound, step, slots, half, mine, sharpness, SHARED, ROWS,
+        _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
+                      reach, bound, step, size, half, mine, sharpness, SHARED, ROWS,
                       COLUMNS, 1)  # fmt: skip
         arrived += sharing
         wait(barriers, 0, arrived, SHARED)
@@ -581,19 +583,19 @@ def _forward(
             for left in range(reach, bound):
                 column = left * COLUMNS + tl.arange(0, COLUMNS)
                 inside = column < items
-                found = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
+                found = _column_sums(parts, spans, left, base, size, column, inside, 0, half,
                                      SHARED, TOGETHER)  # fmt: skip
-                at = columns + step * slots + base + column
+                at = columns + step * size + base + column
                 own = (column >= first) & (column < last)
-                error = tl.abs(found * tl.load(at - slots, inside, 0.0) - 1)
+                error = tl.abs(found * tl.load(at - size, inside, 0.0) - 1)
                 worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
                 tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
             tl.debug_barrier()
             _row_step(ranked, high, low, base, items, rows, columns, limits, top, end,
-                      step, slots, sharpness, ROWS, COLUMNS)  # fmt: skip
+                      step, size, sharpness, ROWS, COLUMNS)  # fmt: skip
             if TRANSPOSED:
                 tl.debug_barrier()
-                worst = _row_error(rows, base, items, top, end, step, slots, ROWS)
+                worst = _row_error(rows, base, items, top, end, step, size, ROWS)
             tl.atomic_max(barriers + 1 + step, worst.to(tl.int32, bitcast=True))
             if step >= iterations:
                 if not TRANSPOSED:
@@ -606,18 +608,18 @@ def _forward(
 
 @triton.jit
 def _backward(
-    ranked, high, low, base, items, worth, rows, columns, turns, pull, parts, limits, spans,
-    barriers, arrived, sharing, mine, top, end, reach, bound, step, slots, sharpness,
+    ranked, high, low, base, items, gains, rows, columns, turns, grad_rows, parts, limits, spans,
+    barriers, arrived, sharing, mine, top, end, reach, bound, step, size, sharpness,
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """From the derivative by the last rows to the column sums, the steps in reverse."""
     first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
-    sums, tilted = turns + 3 * slots, turns + 4 * slots
+    sums, tilted = turns + 3 * size, turns + 4 * size
     tl.debug_barrier()
     half = step % 2
-    _column_parts(ranked, high, low, base, items, turns, pull, parts, limits, top, end,
-                  reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
+    _column_parts(ranked, high, low, base, items, turns, grad_rows, parts, limits, top, end,
+                  reach, bound, 0, size, half, mine, sharpness, SHARED, ROWS,
                   COLUMNS, 2)  # fmt: skip
     arrived += sharing
     wait(barriers, 0, arrived, SHARED)
@@ -625,15 +627,15 @@ def _backward(
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         inside, own = column < items, (column >= first) & (column < last)
         at = base + column
-        plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half, SHARED,
+        plain = _column_sums(parts, spans, left, base, size, column, inside, 0, half, SHARED,
                              TOGETHER)  # fmt: skip
-        leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
+        offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half, SHARED,
                                TOGETHER)  # fmt: skip
-        gain = tl.load(worth + at, inside, 0.0)
-        factor = gain * tl.load(columns + step * slots + at, inside, 0.0)
+        gain = tl.load(gains + at, inside, 0.0)
+        factor = gain * tl.load(columns + step * size + at, inside, 0.0)
         tl.store(sums + at, factor * plain, own)
-        tl.store(tilted + at, factor * leaning, own)
-        # The columns' pull from the output, g Kᵀ (w u), is kept where v_0 was.
+        tl.store(tilted + at, factor * offset_sums, own)
+        # The output's derivative by the columns, g Kᵀ (w u), is left where v_0 was.
         tl.store(columns + at, gain * plain, inside)
 
     back = step
@@ -641,12 +643,12 @@ def _backward(
         tl.debug_barrier()
         half = 1 - half
         if TRANSPOSED and (back == step):  # the row step that was left out
-            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                          reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+            _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
+                          reach, bound, back, size, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 4)  # fmt: skip
         else:
-            _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                          reach, bound, back, slots, half, mine, sharpness, SHARED, ROWS,
+            _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
+                          reach, bound, back, size, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 3)  # fmt: skip
         arrived += sharing
         wait(barriers, 0, arrived, SHARED)
@@ -654,52 +656,52 @@ def _backward(
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             inside, own = column < items, (column >= first) & (column < last)
             at = base + column
-            factor = tl.load(columns + back * slots + at, inside, 0.0)
-            plain = _column_sums(parts, spans, left, base, slots, column, inside, 0, half,
+            factor = tl.load(columns + back * size + at, inside, 0.0)
+            plain = _column_sums(parts, spans, left, base, size, column, inside, 0, half,
                                  SHARED, TOGETHER)  # fmt: skip
             by_column = plain
             if back == step:
                 by_column += tl.load(columns + at, inside, 0.0)
             turned = -by_column * factor * factor
-            leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half,
+            offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half,
                                    SHARED, TOGETHER)  # fmt: skip
-            earlier = _column_sums(parts, spans, left, base, slots, column, own, 2, half,
+            earlier = _column_sums(parts, spans, left, base, size, column, own, 2, half,
                                    SHARED, TOGETHER)  # fmt: skip
             straight = factor * plain - by_column * factor
             tl.store(sums + at, tl.load(sums + at, own, 0.0) + straight, own)
-            lean = factor * leaning + turned * earlier
-            tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + lean, own)
-            tl.store(turns + half * slots + at, turned, inside)
+            rank_offset = factor * offset_sums + turned * earlier
+            tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + rank_offset, own)
+            tl.store(turns + half * size + at, turned, inside)
         tl.debug_barrier()
         for tile in range(top, end):
             row = tile * ROWS + tl.arange(0, ROWS)
             fresh = _row_sums(
-                ranked, high, low, base, items, turns + half * slots, worth, limits, tile,
+                ranked, high, low, base, items, turns + half * size, gains, limits, tile,
                 sharpness, 0, ROWS, COLUMNS,
             )  # fmt: skip
             if TRANSPOSED and (back == step):
                 # u_{step - 1} is the output's own row factor as well.
-                fresh += tl.load(pull + base + row, row < items, 0.0)
-            tl.store(pull + base + row, fresh, row < items)
+                fresh += tl.load(grad_rows + base + row, row < items, 0.0)
+            tl.store(grad_rows + base + row, fresh, row < items)
         back -= 1
     # u_0 = 1 / (K 1).
     tl.debug_barrier()
     half = 1 - half
-    _column_parts(ranked, high, low, base, items, rows, pull, parts, limits, top, end,
-                  reach, bound, 0, slots, half, mine, sharpness, SHARED, ROWS,
+    _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
+                  reach, bound, 0, size, half, mine, sharpness, SHARED, ROWS,
                   COLUMNS, 3)  # fmt: skip
     arrived += sharing
     wait(barriers, 0, arrived, SHARED)
     for left in range(reach, bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         own = (column >= first) & (column < last)
-        plain = _column_sums(parts, spans, left, base, slots, column, own, 0, half, SHARED,
+        plain = _column_sums(parts, spans, left, base, size, column, own, 0, half, SHARED,
                              TOGETHER)  # fmt: skip
-        leaning = _column_sums(parts, spans, left, base, slots, column, own, 1, half, SHARED,
+        offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half, SHARED,
                                TOGETHER)  # fmt: skip
         at = base + column
         tl.store(sums + at, tl.load(sums + at, own, 0.0) + plain, own)
-        tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + leaning, own)
+        tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + offset_sums, own)
 
 
 @triton.jit
@@ -742,18 +744,18 @@ def _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED: tl.con
 
 @triton.jit
 def _row_step(
-    ranked, high, low, base, items, rows, columns, limits, top, end, step, slots, sharpness,
+    ranked, high, low, base, items, rows, columns, limits, top, end, step, size, sharpness,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """``u = 1 / (K v)`` for the rows of the program."""
     for tile in range(top, end):
         row = tile * ROWS + tl.arange(0, ROWS)
         found = _row_sums(
-            ranked, high, low, base, items, columns + step * slots, columns, limits, tile,
+            ranked, high, low, base, items, columns + step * size, columns, limits, tile,
             sharpness, 0, ROWS, COLUMNS,
         )  # fmt: skip
         found = tl.where(row < items, found, 1.0)
-        tl.store(rows + step * slots + base + row, 1 / found, row < items)
+        tl.store(rows + step * size + base + row, 1 / found, row < items)
 
 
 @triton.jit
@@ -801,27 +803,28 @@ def _write_ranks(
 
 @triton.jit
 def _column_parts(
-    ranked, high, low, base, items, rows, pull, parts, limits, top, end, reach, bound, step,
-    slots, half, mine, sharpness, SHARED: tl.constexpr,
+    ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end, reach, bound, step,
+    size, half, mine, sharpness, SHARED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHICH: tl.constexpr,
 ):  # fmt: skip
     """The program's part of column sums.
 
-    1: ``Kᵀ u``. 2: the same, plain and leaning. 3: with ``l = -pull u²``, ``Kᵀ l`` plain and
-    leaning and ``Kᵀ u_{step-1}`` leaning. 4: the last of these, and nothing for the others.
+    1: ``Kᵀ u``. 2: the same, plain and by rank offsets. 3: with ``l = -grad_rows u²``, ``Kᵀ l``
+    plain and by rank offsets and ``Kᵀ u_{step-1}`` by them. 4: the last of these, and nothing for
+    the others.
     """
-    place = parts + (half * 3 * SHARED + mine).to(tl.int64) * slots + base
+    place = parts + (half * 3 * SHARED + mine).to(tl.int64) * size + base
     for left in range(reach, bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         score_, main_, rest_ = load_places(ranked, high, low, base, column, items)
         plain = tl.zeros([ROWS, COLUMNS], tl.float32)
-        leaning = tl.zeros([ROWS, COLUMNS], tl.float32)
+        offset_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
         earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
         for tile in range(top, end):
             low_, high_ = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
             if (low_ <= left) & (left < high_):
                 row = tile * ROWS + tl.arange(0, ROWS)
-                factor, before = _factors(rows, pull, base, items, row, step, slots, WHICH)
+                factor, before = _factors(rows, grad_rows, base, items, row, step, size, WHICH)
                 score, main, rest = load_places(
                     ranked, high, low, base, tl.minimum(row, items - 1), items
                 )
@@ -829,40 +832,40 @@ def _column_parts(
                 if WHICH != 4:
                     plain += entries * factor[:, None]
                 if WHICH != 1:
-                    tilt = entries * lean(row[:, None], column[None, :])
+                    tilt = entries * rank_offset(row[:, None], column[None, :])
                     if WHICH != 4:
-                        leaning += tilt * factor[:, None]
+                        offset_sums += tilt * factor[:, None]
                     if WHICH != 2:
                         earlier += tilt * before[:, None]
         tl.store(place + column, tl.sum(plain, 0), column < items)
         if WHICH != 1:
-            at = place + SHARED * slots + column
-            tl.store(at, tl.sum(leaning, 0), column < items)
+            at = place + SHARED * size + column
+            tl.store(at, tl.sum(offset_sums, 0), column < items)
             if WHICH != 2:
-                tl.store(at + SHARED * slots, tl.sum(earlier, 0), column < items)
+                tl.store(at + SHARED * size, tl.sum(earlier, 0), column < items)
 
 
 @triton.jit
-def _factors(rows, pull, base, items, row, step, slots, WHICH: tl.constexpr):
+def _factors(rows, grad_rows, base, items, row, step, size, WHICH: tl.constexpr):
     """What rows are weighed by in column sums, and u of the step before."""
     inside = row < items
-    factor = tl.load(rows + step * slots + base + row, inside, 0.0)
+    factor = tl.load(rows + step * size + base + row, inside, 0.0)
     before = factor
     if WHICH >= 3:
-        factor *= -tl.load(pull + base + row, inside, 0.0) * factor
-        there = inside & (row + step > row)  # none at the first step
-        before = tl.load(rows + (step - 1) * slots + base + row, there, 0.0)
+        factor *= -tl.load(grad_rows + base + row, inside, 0.0) * factor
+        valid = inside & (row + step > row)  # none at the first step
+        before = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
     return factor, before
 
 
 @triton.jit
-def _row_error(rows, base, items, top, end, step, slots, ROWS: tl.constexpr):
+def _row_error(rows, base, items, top, end, step, size, ROWS: tl.constexpr):
     """How far the sums ``u_{step-1} ∘ (K v_step)`` are from one."""
     worst = 0.0
     for tile in range(top, end):
         row = tile * ROWS + tl.arange(0, ROWS)
-        at = rows + step * slots + base + row
-        error = tl.load(at - slots, row < items, 1.0) / tl.load(at, row < items, 1.0) - 1
+        at = rows + step * size + base + row
+        error = tl.load(at - size, row < items, 1.0) / tl.load(at, row < items, 1.0) - 1
         worst = tl.maximum(worst, tl.max(tl.abs(error), 0))
     return worst
 
@@ -883,32 +886,32 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
 
 
 @triton.jit
-def _of_all(sums, slots, base, at, items, sharing, PARTS: tl.constexpr):
+def _of_all(sums, size, base, at, items, sharing, PARTS: tl.constexpr):
     """What the programs of a list have each added up."""
     found = tl.load(sums + base + at, at < items, 0.0)
     if PARTS > 1:
         for program in range(1, sharing):
-            found += tl.load(sums + program * slots + base + at, at < items, 0.0)
+            found += tl.load(sums + program * size + base + at, at < items, 0.0)
     return found
 
 
 @quick
-@triton.jit(do_not_specialize=["slots", "k"])
+@triton.jit(do_not_specialize=["size", "k"])
 def _finish(
-    order, gains, prefix, sums, offsets, lengths, scale, defined, values, slopes, slots, sharpness,
-    k, SHARED: tl.constexpr, KIND: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    order, gains, prefix, sums, offsets, lengths, scale, defined, values, grad_scores, size,
+    sharpness, k, SHARED: tl.constexpr, KIND: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The loss of a list, and from the column sums of its gradient the slopes of its items.
+    """The loss of a list, and from the column sums the gradient by its scores.
 
     ``τ ds_k = S_k + (slope_k - below_k + above_k) D_k - Σ_{below k} D + Σ_{above k} D``.
     """
     at_list = tl.program_id(0)
     items = tl.load(lengths + at_list)
     base = tl.load(offsets + at_list)
-    slots = slots.to(tl.int64)
-    above, below = order + slots, order + 2 * slots
-    tilted, shares = sums + PARTS * slots, sums + 2 * PARTS * slots
+    size = size.to(tl.int64)
+    above, below = order + size, order + 2 * size
+    tilted, shares = sums + PARTS * size, sums + 2 * PARTS * size
     if tl.load(defined + at_list) != 0:
         each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
         sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
@@ -929,7 +932,7 @@ def _finish(
         before = tl.zeros([1], tl.float64)
         for left in range(0, items, BLOCK):
             at = left + tl.arange(0, BLOCK)
-            found = _of_all(sums, slots, base, at, items, sharing, PARTS).to(tl.float64)
+            found = _of_all(sums, size, base, at, items, sharing, PARTS).to(tl.float64)
             tl.store(prefix + base + at, (tl.cumsum(found, 0) + before).to(tl.float32), at < items)
             before += tl.sum(found, 0)
         tl.debug_barrier()
@@ -941,10 +944,10 @@ def _finish(
             under = tl.load(below + base + at, inside, 0)
             higher = tl.load(prefix + base + over - 1, inside & (over > 0), 0.0)
             through = tl.load(prefix + base + items - under - 1, inside, 0.0)
-            straight = _of_all(sums, slots, base, at, items, sharing, PARTS)
-            slope = _of_all(tilted, slots, base, at, items, sharing, PARTS)
+            straight = _of_all(sums, size, base, at, items, sharing, PARTS)
+            slope = _of_all(tilted, size, base, at, items, sharing, PARTS)
             # Of tied items, the mean slope counts.
             slope += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
             slope += higher - (total - through)
             slope *= -sharpness if KIND == "loss" else sharpness
-            tl.store(slopes + base + tl.load(order + base + at, inside, 0), slope, inside)
+            tl.store(grad_scores + base + tl.load(order + base + at, inside, 0), slope, inside)

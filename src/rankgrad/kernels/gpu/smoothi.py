@@ -1,4 +1,4 @@
-"""SmoothI with stop-gradient: the rows of a list one after another, value and slopes in one pass.
+"""SmoothI with stop-gradient: the rows of a list one after another, value and gradient in one pass.
 
 Short lists are held in registers by one program each. Long ones are spread over programs, one
 launch per row: the sweep that takes row r out of the products also meets row r + 1.
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.order import count_items
-from rankgrad.kernels.gpu.prepare import prepare
+from rankgrad.kernels.gpu.prepare import prepare, presence
 
 _LONGEST = 16384  # what one program holds in registers
 _TILE = 1024
@@ -34,44 +34,68 @@ def through_smoothi(
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through SmoothI's indicators; see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, longest = batch
+    scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
     if metric in STEP_METRICS:
-        operator = SmoothIOperator(scores, mask, offsets, longest, k, alpha, delta)
+        operator = SmoothIOperator(scores, mask, offsets, max_length, k, alpha, delta)
         return through_operator(operator, batch, metric_options)
     lists = offsets.numel() - 1
-    prepared = prepare(labels, mask, weights, offsets, longest, metric, k, gain, threshold)
+    prepared = prepare(labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
     gains, scale, lengths, defined = prepared
-    values, slopes = scores.new_empty(lists), torch.empty_like(scores)
+    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
-        return values.zero_(), slopes.zero_(), defined
+        return values.zero_(), grad_scores.zero_(), defined
     by_label = expect == "label"
     tensors = (
-        scores,
-        labels if by_label else gains,
-        scores if mask is None else mask,
-        scores if weights is None else weights,
-        scale,
-        lengths,
-        defined,
-        offsets,
-        values,
-        slopes,
-    )
-    numbers = (alpha, delta, persistence, k)
+        scores, presence(mask, scores), offsets, lengths, labels if by_label else gains,
+        presence(weights, scores), grad_scores, grad_scores, scale, defined, values,
+    )  # fmt: skip
     options: dict[str, Any] = {
         "metric": metric,
         "gain": gain if by_label else "none",
         "masked": mask is not None,
         "weighted": by_label and weights is not None,
     }
-    if longest <= _LONGEST:
-        width = max(32, next_power_of_2(longest))
-        warps = min(16, max(1, width // 256))
-        _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+    numbers = (alpha, delta, k, persistence)
+    if max_length <= _LONGEST:
+        _list[(lists,)](*tensors, *numbers, **options, **_width(max_length))
     else:
-        _long(tensors, numbers, options, lists, longest)
-    return values, slopes, defined
+        _sweep_long(tensors, numbers, {"mode": "loss", **options}, max_length)
+    return values, grad_scores, defined
+
+
+def _width(max_length: int) -> dict[str, int]:
+    """Of lists that one program has in registers."""
+    width = max(32, next_power_of_2(max_length))
+    return {"width": width, "num_warps": min(16, max(1, width // 256))}
+
+
+def _sweep_long(
+    tensors: tuple[Tensor, ...],
+    numbers: tuple[Any, ...],
+    options: dict[str, Any],
+    max_length: int,
+) -> None:
+    """Lists that are spread over programs: one launch per row."""
+    scores, mask, offsets = tensors[:3]
+    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
+    splits = min(256, cdiv(max_length, _TILE))
+    grid = (lists, splits)
+    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
+    lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
+    exact = torch.float64 if mode == "ranks" else torch.float32
+    state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
+    masked = options["masked"]
+    _lowest[grid](scores, mask, offsets, lowest, masked=masked, splits=splits, tile=_TILE)
+    arguments = (*tensors, *numbers, lowest, partial, state)
+    for row in range(1 + (min(k, max_length) if k else max_length)):
+        _sweep[grid](*arguments, row, lists, size, **options, **shape)
+    if mode not in ("apply", "ranks"):
+        _add_gradient[grid](
+            *tensors[:3], lowest, state, size, masked=masked, **shape
+        )  # fmt: skip
+    if mode != "apply":
+        _finish[grid](*arguments, size, **options, **shape)
 
 
 class _Indicators:
@@ -108,38 +132,23 @@ class _Indicators:
         Args:
             mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
             inputs: the values and, of adjoint, the gradient by rank; or, of ranks_adjoint, the
-                gradient by the ranks over their weights, and the ranks.
+                gradient by the ranks, and the ranks.
             outputs: of apply the sorted values and one minus them; of ranks themselves and one over
-                their weights; of adjoints the gradient by the scores, twice.
+                their weights, which ranks_adjoint reads; of adjoints the gradient by the scores.
         """
         scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
         lists, size = offsets.numel() - 1, scores.numel()
         if lists == 0 or size == 0:
             return
-        masks = scores if mask is None else mask
-        tensors = (scores, masks, offsets, self.lengths, *inputs, *outputs)
+        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
         numbers = (self.alpha, self.delta, self.k)
         options: dict[str, Any] = {"mode": mode, "masked": mask is not None}
         if max_length <= _LONGEST:
-            width = max(32, next_power_of_2(max_length))
-            warps = min(16, max(1, width // 256))
-            _list_rows[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+            _list_rows[(lists,)](*tensors, *numbers, **options, **_width(max_length))
             return
-        splits = min(256, cdiv(max_length, _TILE))
-        grid = (lists, splits)
-        shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
-        lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
-        state = torch.empty(3, size, dtype=torch.float64, device=scores.device)
-        _lowest[grid](
-            *tensors[:3], lowest, masked=options["masked"], splits=splits, tile=_TILE
-        )  # fmt: skip
-        arguments = (*tensors, *numbers, lowest, partial, state)
-        for row in range(1 + (min(self.k, max_length) if self.k else max_length)):
-            _sweep_rows[grid](*arguments, row, lists, size, **options, **shape)
-        if mode.endswith("adjoint"):
-            _add_gradients[grid](*arguments, size, **options, **shape)
-        if mode != "apply":
-            _finish_rows[grid](*arguments, size, **options, **shape)
+        options |= {"metric": "dcg", "gain": "none", "weighted": False}
+        unused = (scores, self.lengths, scores)
+        _sweep_long((*tensors, *unused), (*numbers, 0.0), options, max_length)
 
 
 class SmoothIOperator(_Indicators):
@@ -185,51 +194,9 @@ class SmoothIRanks(_Indicators):
     def adjoint(self, grad: Tensor) -> Tensor:
         """The gradient by the scores of ``Σ_j grad_j ranks_j``."""
         grad_scores = torch.zeros_like(self.scores)
-        inputs = (self._inverse * grad, self.ranks)
-        self.run("ranks_adjoint", inputs, (grad_scores, grad_scores))
+        inputs = (grad.contiguous(), self.ranks)
+        self.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
         return grad_scores
-
-
-def _long(
-    tensors: tuple[Tensor, ...],
-    numbers: tuple[Any, ...],
-    options: dict[str, Any],
-    lists: int,
-    longest: int,
-) -> None:
-    scores, _, mask, _, scale, lengths, defined, offsets, values, slopes = tensors
-    alpha, k = numbers[0], numbers[-1]
-    splits = min(256, cdiv(longest, _TILE))
-    lowest = scores.new_empty(lists, splits, 3)
-    partial = scores.new_empty(2, lists, splits, 4)
-    state = torch.empty(2, scores.numel(), dtype=scores.dtype, device=scores.device)
-    grid = (lists, splits)
-    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
-    _lowest[grid](
-        scores, mask, offsets, lowest, masked=options["masked"], splits=splits, tile=_TILE
-    )
-    rows = min(k, longest) if k else longest
-    for row in range(rows + 1):
-        _sweep[grid](
-            *tensors,
-            *numbers,
-            lowest,
-            partial,
-            state,
-            row,
-            lists,
-            scores.numel(),
-            **options,
-            **shape,
-        )
-    _add_slopes[grid](
-        scores, mask, defined, offsets, lowest, state, scores.numel(),
-        masked=options["masked"], **shape,
-    )  # fmt: skip
-    _finish[grid](
-        scores, mask, scale, lengths, defined, offsets, values, slopes, lowest, state,
-        scores.numel(), alpha, k, metric=options["metric"], masked=options["masked"], **shape,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -264,7 +231,7 @@ def _row(
     logits, value, product, slope, worth, weight, factor, delta,
     gain: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
-    """One softmax: into the value, the slopes and the products."""
+    """One softmax: into the value, the gradient and the products."""
     part = tl.exp2(logits)
     if weighted:
         total, mean, mean_weight = tl.reduce((part, part * worth, part * weight), 0, _add)
@@ -276,38 +243,38 @@ def _row(
     mean_weight *= shrink
     at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
     indicator = part * shrink
-    pull = (factor * by_worth) * (worth - mean)
+    by_logit = (factor * by_worth) * (worth - mean)
     if weighted:
-        pull += (factor * by_weight) * (weight - mean_weight)
-    slope += indicator * product * pull
+        by_logit += (factor * by_weight) * (weight - mean_weight)
+    slope += indicator * product * by_logit
     return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
 
 
 @quick
 @triton.jit(do_not_specialize=["k"])
 def _list(
-    scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
-    persistence, k, metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr,
-    weighted: tl.constexpr, width: tl.constexpr,
+    scores, mask, offsets, lengths, values_in, weights, grad_scores, extras, scales, defined,
+    values, alpha, delta, k, persistence, metric: tl.constexpr, gain: tl.constexpr,
+    masked: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """One list, its items in registers: per row one maximum and one joint sum."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
     item = tl.arange(0, width)
-    inside = item < tl.load(offsets + place + 1) - begin
-    slot = begin + item
-    real = is_real(mask, slot, inside, masked)
-    score = tl.load(scores + slot, mask=real, other=float("inf"))
-    worth = tl.load(worths + slot, mask=real, other=0.0)
+    inside = item < tl.load(offsets + at_list + 1) - begin
+    index = begin + item
+    real = is_real(mask, index, inside, masked)
+    score = tl.load(scores + index, mask=real, other=float("inf"))
+    worth = tl.load(values_in + index, mask=real, other=0.0)
     weight = worth
     if weighted:
-        weight = tl.load(weights + slot, mask=real, other=0.0)
+        weight = tl.load(weights + index, mask=real, other=0.0)
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    length = tl.load(lengths + place)
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
+    length = tl.load(lengths + at_list)
+    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     rows = tl.where(scale > 0, rows, 0)
     past = beyond(length, k, metric)
@@ -333,10 +300,9 @@ def _list(
     least = real & (score == lowest)
     share = tl.sum(slope, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
     slope -= tl.where(least, share, 0.0)
-    if metric != "arp":
-        slope = -slope
-    tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=inside)
-    tl.store(values + place, as_loss(value, length, k, scale, metric))
+    slope = as_gradient(slope, metric)
+    tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=inside)
+    tl.store(values + at_list, as_loss(value, length, k, scale, metric))
 
 
 @quick
@@ -346,155 +312,21 @@ def _lowest(
     masked: tl.constexpr, splits: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """The lowest score of each program's part of a list."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     least = tl.full([tile], float("inf"), tl.float32)
     for first in range(begin + split * tile, end, splits * tile):
-        slot = first + tl.arange(0, tile)
-        real = is_real(mask, slot, slot < end, masked)
-        least = tl.minimum(least, tl.load(scores + slot, mask=real, other=float("inf")))
-    tl.store(lowest + (place * splits + split) * 3, tl.min(least, 0))
+        index = first + tl.arange(0, tile)
+        real = is_real(mask, index, index < end, masked)
+        least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
+    tl.store(lowest + (at_list * splits + split) * 3, tl.min(least, 0))
 
 
 @triton.jit
-def _least(lowest, place, splits: tl.constexpr, wide: tl.constexpr):
+def _least(lowest, at_list, splits: tl.constexpr, wide: tl.constexpr):
     part = tl.arange(0, wide)
-    many = lowest + (place * splits + part) * 3
+    many = lowest + (at_list * splits + part) * 3
     return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
-
-
-@quick
-@triton.jit(do_not_specialize=["k", "row", "lists", "slots"])
-def _sweep(
-    scores, worths, mask, weights, scales, lengths, defined, offsets, values, slopes, alpha, delta,
-    persistence, k, lowest, partial, state, row, lists, slots, metric: tl.constexpr,
-    gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
-    wide: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """Row - 1 into slopes and products, and the sums over the exponentials of the row."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    length = tl.load(lengths + place)
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
-    rows = tl.where(k > 0, tl.minimum(k, length), length)
-    if (row == 0) & (split == 0):
-        tl.store(values + place, 0.0)
-    if (row <= rows) & (scale > 0):
-        low = _least(lowest, place, splits, wide)
-        strength = alpha * 1.4426950408889634
-        top, total, mean, mean_weight = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
-        factor, by_worth, by_weight = low * 0.0, low * 0.0, low * 0.0
-        if row > 0:
-            part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + place) * splits + part) * 4
-            tops = tl.load(source, mask=part < splits, other=float("-inf"))
-            top = tl.max(tops, 0)
-            rescale = tl.exp2(tops - top)
-            total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
-            mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
-            mean_weight = (
-                tl.sum(tl.load(source + 3, mask=part < splits, other=0.0) * rescale, 0) / total
-            )
-            factor = scale * (discount(row * 1.0, metric, persistence) - beyond(length, k, metric))
-            at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
-            if split == 0:
-                before = tl.load(values + place)
-                tl.store(values + place, before + factor * at_rank)
-        tops = tl.full([tile], -1e38, tl.float32)
-        sums = tl.zeros([tile], tl.float32)
-        sums_worth = tl.zeros([tile], tl.float32)
-        sums_weight = tl.zeros([tile], tl.float32)
-        for first in range(begin + split * tile, end, splits * tile):
-            slot = first + tl.arange(0, tile)
-            real = is_real(mask, slot, slot < end, masked)
-            base = (tl.load(scores + slot, mask=real, other=0.0) - low) * strength
-            worth = tl.load(worths + slot, mask=real, other=0.0)
-            product = tl.full([tile], 1.0, tl.float32)
-            slope = tl.zeros([tile], tl.float32)
-            if weighted:
-                weight = tl.load(weights + slot, mask=real, other=0.0)
-            if row > 0:
-                if row > 1:
-                    product = tl.load(state + slot, mask=real, other=0.0)
-                    slope = tl.load(state + slots + slot, mask=real, other=0.0)
-                indicator = tl.exp2(base * product - top) / total
-                pull = (factor * by_worth) * (worth - mean)
-                if weighted:
-                    pull += (factor * by_weight) * (weight - mean_weight)
-                slope += indicator * product * pull
-                product *= (1.0 - delta) - indicator
-                tl.store(state + slot, product, mask=real)
-                tl.store(state + slots + slot, slope, mask=real)
-            logits = tl.where(real, base * product, float("-inf"))
-            higher = tl.maximum(tops, logits)
-            fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
-            sums = sums * fade + entry
-            sums_worth = sums_worth * fade + entry * worth
-            if weighted:
-                sums_weight = sums_weight * fade + entry * weight
-            tops = higher
-        top = tl.max(tops, 0)
-        rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + place) * splits + split) * 4
-        tl.store(target, top)
-        tl.store(target + 1, tl.sum(sums * rescale, 0))
-        tl.store(target + 2, tl.sum(sums_worth * rescale, 0))
-        tl.store(target + 3, tl.sum(sums_weight * rescale, 0))
-    return
-
-
-@quick
-@triton.jit(do_not_specialize=["slots"])
-def _add_slopes(
-    scores, mask, defined, offsets, lowest, state, slots,
-    masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """The sum of the slopes and the number of lowest scores, of each program's part of a list."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    low = _least(lowest, place, splits, wide)
-    total = tl.zeros([tile], tl.float32)
-    count = tl.zeros([tile], tl.float32)
-    for first in range(begin + split * tile, end, splits * tile):
-        slot = first + tl.arange(0, tile)
-        real = is_real(mask, slot, slot < end, masked)
-        total += tl.load(state + slots + slot, mask=real, other=0.0)
-        score = tl.load(scores + slot, mask=real, other=float("inf"))
-        count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (place * splits + split) * 3 + 1, tl.sum(total, 0))
-    tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
-
-
-@quick
-@triton.jit(do_not_specialize=["slots", "k"])
-def _finish(
-    scores, mask, scales, lengths, defined, offsets, values, slopes, lowest, state, slots, alpha, k,
-    metric: tl.constexpr, masked: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """The part of the gradient that goes through the list's minimum, and the slopes."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    scale = tl.where(tl.load(defined + place) != 0, tl.load(scales + place), 0.0)
-    low = _least(lowest, place, splits, wide)
-    part = tl.arange(0, wide)
-    many = lowest + (place * splits + part) * 3
-    total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
-    count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
-    share = total / tl.maximum(count, 1.0)
-    counted = tl.where(scale > 0, end, begin)
-    if metric != "arp":
-        alpha = -alpha
-    for first in range(begin + split * tile, end, splits * tile):
-        slot = first + tl.arange(0, tile)
-        real = is_real(mask, slot, slot < counted, masked)
-        slope = tl.load(state + slots + slot, mask=real, other=0.0)
-        score = tl.load(scores + slot, mask=real, other=float("inf"))
-        slope = alpha * (slope - tl.where(score == low, share, 0.0))
-        tl.store(slopes + slot, tl.where(real, slope, 0.0), mask=slot < end)
-    if split == 0:
-        value = tl.load(values + place)
-        tl.store(values + place, as_loss(value, tl.load(lengths + place), k, scale, metric))
 
 
 @triton.jit
@@ -514,8 +346,8 @@ def _row_terms(
     if mode == "ranks":
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
-    elif mode == "adjoint" or mode == "ranks_adjoint":
-        one += (indicator * product * row_grad * (value - mean)).to(tl.float64)
+    elif mode != "apply":
+        one += (indicator * product * row_grad * (value - mean)).to(one.dtype)
     return one, two
 
 
@@ -536,12 +368,12 @@ def _list_rows(
     mode: tl.constexpr, masked: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """The rows of one list, its items in registers; see :meth:`_Indicators.run`."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
     item = tl.arange(0, width)
     at = begin + item
-    real = is_real(mask, at, item < tl.load(offsets + place + 1) - begin, masked)
-    length = tl.load(lengths + place)
+    real = is_real(mask, at, item < tl.load(offsets + at_list + 1) - begin, masked)
+    length = tl.load(lengths + at_list)
     score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
@@ -551,11 +383,13 @@ def _list_rows(
     if mode != "ranks":
         given = tl.load(inputs + at, mask=real, other=0.0)
     if mode == "ranks_adjoint":
+        given *= tl.load(extras + at, mask=real, other=0.0)
         ranks = tl.load(others + at, mask=real, other=0.0)
     large = tl.max(base, 0) >= 60.0  # products are at most 1 in size: else nothing overflows
     product = tl.full([width], 1.0, tl.float32)
-    one = tl.zeros([width], tl.float64)
-    two = tl.zeros([width], tl.float64)
+    # Ranks add up as many terms as there are items, all of one sign.
+    one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
+    two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
     for row in range(tl.where(k > 0, tl.minimum(k, length), length)):
         logits = base * product + padding
         if large:
@@ -591,42 +425,66 @@ def _list_rows(
         tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
 
 
+@triton.jit
+def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
+    """One over the norm of a list, 0 where the loss is undefined; of an operator 1."""
+    if mode == "loss":
+        return tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
+    else:
+        return length.to(tl.float32) * 0.0 + 1.0
+
+
 @quick
 @triton.jit(do_not_specialize=["k", "row", "lists", "size"])
-def _sweep_rows(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
-    partial, state, row, lists, size, mode: tl.constexpr, masked: tl.constexpr,
+def _sweep(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, lowest, partial, state, row, lists, size, mode: tl.constexpr,
+    metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
     splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Row - 1 into the state of the items, and the sums over the exponentials of the row.
 
-    The state is the product and what :func:`_row_terms` adds up.
+    The state is the product and what :func:`_row_terms` adds up. The sums are of the exponentials
+    alone, times the values, and times a third: the weights, or one minus the values.
     """
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    length = tl.load(lengths + place)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = tl.load(lengths + at_list)
+    scale = _scale_of(scales, defined, at_list, length, mode)
     size = size.to(tl.int64)
-    if (length > 0) & (row <= tl.where(k > 0, tl.minimum(k, length), length)):
-        low = _least(lowest, place, splits, wide)
-        top, total, mean, row_grad = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0 + 1.0
+    if mode == "loss":
+        tl.store(values + at_list, 0.0, mask=(row == 0) & (split == 0))
+    last = tl.where(k > 0, tl.minimum(k, length), length)
+    if (length > 0) & (row <= last) & (scale > 0):
+        low = _least(lowest, at_list, splits, wide)
+        top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
+        row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
         if row > 0:
             part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + place) * splits + part) * 4
+            source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
             tops = tl.load(source, mask=part < splits, other=float("-inf"))
             top = tl.max(tops, 0)
             rescale = tl.exp2(tops - top)
             total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
             mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
-            if mode == "adjoint":
+            third_mean = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+            third_mean = tl.sum(third_mean, 0) / total
+            if mode == "loss":
+                factor = discount(row * 1.0, metric, persistence) - beyond(length, k, metric)
+                factor *= scale
+                at_rank, by_value, by_third = _at_rank(mean, third_mean, gain, weighted)
+                row_grad, third_grad = factor * by_value, factor * by_third
+                before = tl.load(values + at_list, mask=split == 0, other=0.0)
+                tl.store(values + at_list, before + factor * at_rank, mask=split == 0)
+            elif mode == "adjoint":
                 row_grad = tl.load(others + begin + row - 1)
-            if mode == "apply":
-                miss = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+            elif mode == "apply":
                 tl.store(results + begin + row - 1, mean, mask=split == 0)
-                tl.store(extras + begin + row - 1, tl.sum(miss, 0) / total, mask=split == 0)
+                tl.store(extras + begin + row - 1, third_mean, mask=split == 0)
         tops = tl.full([tile], -1e38, tl.float32)
         sums = tl.zeros([tile], tl.float32)
         means = tl.zeros([tile], tl.float32)
-        missed = tl.zeros([tile], tl.float32)
+        thirds = tl.zeros([tile], tl.float32)
         for first in range(begin + split * tile, end, splits * tile):
             at = first + tl.arange(0, tile)
             real = is_real(mask, at, at < end, masked)
@@ -636,53 +494,60 @@ def _sweep_rows(
             if mode != "ranks":
                 given = tl.load(inputs + at, mask=real, other=0.0)
             if mode == "ranks_adjoint":
+                given *= tl.load(extras + at, mask=real, other=0.0)
                 ranks = tl.load(others + at, mask=real, other=0.0)
+            third = 1.0 - given
+            if weighted:
+                third = tl.load(others + at, mask=real, other=0.0)
             product = tl.full([tile], 1.0, tl.float32)
-            one = tl.zeros([tile], tl.float64)
-            two = tl.zeros([tile], tl.float64)
+            one = tl.zeros([tile], state.dtype.element_ty)
+            two = tl.zeros([tile], state.dtype.element_ty)
             if row > 0:
                 if row > 1:
                     product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
                     one = tl.load(state + size + at, mask=real, other=0.0)
-                    two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+                    if mode == "ranks":
+                        two = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
                 value = _row_values(given, ranks, row - 1, mode)
                 one, two = _row_terms(
                     indicator, product, value, mean, row_grad, one, two, row - 1, mode
                 )
+                if weighted:
+                    one += indicator * product * third_grad * (third - third_mean)
                 product *= (1.0 - delta) - indicator
-                tl.store(state + at, product.to(tl.float64), mask=real)
+                tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
                 tl.store(state + size + at, one, mask=real)
-                tl.store(state + 2 * size + at, two, mask=real)
+                if mode == "ranks":
+                    tl.store(state + 2 * size + at, two, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
-            value = _row_values(given, ranks, row, mode)
             higher = tl.maximum(tops, logits)
             fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
             sums = sums * fade + entry
-            means = means * fade + entry * value
-            missed = missed * fade + entry * (1.0 - value)
+            means = means * fade + entry * _row_values(given, ranks, row, mode)
+            if weighted or mode == "apply":
+                thirds = thirds * fade + entry * third
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + place) * splits + split) * 4
+        target = partial + ((row % 2 * lists + at_list) * splits + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
-        tl.store(target + 3, tl.sum(missed * rescale, 0))
+        tl.store(target + 3, tl.sum(thirds * rescale, 0))
 
 
 @quick
-@triton.jit(do_not_specialize=["k", "size"])
-def _add_gradients(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
-    partial, state, size, mode: tl.constexpr, masked: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+@triton.jit(do_not_specialize=["size"])
+def _add_gradient(
+    scores, mask, offsets, lowest, state, size,
+    masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
-    low = _least(lowest, place, splits, wide)
-    total = tl.zeros([tile], tl.float64)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    low = _least(lowest, at_list, splits, wide)
+    total = tl.zeros([tile], tl.float32)
     count = tl.zeros([tile], tl.float32)
     for first in range(begin + split * tile, end, splits * tile):
         at = first + tl.arange(0, tile)
@@ -690,39 +555,49 @@ def _add_gradients(
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (place * splits + split) * 3 + 1, tl.sum(total, 0).to(tl.float32))
-    tl.store(lowest + (place * splits + split) * 3 + 2, tl.sum(count, 0))
+    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0))
+    tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
 @quick
 @triton.jit(do_not_specialize=["k", "size"])
-def _finish_rows(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k, lowest,
-    partial, state, size, mode: tl.constexpr, masked: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+def _finish(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, lowest, partial, state, size, mode: tl.constexpr, metric: tl.constexpr,
+    gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
+    wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Ranks from their sums; or the part of the gradient through the list's minimum, and it."""
-    place, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + place), tl.load(offsets + place + 1)
+    at_list, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = tl.load(lengths + at_list)
+    scale = _scale_of(scales, defined, at_list, length, mode)
     size = size.to(tl.int64)
+    counted = tl.where(scale > 0, end, begin)
     low, share = 0.0, 0.0
     if mode != "ranks":
-        low = _least(lowest, place, splits, wide)
+        low = _least(lowest, at_list, splits, wide)
         part = tl.arange(0, wide)
-        many = lowest + (place * splits + part) * 3
+        many = lowest + (at_list * splits + part) * 3
         total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
         count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
         share = total / tl.maximum(count, 1.0)
     for first in range(begin + split * tile, end, splits * tile):
         at = first + tl.arange(0, tile)
-        real = is_real(mask, at, at < end, masked)
+        real = is_real(mask, at, at < counted, masked)
         one = tl.load(state + size + at, mask=real, other=0.0)
         if mode == "ranks":
             two = tl.load(state + 2 * size + at, mask=real, other=0.0)
-            rank, inverse = _ranks_of(one, two, tl.load(lengths + place))
+            rank, inverse = _ranks_of(one, two, length)
             tl.store(results + at, rank, mask=real)
             tl.store(extras + at, inverse, mask=real)
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
             one = (one - tl.where(score == low, share, 0.0)) * alpha
-            tl.store(results + at, one.to(tl.float32), mask=real)
+            if mode == "loss":
+                one = as_gradient(one, metric)
+            tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
+    if mode == "loss":
+        value = tl.load(values + at_list, mask=split == 0, other=0.0)
+        value = as_loss(value, length, k, scale, metric)
+        tl.store(values + at_list, value, mask=split == 0)
