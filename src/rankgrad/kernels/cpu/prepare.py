@@ -31,6 +31,7 @@ Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 Metric = tuple[int, int, bool, float, float, Array]
 
 APART = 64  # numbers between the rows of a block: more than a loop takes at a time
+_FEW = 100_000  # elementary steps that are not worth a second thread's start
 _RUN = 64  # items that are sorted by counting
 _WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
 _KINDS = 12  # unequal gains that are counted instead of being sorted
@@ -83,11 +84,9 @@ class FlatArrays:
     def results(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values, grad_scores and defined, as tensors like the scores."""
         values, grad_scores, defined = self.arrays[5:]
-        return (
-            torch.from_numpy(values).to(scores.dtype),
-            torch.from_numpy(grad_scores).to(scores.dtype).reshape(scores.shape),
-            torch.from_numpy(defined),
-        )
+        grad = like(scores, grad_scores)
+        grad = grad if scores.dim() == 1 else grad.view(scores.shape)
+        return like(scores, values), grad, torch.from_numpy(defined)
 
 
 def each_list(
@@ -101,28 +100,39 @@ def each_list(
         steps: of each item.
         power: of a list's length, which comes on top.
     """
+    items = int(offsets[-1]) - int(offsets[0])
+    if steps * items + items**power < _FEW:
+        work(0, len(offsets) - 1)
+        return
     lengths = np.diff(offsets).astype(np.float64)
     share(steps * lengths + lengths**power, work)
 
 
+# NumPy converts small arrays several times faster than PyTorch does.
+
+
 def numbers(tensor: Tensor) -> Array:
     """A flat float64 array of a tensor."""
-    flat: Array = tensor.detach().reshape(-1).to(torch.float64).contiguous().numpy()
-    return flat
+    return np.ascontiguousarray(tensor.detach().numpy(), np.float64).reshape(-1)
 
 
 def flags(mask: Tensor | None) -> Array:
     """A flat array of a mask; an empty one if there is none."""
     if mask is None:
         return np.empty(0, np.bool_)
-    flat: Array = mask.reshape(-1).contiguous().numpy()
-    return flat
+    return np.ascontiguousarray(mask.numpy()).reshape(-1)
 
 
 def bounds(offsets: Tensor) -> Array:
     """Offsets as an array."""
-    flat: Array = offsets.to(torch.int64).contiguous().numpy()
-    return flat
+    return np.ascontiguousarray(offsets.numpy(), np.int64)
+
+
+def like(tensor: Tensor, array: Array) -> Tensor:
+    """An array as a flat tensor of this one's type."""
+    if tensor.dtype == torch.float32:
+        array = array.astype(np.float32)
+    return torch.from_numpy(array)
 
 
 def metric_of(options: MetricOptions, batch: FlatLists) -> Metric:

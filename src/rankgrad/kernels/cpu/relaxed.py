@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
@@ -52,6 +51,7 @@ from rankgrad.kernels.cpu.prepare import (
     each_list,
     find_items,
     flags,
+    like,
     metric_of,
     numbers,
     sort_descending,
@@ -198,8 +198,7 @@ class _Operator:
 
     def _tensor(self, array: Array) -> Tensor:
         """A row as a tensor like the scores."""
-        flat = torch.from_numpy(array[: self._scores.numel()])
-        return flat.to(self._scores.dtype).reshape(self._scores.shape)
+        return like(self._scores, array[: self._scores.numel()]).view(self._scores.shape)
 
     def _sorted(self, values: Tensor, row: Array) -> None:
         gather(0, len(self._offsets) - 1, self._lists, numbers(values), row)
