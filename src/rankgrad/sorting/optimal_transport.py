@@ -111,7 +111,7 @@ def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return sums.gather(-1, start) / (end - start)
 
     ranked = shared(ranked)
-    spacing = 1.0 / (length - 1).clamp(min=1)
+    spacing = 1.0 / (length - 1).clamp(min=1).to(points)
     targets = (length - 1 - torch.arange(mask.shape[-1], device=mask.device)) * spacing
     steps = (ranked[:, :-1] + ranked[:, 1:]) * spacing
     of_rank = torch.nn.functional.pad(steps.cumsum(-1), (1, 0))

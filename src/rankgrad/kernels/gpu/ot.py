@@ -138,7 +138,7 @@ class OptimalTransportOperator:
 
     def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
         """:meth:`apply` to one or two vectors of values."""
-        return self._sort(channels, scaled=True)
+        return self._sort(channels, change=False)
 
     def adjoint_all(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
         """The sum of the gradients by the scores for one or two vectors of values."""
@@ -146,19 +146,20 @@ class OptimalTransportOperator:
         if not self.lists:
             return grad_scores
         (first, grad), (second, grad_second) = pairs[0], pairs[-1]
-        unscaled = self._sort([values for values, _ in pairs], scaled=False)
-        # Gradients by rows and columns, factors of columns, sums of columns weighed by j - r.
-        work = self.scores.new_empty(4 * self.items)
+        changes = self._sort([values for values, _ in pairs], change=True)
+        # The gradient by rows, factors of columns, and sums of columns weighed by j - r.
+        work = self.scores.new_empty(3 * self.items)
         _start_back[self.grid](
             *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
-            self.columns, unscaled[0], unscaled[-1], work, self.k, self.items,
+            self.columns, changes[0], changes[-1], work, self.k, self.items,
             two=len(pairs) == 2, **self.launch,
         )  # fmt: skip
         for step in range(self.iterations, 0, -1):
-            _back_columns[self.grid](
-                *self._list_arguments, self.rows, self.columns, work, step, self.items,
-                **self.launch,
-            )  # fmt: skip
+            if step < self.iterations:
+                _back_columns[self.grid](
+                    *self._list_arguments, self.rows, self.columns, work, step, self.items,
+                    **self.launch,
+                )  # fmt: skip
             _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
@@ -197,14 +198,14 @@ class OptimalTransportOperator:
                     tolerance, side=side, **self.launch,
                 )  # fmt: skip
 
-    def _sort(self, channels: list[Tensor], scaled: bool) -> list[Tensor]:
-        """``K (v ∘ values)`` of one or two vectors of values; scaled, times u."""
+    def _sort(self, channels: list[Tensor], change: bool) -> list[Tensor]:
+        """One or two vectors of values sorted; or how far they are from an exact sort."""
         results = [torch.zeros_like(values) for values in channels]
         if self.lists:
             _sort[self.grid](
                 *self._list_arguments, channels[0], channels[-1], self.order, self.rows,
                 self.columns, results[0], results[-1], self.k, self.items,
-                two=len(channels) == 2, scaled=scaled, **self.launch,
+                two=len(channels) == 2, change=change, **self.launch,
             )  # fmt: skip
         return results
 
@@ -270,9 +271,9 @@ def _squash(
     tl.store(moments + at_list * 2, mean)
     tl.store(moments + at_list * 2 + 1, scale)
     tl.store(counts + at_list * 2, count)
-    running = iterations
+    running = tl.where(count > 0, iterations, 0)
     if chosen:
-        running = tl.where(tl.load(defined + at_list) != 0, iterations, 0)
+        running = tl.where(tl.load(defined + at_list) != 0, running, 0)
     tl.store(counts + at_list * 2 + 1, running)
 
     unit = slope / tl.maximum(count - 1, 1).to(tl.float64)
@@ -512,10 +513,13 @@ def _cut(count, k):
 @triton.jit(do_not_specialize=["k", "items"])
 def _sort(
     points, offsets, counts, limits, values, second, order, rows, columns, result, result_second,
-    k, items, two: tl.constexpr, scaled: tl.constexpr,
+    k, items, two: tl.constexpr, change: tl.constexpr,
     own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """``K (v ∘ values)`` for some rows, of one or two vectors of values; scaled, times u."""
+    """``Σ_j P_rj value_j`` for some ranks, of one or two vectors of values.
+
+    The change is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
+    """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "rows", own
@@ -524,28 +528,31 @@ def _sort(
     if (steps > 0) & (first < cut):
         middle, x, sums = _middle(points, items, begin, count, first, own)
         row = first + tl.arange(0, own)
+        inside = row < cut
         factor, term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
+        item = tl.load(order + begin + row, mask=inside & change, other=0)
+        value = tl.load(values + item, mask=inside & change, other=0.0)
+        value_second = value
+        if two:
+            value_second = tl.load(second + item, mask=inside & change, other=0.0)
         total = tl.zeros([own, other], tl.float32)
         total_second = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             column = left + tl.arange(0, other)
-            inside = column < count
+            there = column < count
             theirs, their_term = _column_terms(
                 points, items, begin, count, column, middle, x, sums, precise
             )
-            entries = _entries(factor, term, theirs, their_term, precise)
-            item = tl.load(order + begin + column, mask=inside, other=0)
-            scale = tl.load(columns + steps * items + begin + column, mask=inside, other=0.0)
-            value = tl.load(values + item, mask=inside, other=0.0)
-            total += entries * (scale * value)[None, :]
+            scale = tl.load(columns + steps * items + begin + column, mask=there, other=0.0)
+            entries = _entries(factor, term, theirs, their_term, precise) * scale[None, :]
+            their_item = tl.load(order + begin + column, mask=there, other=0)
+            their_value = tl.load(values + their_item, mask=there, other=0.0)
+            total += entries * (their_value[None, :] - value[:, None])
             if two:
-                value = tl.load(second + item, mask=inside, other=0.0)
-                total_second += entries * (scale * value)[None, :]
-        inside = row < cut
+                their_value = tl.load(second + their_item, mask=there, other=0.0)
+                total_second += entries * (their_value[None, :] - value_second[:, None])
         place = begin + row
-        scale = tl.full([own], 1.0, tl.float32)
-        if scaled:
-            scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
+        scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
         tl.store(result + place, tl.sum(total, 1) * scale, mask=inside)
         if two:
             tl.store(result_second + place, tl.sum(total_second, 1) * scale, mask=inside)
@@ -555,10 +562,14 @@ def _sort(
 @triton.jit(do_not_specialize=["k", "items"])
 def _start_back(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
-    unscaled, unscaled_second, work, k, items,
+    changes, changes_second, work, k, items,
     two: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """The gradients by the last u and v, and what the plan itself adds to the weighed sums."""
+    """Through the sorted values and the last row step, for some columns, and the column step.
+
+    Both together weigh ``K_rj u_r grad_r`` by ``value_j - Σ_l P_rl value_l``, in which the large
+    terms next to the diagonal cancel before they are rounded.
+    """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "columns", own
@@ -567,48 +578,75 @@ def _start_back(
     if (steps > 0) & (first < count):
         middle, x, sums = _middle(points, items, begin, count, first, own)
         column = first + tl.arange(0, own)
+        inside = column < count
         factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
+        item = tl.load(order + begin + column, mask=inside, other=0)
+        value = tl.load(values + item, mask=inside, other=0.0)
+        value_second = value
+        if two:
+            value_second = tl.load(second + item, mask=inside, other=0.0)
         plain = tl.zeros([own, other], tl.float32)
         weighed = tl.zeros([own, other], tl.float32)
-        plain_second = tl.zeros([own, other], tl.float32)
-        weighed_second = tl.zeros([own, other], tl.float32)
-        for left in range(low, tl.minimum(high, cut), other):
+        earlier = tl.zeros([own, other], tl.float32)
+        for left in range(low, high, other):
             row = left + tl.arange(0, other)
-            inside = row < cut
+            there, counting = row < count, row < cut
             distance, their_term = _row_terms(
                 points, items, begin, count, row, middle, x, sums, precise
             )
             entries = _entries(factor, term, distance, their_term, precise)
-            scale = tl.load(rows + steps * items + begin + row, mask=inside, other=0.0)
-            weight = tl.load(grad + begin + row, mask=inside, other=0.0) * scale
-            plain += entries * weight[None, :]
-            weighed += entries * (weight * distance)[None, :]
+            their_item = tl.load(order + begin + row, mask=there, other=0)
+            place = begin + row
+            gained = tl.load(grad + place, mask=counting, other=0.0)
+            their_value = tl.load(values + their_item, mask=there, other=0.0)
+            change = tl.load(changes + place, mask=counting, other=0.0)
+            apart = (value[:, None] - their_value[None, :]) - change[None, :]
+            weight = apart * gained[None, :]
             if two:
-                weight = tl.load(grad_second + begin + row, mask=inside, other=0.0) * scale
-                plain_second += entries * weight[None, :]
-                weighed_second += entries * (weight * distance)[None, :]
-        inside = column < count
-        place = begin + column
-        distance = (column - middle).to(tl.float32)
-        item = tl.load(order + place, mask=inside, other=0)
-        scale = tl.load(columns + steps * items + place, mask=inside, other=0.0)
-        value = tl.load(values + item, mask=inside, other=0.0)
-        total = tl.sum(plain, 1)
-        by_column = value * total
-        lean = scale * value * (distance * total - tl.sum(weighed, 1))
-        counts_there = column < cut
-        by_row = tl.load(grad + place, mask=counts_there, other=0.0)
-        by_row *= tl.load(unscaled + place, mask=counts_there, other=0.0)
-        if two:
-            value = tl.load(second + item, mask=inside, other=0.0)
-            total = tl.sum(plain_second, 1)
-            by_column += value * total
-            lean += scale * value * (distance * total - tl.sum(weighed_second, 1))
-            gained = tl.load(grad_second + place, mask=counts_there, other=0.0)
-            by_row += gained * tl.load(unscaled_second + place, mask=counts_there, other=0.0)
-        tl.store(work + place, by_row, mask=inside)
-        tl.store(work + items + place, by_column, mask=inside)
-        tl.store(work + 3 * items + place, lean, mask=inside)
+                gained = tl.load(grad_second + place, mask=counting, other=0.0)
+                their_value = tl.load(second + their_item, mask=there, other=0.0)
+                change = tl.load(changes_second + place, mask=counting, other=0.0)
+                apart = (value_second[:, None] - their_value[None, :]) - change[None, :]
+                weight += apart * gained[None, :]
+            place += steps * items
+            scale = tl.load(rows + place, mask=there, other=0.0)
+            before = tl.load(rows + place - items, mask=there, other=0.0)
+            weight *= entries * scale[None, :]
+            plain += weight
+            weighed += weight * distance[None, :]
+            earlier += entries * (before * distance)[None, :]
+        _store_columns(
+            columns + steps * items, work, items, begin, column, inside, middle,
+            tl.sum(plain, 1), tl.sum(weighed, 1), tl.sum(earlier, 1), 0.0,
+        )  # fmt: skip
+
+
+@triton.jit
+def _store_columns(
+    columns, work, items, begin, column, inside, middle, plain, weighed, earlier, lean
+):
+    """The factors of columns, and what an iteration adds to the sums weighed by ``j - r``.
+
+    Args:
+        columns: v of the iteration.
+        work: the memory of the backward pass.
+        items: of all lists.
+        begin: of the list.
+        column: of the list.
+        inside: which columns there are.
+        middle: from where rows are counted here.
+        plain: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
+        weighed: the same with rows weighed by their distance from the middle.
+        earlier: the same of ``Kᵀ u``, u of the iteration before.
+        lean: the sums of later iterations.
+    """
+    scale = tl.load(columns + begin + column, mask=inside, other=1.0)
+    distance = (column - middle).to(tl.float32)
+    turned = -plain * scale * scale
+    lean += scale * (distance * plain - weighed)
+    lean += turned * (distance * _inverse(scale) - earlier)
+    tl.store(work + items + begin + column, turned, mask=inside)
+    tl.store(work + 2 * items + begin + column, lean, mask=inside)
 
 
 @quick
@@ -617,49 +655,38 @@ def _back_columns(
     points, offsets, counts, limits, rows, columns, work, step, items,
     own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """Through ``u = 1 / (K v)`` and ``v = 1 / (Kᵀ u)`` for some columns.
-
-    With ``l = -u² ∘ grad_u``: ``Kᵀ l`` and the weighed sums of ``Kᵀ l`` and of ``Kᵀ u`` before.
-    """
+    """Through ``u = 1 / (K v)`` and ``v = 1 / (Kᵀ u)`` for some columns, but the last iteration."""
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "columns", own
     )
-    if (step <= steps) & (first < count):
+    if (step < steps) & (first < count):
         middle, x, sums = _middle(points, items, begin, count, first, own)
         column = first + tl.arange(0, own)
+        inside = column < count
         factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
         plain = tl.zeros([own, other], tl.float32)
         weighed = tl.zeros([own, other], tl.float32)
         earlier = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             row = left + tl.arange(0, other)
-            inside = row < count
+            there = row < count
             distance, their_term = _row_terms(
                 points, items, begin, count, row, middle, x, sums, precise
             )
             entries = _entries(factor, term, distance, their_term, precise)
             place = rows + step * items + begin + row
-            scale = tl.load(place, mask=inside, other=0.0)
-            weight = -scale * scale * tl.load(work + begin + row, mask=inside, other=0.0)
-            before = tl.load(place - items, mask=inside, other=0.0) * distance
+            scale = tl.load(place, mask=there, other=0.0)
+            before = tl.load(place - items, mask=there, other=0.0) * distance
+            weight = -scale * scale * tl.load(work + begin + row, mask=there, other=0.0)
             plain += entries * weight[None, :]
             weighed += entries * (weight * distance)[None, :]
             earlier += entries * before[None, :]
-        inside = column < count
-        place = work + items + begin + column
-        scale = tl.load(columns + step * items + begin + column, mask=inside, other=1.0)
-        total = tl.sum(plain, 1)
-        by_column = total
-        if step == steps:
-            by_column += tl.load(place, mask=inside, other=0.0)
-        turned = -by_column * scale * scale
-        distance = (column - middle).to(tl.float32)
-        lean = scale * (distance * total - tl.sum(weighed, 1))
-        lean += turned * (distance * _inverse(scale) - tl.sum(earlier, 1))
-        tl.store(place + items, turned, mask=inside)
-        lean += tl.load(place + 2 * items, mask=inside, other=0.0)
-        tl.store(place + 2 * items, lean, mask=inside)
+        _store_columns(
+            columns + step * items, work, items, begin, column, inside, middle,
+            tl.sum(plain, 1), tl.sum(weighed, 1), tl.sum(earlier, 1),
+            tl.load(work + 2 * items + begin + column, mask=inside, other=0.0),
+        )  # fmt: skip
 
 
 @quick
@@ -683,7 +710,7 @@ def _back_rows(
     )
     if (step <= steps) & (first < count):
         found = _sum_columns_of_rows(
-            points, items, begin, count, first, low, high, work + 2 * items, own, other, precise
+            points, items, begin, count, first, low, high, work + items, own, other, precise
         )
         row = first + tl.arange(0, own)
         tl.store(work + begin + row, found, mask=row < count)
@@ -728,7 +755,7 @@ def _finish(
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
     items = items.to(tl.int64)
     end = begin + count
-    lean, shared = work + 3 * items, sums + items
+    lean, shared = work + 2 * items, sums + items
     mean, scale = tl.load(moments + at_list * 2), tl.load(moments + at_list * 2 + 1)
     unit = slope / tl.maximum(count - 1, 1).to(tl.float64)
     if tl.load(counts + at_list * 2 + 1) > 0:
