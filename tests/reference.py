@@ -464,6 +464,8 @@ def metric(
         return _opa(s.tolist(), y.tolist(), weights, empty)
     if name == "kendall_tau":
         return _kendall_tau(s.tolist(), y.tolist(), empty)
+    if name == "spearman":
+        return _spearman(s.tolist(), y.tolist(), empty)
     gains = _gains(name, y, settings)
     if _mass(gains, weights) == 0.0:
         return empty
@@ -490,6 +492,21 @@ def _kendall_tau(s: list[float], y: list[float], empty: float) -> float:
         untied_s += abs(sign_s)
         untied_y += abs(sign_y)
     return difference / math.sqrt(untied_s * untied_y) if untied_s * untied_y else empty
+
+
+def _mean_rank(values: Sequence[float], i: int) -> float:
+    """1 + how many are above, and half of those that are equal."""
+    return 1 + sum((v > values[i]) + 0.5 * (v == values[i]) for v in values) - 0.5
+
+
+def _spearman(s: list[float], y: list[float], empty: float) -> float:
+    """The correlation of mean ranks."""
+    if len(set(y)) < 2:
+        return empty
+    columns = [[_mean_rank(values, i) for i in range(len(values))] for values in (s, y)]
+    a, b = ([rank - sum(ranks) / len(ranks) for rank in ranks] for ranks in columns)
+    scale = math.sqrt(sum(x * x for x in a) * sum(x * x for x in b))
+    return sum(x * z for x, z in zip(a, b, strict=True)) / scale if scale else 0.0
 
 
 def _pairs(y: Sequence[float]) -> Iterator[tuple[int, int]]:
@@ -612,7 +629,7 @@ def relaxed_ranks(
     empty: float = 0.0,
     **options: Any,
 ) -> Tensor:
-    """The metric with item i at rank rho_i, inside the top k by sigmoid(beta (k + 1/2 - rho_i))."""
+    """The metric with item i at rank rho_i, relaxed inside the top k: see `_inside`."""
     settings = _settings(options)
     gains, weights = _gains(name, y, settings), _weights(w, len(y))
     mass = _mass(gains, weights)
@@ -634,8 +651,11 @@ def relaxed_ranks(
 
 
 def _inside(rho_i: Tensor, k: int | None, beta: float) -> Tensor:
-    """Qin et al. 2010's truncation function: how far rank rho_i is inside the top k."""
-    return torch.ones_like(rho_i) if k is None else torch.sigmoid(beta * (k + 0.5 - rho_i))
+    """Qin et al. 2010's truncation function, past the cutoff a power of the distance instead."""
+    if k is None:
+        return torch.ones_like(rho_i)
+    d = rho_i - k - 0.5
+    return torch.sigmoid(-beta * d) if d <= 0 else 0.5 * (1 + d / 4) ** (-2 * beta)
 
 
 def _arp_ranks(

@@ -32,7 +32,7 @@ def loss_specs() -> list[str]:
     """Every loss, plain and @3 if it has a cutoff; stochastic cells of the grid @3 only."""
     specs = []
     for name in losses.names():
-        cut = takes_cutoff(registry.maker(name))
+        cut = takes_cutoff(registry.factory(name))
         if not (cut and name.startswith("gumbel_")):
             specs.append(name)
         if cut:
@@ -42,7 +42,7 @@ def loss_specs() -> list[str]:
 
 def metric_specs() -> list[str]:
     """Every metric, and @3 of those with a cutoff."""
-    pairs = ("opa", "kendall_tau")
+    pairs = ("opa", "kendall_tau", "spearman")
     return metrics.names() + [f"{name}@3" for name in metrics.names() if name not in pairs]
 
 

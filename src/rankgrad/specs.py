@@ -109,21 +109,28 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.accepts: type = object  # what an object of this kind is an instance of
+        self.base_class: type = object  # what an object of this kind is an instance of
         self.preferred: tuple[str, ...] = ()  # of names with one ending, errors name these first
-        self._makers: dict[str, Callable[..., T]] = {}
+        self._factories: dict[str, Callable[..., T]] = {}
+        self.also(lambda name: None, list)
 
     def register(self, *names: str) -> Callable[[Callable[..., T]], Any]:
         """A decorator that enters a class or function under one or more names."""
 
-        def enter(maker: Callable[..., T]) -> Callable[..., T]:
+        def enter(factory: Callable[..., T]) -> Callable[..., T]:
             for name in names:
-                if name in self._makers:
+                if name in self._factories or self._further(name) is not None:
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
-                self._makers[name] = maker
-            return maker
+                self._factories[name] = factory
+            return factory
 
         return enter
+
+    def also(
+        self, factory: Callable[[str], Callable[..., T] | None], names: Callable[[], list[str]]
+    ) -> None:
+        """Further objects, by functions that give the factory of a name, or None, and the names."""
+        self._further, self._further_names = factory, names
 
     @property
     def kinds(self) -> str:
@@ -132,14 +139,15 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(self._makers)
+        return sorted([*self._factories, *self._further_names()])
 
-    def maker(self, name: str) -> Callable[..., T]:
+    def factory(self, name: str) -> Callable[..., T]:
         """What makes the object of this name."""
-        if name not in self._makers:
+        found = self._factories.get(name) or self._further(name)
+        if found is None:
             hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)
             raise ValueError(f"unknown {self.kind} {quote(name)}. {hint}")
-        return self._makers[name]
+        return found
 
     def parse(self, text: str) -> Spec:
         """Read a spec; a registry may know other names for what it holds."""
@@ -148,7 +156,7 @@ class Registry(Generic[T]):
     def get(self, spec: str | Spec | T, **options: Any) -> T:
         """The object a spec names; ``options`` override or add to those in it."""
         if not isinstance(spec, str | Spec):
-            if not isinstance(spec, self.accepts):
+            if not isinstance(spec, self.base_class):
                 found = spec.__name__ if isinstance(spec, type) else type(spec).__name__
                 raise ValueError(f"expected a {self.kind} or its spec, found {found}")
             if options:
@@ -158,10 +166,10 @@ class Registry(Generic[T]):
             return spec
         if isinstance(spec, str):
             spec = self.parse(spec)
-        maker = self.maker(spec.name)
-        known = _options(maker)
+        factory = self.factory(spec.name)
+        known = _options(factory)
         k = spec.k if "k" not in options else options.pop("k")
-        if k is not None and not takes_cutoff(maker):
+        if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
         arguments = {**_words(spec.options, known), **options}
         for option in arguments:
@@ -171,21 +179,21 @@ class Registry(Generic[T]):
         if k is not None:
             arguments["k"] = k
         try:
-            return maker(**arguments)
+            return factory(**arguments)
         except (TypeError, OverflowError) as error:
             raise ValueError(f"{spec.name}: {error}") from error
 
 
-def takes_cutoff(maker: Callable[..., Any]) -> bool:
+def takes_cutoff(factory: Callable[..., Any]) -> bool:
     """Whether what this makes has a rank cutoff."""
-    return "k" in inspect.signature(maker).parameters
+    return "k" in inspect.signature(factory).parameters
 
 
-def _options(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options of a class or function by name: its public parameters but the cutoff."""
     return {
         name: parameter
-        for name, parameter in inspect.signature(maker).parameters.items()
+        for name, parameter in inspect.signature(factory).parameters.items()
         if name != "k" and not name.startswith("_")
     }
 

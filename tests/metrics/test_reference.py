@@ -6,7 +6,7 @@ import torch
 
 from rankgrad import metrics, sorting
 
-PAIRS = ("opa", "kendall_tau")
+PAIRS = ("opa", "kendall_tau", "spearman")
 CUTOFFS = (None, 1, 3, 9)
 
 
@@ -26,7 +26,7 @@ def draw(seed, tied):
 def test_exact(name, tied, seed):
     scores, labels, weights = draw(seed, tied)
     for k in CUTOFFS if name not in PAIRS else (None,):
-        for w in (None, weights) if name != "kendall_tau" else (None,):
+        for w in (None, weights) if name not in ("kendall_tau", "spearman") else (None,):
             for ties in ("average", "stable") if name not in PAIRS else ("average",):
                 value = metrics.get(name, k=k, ties=ties)(scores, labels, weights=w).item()
                 expected = reference.metric(name, scores, labels, k=k, w=w, ties=ties)

@@ -6,7 +6,7 @@ import torch
 
 from rankgrad import metrics
 
-PAIRS = ("opa", "kendall_tau")
+PAIRS = ("opa", "kendall_tau", "spearman")
 
 
 def draw(seed, tied):
@@ -56,7 +56,7 @@ def test_every_metric(name, tied):
         for k in (None, 1, 3, 9) if name not in PAIRS else (None,):
             if name == "arp" and k is None:
                 continue
-            for w in (None, weights) if name != "kendall_tau" else (None,):
+            for w in (None, weights) if name not in ("kendall_tau", "spearman") else (None,):
                 for ties in ("average", "stable") if name not in PAIRS else ("average",):
                     metric = metrics.get(name, k=k, ties=ties)
                     value = metric(scores, labels, weights=w, retrieved=retrieved).item()

@@ -151,7 +151,7 @@ def test_schedules_follow_training(train):
     try:
         done = fit(small(loss="spy", batch_size=20, epochs=2, schedule="step(every=1)"), train)
     finally:
-        del losses.losses._makers["spy"]
+        del losses.losses._factories["spy"]
     assert seen == [0, 0.25, 0.5, 0.75]
     assert [line["learning_rate"] for line in done.history] == [0.01, 0.001]
 

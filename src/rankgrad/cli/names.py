@@ -31,24 +31,19 @@ def losses(name: Name = None, json: Json = False) -> None:
       rankgrad losses --json
     """  # noqa: D301
     import rankgrad.losses
-    from rankgrad.losses.relaxed import GRID_METRICS
+    from rankgrad.losses.relaxed import grid_losses, grid_metrics
     from rankgrad.sorting import FAMILIES
 
     registry = rankgrad.losses.losses
     if name is not None or json:
         return _explain(registry, name, json)
-    grid = {
-        f"{prefix}{family}_{metric}"
-        for prefix in ("", "gumbel_")
-        for family in FAMILIES
-        for metric in GRID_METRICS
-    }
+    grid = set(grid_losses())
     _list(
         registry,
         [name for name in registry.names() if name not in grid],
         f"and {len(grid)} of the grid [gumbel_]<relaxation>_<metric>[@k], such as neural_ndcg@10:",
         f"  relaxations  {', '.join(FAMILIES)}",
-        f"  metrics      {', '.join(GRID_METRICS)}",
+        f"  metrics      {', '.join(grid_metrics())}",
     )
 
 
@@ -93,7 +88,7 @@ def models(name: Name = None, json: Json = False) -> None:
 
 
 def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
-    rows = [(name, _written(name, registry), _summary(registry.maker(name))) for name in names]
+    rows = [(name, _written(name, registry), _summary(registry.factory(name))) for name in names]
     more = f"rankgrad {registry.kinds} NAME explains one."
     show_table((registry.kind, "options", "what it is"), rows, under=[*under, more])
 
@@ -108,10 +103,10 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
             [
                 {
                     "name": each,
-                    "summary": _summary(registry.maker(each)),
-                    "cutoff": "k" in inspect.signature(registry.maker(each)).parameters,
+                    "summary": _summary(registry.factory(each)),
+                    "cutoff": "k" in inspect.signature(registry.factory(each)).parameters,
                     "options": {
-                        option.name: option.default for option in _options(registry.maker(each))
+                        option.name: option.default for option in _options(registry.factory(each))
                     },
                 }
                 for each in names
@@ -119,44 +114,44 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
         )
         return
     assert name is not None
-    maker = registry.maker(name)
+    factory = registry.factory(name)
     out = console()
     out.print(_written(name, registry))
     out.print()
-    out.print(_documentation(maker))
-    options = [(option.name, option.default) for option in _options(maker)]
+    out.print(_documentation(factory))
+    options = [(option.name, option.default) for option in _options(factory)]
     if options:
         show_table(("option", "default"), options)
 
 
 def _written(name: str, registry: Registry[Any]) -> str:
     """A name with its cutoff and options, as in a spec."""
-    maker = registry.maker(name)
-    cutoff = "[@k]" if "k" in inspect.signature(maker).parameters else ""
-    options = ", ".join(option.name for option in _options(maker))
+    factory = registry.factory(name)
+    cutoff = "[@k]" if "k" in inspect.signature(factory).parameters else ""
+    options = ", ".join(option.name for option in _options(factory))
     return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
 
 
-def _options(maker: Any) -> list[inspect.Parameter]:
+def _options(factory: Any) -> list[inspect.Parameter]:
     return [
         parameter
-        for parameter in inspect.signature(maker).parameters.values()
+        for parameter in inspect.signature(factory).parameters.values()
         if parameter.name != "k" and not parameter.name.startswith("_")
     ]
 
 
-def _documentation(maker: Any) -> str:
+def _documentation(factory: Any) -> str:
     """A docstring up to its examples, in plain text."""
-    text = inspect.getdoc(maker) or _of_cell(maker)
+    text = inspect.getdoc(factory) or _of_cell(factory)
     return text.split(">>>")[0].rstrip().replace("``", "")
 
 
-def _summary(maker: Any) -> str:
-    return _documentation(maker).split("\n\n")[0].replace("\n", " ")
+def _summary(factory: Any) -> str:
+    return _documentation(factory).split("\n\n")[0].replace("\n", " ")
 
 
-def _of_cell(maker: Any) -> str:
+def _of_cell(factory: Any) -> str:
     """The documentation of the loss that a cell of the grid makes."""
-    made = maker()
+    made = factory()
     text = inspect.getdoc(type(made)) or ""
     return f"1 - {made.metric} through {made.relaxation}.\n\n{text}"

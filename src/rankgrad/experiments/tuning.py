@@ -192,7 +192,7 @@ def _scales(loss: str) -> dict[str, float]:
     import inspect
 
     spec = Spec.parse(loss)
-    options = inspect.signature(losses.maker(spec.name)).parameters
+    options = inspect.signature(losses.factory(spec.name)).parameters
     found = {}
     for name in (*SCALES, "delta"):
         value = spec.options.get(name, options[name].default if name in options else None)

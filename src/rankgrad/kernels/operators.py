@@ -33,16 +33,18 @@ class _Operator(NamedTuple):
     types: tuple[type, ...]
 
 
-_OPERATORS = {
+_SORT = {
     "neuralsort": _Operator("rows", "NeuralSortOperator", (float,)),
     "softsort": _Operator("rows", "SoftSortOperator", (float,)),
     "sinkhorn": _Operator("sinkhorn", "SinkhornOperator", (float, int, float, bool)),
     "smoothi": _Operator("smoothi", "SmoothIOperator", (float, float)),
-    "smoothi_ranks": _Operator("smoothi", "SmoothIRanks", (float, float)),
     "ot": _Operator("ot", "OptimalTransportOperator", (float, int, float)),
+}
+_RANK = {
     "sigmoid": _Operator("ranks", "SigmoidRanks", (float,)),
     "lapsum": _Operator("lapsum", "LapSumRanks", (float,)),
     "fastsort": _Operator("fastsort", "FastSortRanks", (float, bool)),
+    "smoothi": _Operator("smoothi", "SmoothIRanks", (float, float)),
 }
 
 
@@ -77,9 +79,17 @@ def relaxed_metric(
     return KernelCall(call.name, (*call.options, *metric))
 
 
-def ready(kernel: KernelCall, scores: Tensor) -> bool:
-    """Whether the operator of a relaxation is to be used on such scores."""
-    operator = _OPERATORS.get(kernel.name)
+def sort_ready(kernel: KernelCall, scores: Tensor) -> bool:
+    """Whether a relaxation's operator is to be used to sort by such scores."""
+    return _is_ready(_SORT.get(kernel.name), scores)
+
+
+def ranks_ready(kernel: KernelCall, scores: Tensor) -> bool:
+    """Whether a relaxation's operator is to be used for ranks by such scores."""
+    return _is_ready(_RANK.get(kernel.name), scores)
+
+
+def _is_ready(operator: _Operator | None, scores: Tensor) -> bool:
     return operator is not None and kernels.available(operator.module, operator.name, scores)
 
 
@@ -241,24 +251,24 @@ def _operator(kernel: KernelCall, scores: Tensor, mask: Tensor, cache: Any, *k: 
     if found is None:
         offsets, max_length = row_offsets(scores)
         lists = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
-        make = _class(kernel.name, scores.device.type)
+        make = _class((_SORT if k else _RANK)[kernel.name], scores.device.type)
         found = make(*lists, offsets, max_length, *k, *kernel.options)
         cache[scores.shape] = found
     return found
 
 
 @functools.cache
-def _class(name: str, device: str) -> Any:
-    module, class_name, _ = _OPERATORS[name]
+def _class(operator: _Operator, device: str) -> Any:
     package = {"cpu": "cpu", "cuda": "gpu"}[device]
-    return getattr(importlib.import_module(f"rankgrad.kernels.{package}.{module}"), class_name)
+    module = importlib.import_module(f"rankgrad.kernels.{package}.{operator.module}")
+    return getattr(module, operator.name)
 
 
 # The same for compiled code, which keeps no operator from one pass to the other.
 
 
-def _typed(name: str, options: list[float]) -> KernelCall:
-    types = _OPERATORS[name].types
+def _typed(operators: dict[str, _Operator], name: str, options: list[float]) -> KernelCall:
+    types = operators[name].types
     return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
 
 
@@ -282,7 +292,7 @@ _SCHEMAS = {
 def _sort_op(
     values: Tensor, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
 ) -> Tensor:
-    kernel = _typed(name, options)
+    kernel = _typed(_SORT, name, options)
     found = _guarded(lambda safe: _sort(values, safe, mask, k, kernel, {}), scores, mask)
     return found.contiguous()
 
@@ -290,7 +300,7 @@ def _sort_op(
 def _sort_vjp_op(
     grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, name: str, options: list[float]
 ) -> Tensor:
-    kernel = _typed(name, options)
+    kernel = _typed(_SORT, name, options)
 
     def product(safe: Tensor) -> Tensor:
         cache: Any = {}
@@ -301,14 +311,14 @@ def _sort_vjp_op(
 
 
 def _rank_op(scores: Tensor, mask: Tensor, name: str, options: list[float]) -> Tensor:
-    kernel = _typed(name, options)
+    kernel = _typed(_RANK, name, options)
     return _guarded(lambda safe: _rank(safe, mask, kernel, {}), scores, mask)
 
 
 def _rank_vjp_op(
     grad: Tensor, scores: Tensor, mask: Tensor, name: str, options: list[float]
 ) -> Tensor:
-    kernel = _typed(name, options)
+    kernel = _typed(_RANK, name, options)
     return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, {}), scores, mask)
 
 

@@ -22,6 +22,7 @@ from rankgrad.losses.relaxed import (
 
 get = losses.get
 names = losses.names
+register = losses.register
 
 __all__ = [
     "BCE",
@@ -49,4 +50,5 @@ __all__ = [
     "get",
     "losses",
     "names",
+    "register",
 ]

@@ -172,7 +172,7 @@ class Loss(DeclaresKernel, nn.Module):
     __hash__ = nn.Module.__hash__
 
 
-losses.accepts = Loss
+losses.base_class = Loss
 
 
 def _learned(lists: Lists) -> bool:

@@ -27,8 +27,6 @@ from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.specs import Spec
 
-GRID_METRICS = ("ndcg", "dcg", "precision", "recall", "ap", "rr", "err", "rbp", "arp")
-
 
 @losses.register("relaxed")
 class RelaxedMetric(Loss):
@@ -127,7 +125,7 @@ class GridLoss(RelaxedMetric):
 
     Args:
         family: a name in :data:`rankgrad.sorting.FAMILIES`.
-        metric: a name in ``GRID_METRICS``.
+        metric: a name in :func:`grid_metrics`.
         k: the metric's cutoff.
         stochastic: add Gumbel noise to the scores.
         options: of the relaxation, the metric, the noise (``scale``, ``samples``, ``log_scores``,
@@ -146,7 +144,7 @@ class GridLoss(RelaxedMetric):
         **options: Any,
     ) -> None:
         check_choice("family", family, tuple(FAMILIES))
-        check_choice("metric", metric, GRID_METRICS)
+        check_choice("metric", metric, tuple(grid_metrics(family)))
         known = cell_options(family, metric, stochastic)
         for option in options:
             if option not in known:
@@ -158,7 +156,7 @@ class GridLoss(RelaxedMetric):
         relaxation = FAMILIES[family](**_for(FAMILIES[family], given))
         if stochastic:
             relaxation = Gumbel(relaxation, **_for(Gumbel, given))
-        made = metrics.maker(metric)
+        made = metrics.factory(metric)
         super().__init__(
             made(**_for(made, given), k=k), relaxation, **_for(RelaxedMetric.__init__, given)
         )
@@ -291,30 +289,45 @@ class SmoothI(GridLoss):
         super().__init__("smoothi", metric, k, **options)
 
 
-NAMED: dict[tuple[str, str], type[GridLoss]] = {
-    ("neural", "ndcg"): NeuralNDCG,
-    ("approx", "ndcg"): ApproxNDCG,
-    **{("pirank", metric): PiRank for metric in GRID_METRICS},
-    **{("smoothi", metric): SmoothI for metric in GRID_METRICS},
-}
+def grid_metrics(family: str | None = None) -> list[str]:
+    """The metrics with a relaxed form, all or those that a family's native form reaches.
+
+    >>> "ndcg" in grid_metrics("neural"), "spearman" in grid_metrics("neural")
+    (True, False)
+    """
+    routes: dict[str, tuple[Route, ...]] = {
+        name: getattr(metrics.factory(name), "routes", tuple)() for name in metrics.names()
+    }
+    form = None if family is None else FAMILIES[family]().forms[0]
+    return [name for name, known in routes.items() if (form in known if form else known)]
+
+
+def grid_losses() -> list[str]:
+    """The names of the grid's losses."""
+    return [
+        f"{prefix}{family}_{metric}"
+        for family in FAMILIES
+        for metric in grid_metrics(family)
+        for prefix in ("", "gumbel_")
+    ]
 
 
 def cell_options(
     family: str, metric: str, stochastic: bool = False
 ) -> dict[str, inspect.Parameter]:
     """The options of a cell with their defaults: its relaxation's, its metric's, and the loss's."""
-    makers: list[Callable[..., Any]] = [
+    factories: list[Callable[..., Any]] = [
         FAMILIES[family],
-        metrics.maker(metric),
+        metrics.factory(metric),
         RelaxedMetric.__init__,
     ]
     if stochastic:
-        makers.insert(1, Gumbel)
+        factories.insert(1, Gumbel)
     hidden = {"self", "k", "metric", "relaxation", "base", "empty", "ties", "_random"}
     options = {
         name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for maker in makers
-        for name, parameter in inspect.signature(maker).parameters.items()
+        for factory in factories
+        for name, parameter in inspect.signature(factory).parameters.items()
         if name not in hidden
     }
     if metric not in ("ndcg", "dcg"):
@@ -328,31 +341,41 @@ def cell_options(
     return options
 
 
-def _for(maker: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the given options that this maker takes."""
-    taken = inspect.signature(maker).parameters
+def _for(factory: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the given options that this factory takes."""
+    taken = inspect.signature(factory).parameters
     return {name: value for name, value in given.items() if name in taken}
 
 
-def _register(family: str, metric: str, stochastic: bool) -> None:
-    """Enter a cell under its name, with its options as the signature."""
-    named: Callable[..., GridLoss] | None = None if stochastic else NAMED.get((family, metric))
+def grid_factory(name: str) -> Callable[..., Loss] | None:
+    """What makes the loss of this name, with its options as the signature; None beside the grid."""
+    plain = name.removeprefix("gumbel_")
+    for family in FAMILIES:
+        metric = plain.removeprefix(f"{family}_")
+        if metric != plain and metric in grid_metrics(family):
+            return _cell_factory(family, metric, plain != name)
+    return None
+
+
+def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., Loss]:
+    named: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
+    fixed: dict[str, Any] = {} if named is None else {"metric": metric}
+    if metric == "ndcg" and named is None:
+        named = {"neural": NeuralNDCG, "approx": ApproxNDCG}.get(family)
 
     def make(k: int | None = None, **options: Any) -> Loss:
-        if named is None:
+        if named is None or stochastic:
             return GridLoss(family, metric, k, stochastic, **options)
-        if named in (PiRank, SmoothI):
-            options["metric"] = metric
-        return named(k=k, **options)
+        loss: Loss = named(k=k, **fixed, **options)
+        return loss
 
-    cutoff = inspect.Parameter("k", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
     known = cell_options(family, metric, stochastic)
-    make.__signature__ = inspect.Signature([cutoff, *known.values()])  # type: ignore[attr-defined]
-    losses.register(("gumbel_" if stochastic else "") + f"{family}_{metric}")(make)
+    cutoff = inspect.Parameter("k", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+    has_cutoff = getattr(metrics.factory(metric), "has_cutoff", True)
+    parameters = [*([cutoff] if has_cutoff else []), *known.values()]
+    make.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return make
 
 
-losses.preferred = tuple(f"{family}_{m}" for family in ("approx", "neural") for m in GRID_METRICS)
-for _family in FAMILIES:
-    for _metric in GRID_METRICS:
-        _register(_family, _metric, stochastic=False)
-        _register(_family, _metric, stochastic=True)
+losses.also(grid_factory, grid_losses)
+losses.preferred = tuple(f"{family}_{m}" for family in ("approx", "neural") for m in grid_metrics())

@@ -18,9 +18,11 @@ from rankgrad.metrics.precision import Precision
 from rankgrad.metrics.rbp import RBP
 from rankgrad.metrics.recall import Recall
 from rankgrad.metrics.rr import RR
+from rankgrad.metrics.spearman import Spearman
 
 get = metrics.get
 names = metrics.names
+register = metrics.register
 
 __all__ = [
     "AP",
@@ -38,8 +40,10 @@ __all__ = [
     "Precision",
     "Ranked",
     "Recall",
+    "Spearman",
     "evaluate",
     "get",
     "metrics",
     "names",
+    "register",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -132,6 +132,7 @@ class Metric(DeclaresKernel):
 
     name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
+    has_cutoff: ClassVar[bool] = True
     kernel: ClassVar[str | None] = None  # its name in kernels, where they compute it
 
     k: int | None = field(default=None, kw_only=False)
@@ -140,6 +141,8 @@ class Metric(DeclaresKernel):
 
     def __post_init__(self) -> None:
         check_cutoff(self.k)
+        if self.k is not None and not self.has_cutoff:
+            raise ValueError(f"{self.name} takes no cutoff, found {self.name}@{self.k}")
         check_choice("empty", self.empty, (0, 1, "skip"))
         check_choice("ties", self.ties, ("average", "stable"))
 
@@ -202,8 +205,9 @@ class Metric(DeclaresKernel):
             weights: as above.
             through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
             beta: through ranks, how sharply comparisons of ranks are drawn: "is it within the top
-                k?" becomes ``sigmoid(beta (k + 1/2 - rank))``. That is the truncation of Qin et al.
-                2010 with the cut between k and k + 1, so that rank k counts in full in the limit.
+                k?" becomes ``sigmoid(beta (k + 1/2 - rank))``, which is the truncation of Qin et
+                al. 2010 with the cut between k and k + 1, so that rank k counts in full in the
+                limit; past the cut it is a power of the distance, which keeps a gradient far down.
             expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
@@ -241,9 +245,13 @@ class Metric(DeclaresKernel):
     def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> None:
         """Say at once if this metric cannot be relaxed this way."""
         self._route(relaxation, through)
-        for base in (Metric._through_permutation, Metric._through_ranks):
-            if getattr(type(self), base.__name__) is base:
-                raise ValueError(_not_relaxed(self))
+
+    @classmethod
+    def routes(cls) -> tuple[Route, ...]:
+        """The forms of a relaxation that it goes through; none if it has no relaxed form."""
+        own = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
+        base = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
+        return tuple(route for route in get_args(Route) if own[route] is not base[route])
 
     def kernel_options(self) -> MetricOptions | None:
         """The metric as kernels take it; None where they do not compute it."""
@@ -297,14 +305,19 @@ class Metric(DeclaresKernel):
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
                 "sorting.get makes one of a spec"
             )
+        routes = self.routes()
+        if not routes:
+            raise ValueError(_not_relaxed(self))
         if through is None:
-            return relaxation.forms[0]
+            through = next((form for form in relaxation.forms if form in routes), routes[0])
         check_choice("through", through, ("permutation", "ranks"))
         if through not in relaxation.forms:
             raise ValueError(
                 f"{relaxation} gives {' and '.join(relaxation.forms)}, so {self} cannot be relaxed "
                 f"through its {through}"
             )
+        if through not in routes:
+            raise ValueError(f"{self} is relaxed through {' or '.join(routes)}, not {through}")
         return through
 
     def fill(
@@ -315,7 +328,7 @@ class Metric(DeclaresKernel):
         return torch.where(relevant, values, fill)
 
 
-metrics.accepts = Metric
+metrics.base_class = Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,5 +404,5 @@ def _not_relaxed(metric: Metric) -> str:
     return (
         f"{metric.name} has no relaxed form: it compares pairs, not ranks. Its losses are the "
         "pairwise ones, such as ranknet; metrics with a relaxed form are ap, arp, dcg, err, hits, "
-        "ndcg, precision, rbp, recall and rr"
+        "ndcg, precision, rbp, recall, rr and spearman"
     )

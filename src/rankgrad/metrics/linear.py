@@ -150,14 +150,14 @@ def soft_inside(
 ) -> Float[Tensor, "b n"]:
     """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
 
-    With ``x = beta (k + 1/2 - rank)`` it is ``sigmoid(x)`` inside the cutoff, as in Qin et al.
-    2010, and ``(1 + |x| / 4)^-2 / 2`` past it, where a sigmoid would leave no gradient: the ranks
-    of n tied items are n / 2. Both are 1/2 with the slope 1/4 at x = 0, and tend to the indicator
-    as beta grows.
+    With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` inside the cutoff, as in Qin et al. 2010.
+    Past it, it is ``(1 + d / 4)^(-2 beta) / 2``: a sigmoid would leave no gradient far down, and
+    the ranks of n tied items are n / 2. Both are 1/2 with the slope ``-beta / 4`` at d = 0, and tend to
+    the indicator as beta grows.
     """
     if k is None:
         return torch.ones_like(ranks)
     whole = (lists.lengths <= k)[:, None]
-    x = beta * (k + 0.5 - ranks)
-    past = 0.5 * (1 + x.clamp(max=0.0).abs() / 4) ** -2
-    return torch.where(whole, 1.0, torch.where(x >= 0, torch.sigmoid(x), past))
+    d = ranks - (k + 0.5)
+    past = 0.5 * (1 + d.clamp(min=0.0) / 4) ** (-2 * beta)
+    return torch.where(whole, 1.0, torch.where(d <= 0, torch.sigmoid(-beta * d), past))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -15,10 +16,7 @@ from rankgrad.metrics.base import Metric, Ranked
 class PairMetric(Metric):
     """A metric of the pairs with unequal labels; it has no cutoff and no relaxed form."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.k is not None:
-            raise ValueError(f"{self.name} takes no cutoff, found {self.name}@{self.k}")
+    has_cutoff: ClassVar[bool] = False
 
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
         """Whether a list has two unequal labels."""

@@ -6,7 +6,7 @@
 
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.exact import Exact, StraightThrough
-from rankgrad.sorting.families import FAMILIES
+from rankgrad.sorting.families import FAMILIES, register
 from rankgrad.sorting.fastsort import FastSort, soft_rank, soft_sort, soft_topk_mask
 from rankgrad.sorting.gumbel import Gumbel
 from rankgrad.sorting.lapsum import LapSum
@@ -43,6 +43,7 @@ __all__ = [
     "Tree",
     "get",
     "names",
+    "register",
     "relaxations",
     "schedules",
     "soft_rank",

@@ -99,16 +99,16 @@ class Relaxation(DeclaresKernel):
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
         if not values.requires_grad:  # kernels have no gradient by the values
-            kernel = self._kernel_for(scores)
-            if kernel is not None:
+            kernel = self.kernel() if self.kernel_applies else None
+            if kernel is not None and operators.sort_ready(kernel, scores):
                 return operators.sort(kernel, values, scores, mask, k)
         return self._sort(values, scores, mask, k)
 
     def rank(self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """The relaxed ranks of these very scores, without noise of its own."""
         self._require("ranks")
-        kernel = self._kernel_for(scores) if self.forms[0] == "ranks" else None
-        if kernel is not None:
+        kernel = self.kernel() if self.kernel_applies else None
+        if kernel is not None and operators.ranks_ready(kernel, scores):
             return operators.rank(kernel, scores, mask)
         return self._ranks(scores, mask)
 
@@ -159,16 +159,12 @@ class Relaxation(DeclaresKernel):
     ) -> Float[Tensor, "b c k"]:
         return values @ self._permutation(scores, mask, k).mT
 
-    def _kernel_for(self, scores: Tensor) -> KernelCall | None:
-        kernel = self.kernel() if self.kernel_applies else None
-        return kernel if kernel is not None and operators.ready(kernel, scores) else None
-
     def _require(self, route: Route) -> None:
         if route not in self.forms:
             raise ValueError(f"{self} gives {' and '.join(self.forms)}, not {route}")
 
 
-relaxations.accepts = Relaxation
+relaxations.base_class = Relaxation
 
 
 def expected_ranks(

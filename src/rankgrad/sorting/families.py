@@ -6,6 +6,7 @@ Each function's arguments are the options that its losses take.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rankgrad.options import check_flag
 from rankgrad.sorting.base import Relaxation, relaxations
@@ -75,6 +76,7 @@ def pirank(
     return StraightThrough(relaxation) if straight_through else relaxation
 
 
+#: The relaxations of the grid, by the names of its losses.
 FAMILIES: dict[str, Callable[..., Relaxation]] = {
     "approx": approx,
     "fastsort": FastSort,
@@ -85,3 +87,24 @@ FAMILIES: dict[str, Callable[..., Relaxation]] = {
     "smoothi": SmoothI,
     "softsort": SoftSort,
 }
+
+
+Factory = TypeVar("Factory", bound=Callable[..., Relaxation])
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Enter a relaxation, or a function that makes one, under a name.
+
+    Every relaxed metric then has a loss through it, ``<name>_<metric>``: see "Add a relaxation" in
+    CONTRIBUTING.md.
+
+    Args:
+        name: of the relaxation, without a family's or metric's own name at its start or end.
+    """
+
+    def enter(factory: Factory) -> Factory:
+        relaxations.register(name)(factory)
+        FAMILIES[name] = factory
+        return factory
+
+    return enter

@@ -32,7 +32,7 @@ class Schedule:
         return str(spec_of(self, self.name))
 
 
-schedules.accepts = Schedule
+schedules.base_class = Schedule
 
 
 @schedules.register("constant")

@@ -76,7 +76,7 @@ class _SigmoidSums(ListFunction):
         for some, above in _sigmoids(scores, mask):
             slope = above.addcmul_(above, above, value=-1.0)
             push[:, some] = slope.sum(-1)
-            pull += slope.mul_(grad[:, some, None]).sum(1)
+            pull = pull + (slope * grad[:, some, None]).sum(1)
         return pull - grad * push, None
 
 

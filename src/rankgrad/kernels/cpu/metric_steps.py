@@ -206,17 +206,17 @@ def _cascade(
 def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float]:
     """``1[rank <= k]`` relaxed, one minus that, and the derivative by the rank.
 
-    With ``x = beta (k + 1/2 - rank)``, ``sigmoid(x)`` up to the cutoff and ``(1 + |x| / 4)^-2 / 2``
-    past it, which does not vanish far down long lists.
+    With ``d = rank - k - 1/2``, ``sigmoid(-beta d)`` up to the cutoff, and past it
+    ``(1 + d / 4)^(-2 beta) / 2``, which does not vanish far down long lists.
     """
     x = beta * (k + 0.5 - rank)
     if x >= 0:
         small = math.exp(-x)
         inside = 1.0 / (1.0 + small)
         return inside, small * inside, -beta * small * inside * inside
-    near = 1.0 / (1.0 - 0.25 * x)
-    inside = 0.5 * near * near
-    return inside, 1.0 - inside, -beta * 0.25 * near * near * near
+    farther = 1.0 + 0.25 * (rank - k - 0.5)
+    inside = 0.5 * math.exp(-2.0 * beta * math.log(farther))
+    return inside, 1.0 - inside, -beta * 0.5 * inside / farther
 
 
 @compiled

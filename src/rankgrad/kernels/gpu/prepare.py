@@ -194,15 +194,16 @@ def sign_bit(number):
 def soft_inside(rank, k, beta):
     """``1[rank <= k]`` relaxed, 1 less it, and its derivative by the rank.
 
-    With ``x = beta (k + 1/2 - rank)``: its sigmoid, past the cutoff ``(1/2) (1 + |x| / 4)^-2``.
+    With ``d = rank - k - 1/2``: the sigmoid of ``-beta d``, past the cutoff
+    ``(1/2) (1 + d / 4)^(-2 beta)``.
     """
     x = beta * (k + 0.5 - rank)
     small = tl.exp2(-1.4426950408889634 * tl.abs(x))
     inside = 1.0 / (1.0 + small)
     outside = small * inside  # without the cancellation of 1 - inside
-    ratio = 1.0 / (1.0 + 0.25 * tl.abs(x))
-    past = 0.5 * ratio * ratio
-    slope = tl.where(x >= 0, inside * outside, 0.5 * past * ratio)
+    farther = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
+    past = 0.5 * tl.exp2(-2.0 * beta * tl.log2(farther))
+    slope = tl.where(x >= 0, inside * outside, 0.5 * past / farther)
     return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * slope
 
 

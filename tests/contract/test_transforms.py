@@ -1,0 +1,72 @@
+"""Every loss under transforms of ``torch.func``, batched gradients and ``torch.compile``."""
+
+import pytest
+import torch
+from devices import DEVICE
+from registry import is_random, loss_specs, make_loss
+
+from rankgrad import losses
+
+every_loss = pytest.mark.parametrize("spec", loss_specs())
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 3, 7, generator=generator)
+    labels = torch.randint(0, 4, (3, 7), generator=generator).float()
+    mask = torch.rand(3, 7, generator=generator) < 0.8
+    return tuple(tensor.to(DEVICE) for tensor in (scores, labels, mask))
+
+
+@every_loss
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_transforms_give_the_gradient(spec, batch):
+    scores, labels, mask = batch
+    loss = make_loss(spec)
+
+    def gradient(some):
+        leaf = some.clone().requires_grad_()
+        return torch.autograd.grad(loss(leaf, labels, mask), leaf)[0]
+
+    def value(some):
+        return loss(some, labels, mask)
+
+    alone = torch.func.grad(value)(scores[0])
+    several = torch.func.vmap(torch.func.grad(value), randomness="different")(scores)
+    assert several.isfinite().all()
+    leaf = scores[0].clone().requires_grad_()
+    factors = torch.tensor([1.0, 2.0], device=DEVICE)
+    single, double = torch.autograd.grad(value(leaf), leaf, factors, is_grads_batched=True)[0]
+    torch.testing.assert_close(double, 2 * single)
+    if not is_random(spec):
+        wanted = torch.stack([gradient(some) for some in scores])
+        torch.testing.assert_close(alone, wanted[0], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(several, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["approx_ap", "lambdaloss", "neural_ndcg", "softmax"])
+def test_a_second_transform_is_refused(spec, batch):
+    scores, labels, mask = batch
+    loss = losses.get(spec)
+    first = torch.func.grad(lambda some: loss(some, labels, mask))
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        torch.func.grad(lambda some: first(some).square().sum())(scores[0])
+
+
+@every_loss
+def test_a_cutoff_has_a_gradient_where_all_scores_tie(spec):
+    if "@" not in spec or is_random(spec):
+        pytest.skip("no cutoff, or noise breaks the ties")
+    loss = losses.get(spec.replace("@3", "@10"))
+    labels = torch.zeros(1, 240)
+    labels[0, torch.arange(0, 240, 7)] = torch.arange(35).remainder(5).float()
+    tied = torch.zeros(1, 240, requires_grad=True)
+    loss(tied, labels).backward()
+    apart = torch.linspace(-3, 3, 240)[
+        torch.randperm(240, generator=torch.Generator().manual_seed(1))
+    ]
+    apart = apart[None].requires_grad_()
+    loss(apart, labels).backward()
+    assert tied.grad.abs().max() > 1e-6 * apart.grad.abs().max() > 0
+    assert tied.grad[0, labels[0] > 0].sum() < 0 < tied.grad[0, labels[0] == 0].sum()
