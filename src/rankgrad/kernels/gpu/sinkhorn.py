@@ -286,7 +286,7 @@ class _Ranked:
         barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
         layout = self.layout
         if layout is not None:
-            floats = layout.floats(self.lists, self.size, scaling.iterations)
+            floats = layout.floats(self.lists, self.size, scaling.iterations, mode)
             work = self.places.new_empty(floats + self.size)
             scale_resident(layout, self.places, work, barriers, saved, of_lists, numbers, options)
             return work[floats:], work
