@@ -2,25 +2,28 @@
 
 import pytest
 import torch
-from gpu_twins import check, eager, slots
+from slots import Slots, check
+
+from rankgrad import losses
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import rows
 from rankgrad.kernels.ops import backend_kernel
 
-METRIC = {"gain": "exponential", "threshold": 1.0, "persistence": 0.8}
+METRIC = ("exponential", 1.0, 0.8)  # gain, threshold, persistence
 SPECS = {"neuralsort": "pirank", "softsort": "softsort"}
 
 
-def fused(lists, relaxation, metric="ndcg", k=0, temperature=1.0, **options):
-    return backend_kernel("through_rows", "gpu")(
-        *lists, relaxation, temperature, metric, k, *(METRIC | options).values()
-    )
+def fused(given, relaxation, metric="ndcg", k=0, temperature=1.0):
+    kernel = backend_kernel("through_rows", "gpu")
+    return kernel(*given, relaxation, temperature, metric, k, *METRIC)
 
 
-def spec(relaxation, metric="ndcg", k=0, **options):
-    listed = ", ".join(f"{name}={value}" for name, value in options.items())
-    return f"{SPECS[relaxation]}_{metric}" + (f"@{k}" if k else "") + f"({listed})"
+def compare(slots, relaxation, metric="ndcg", k=0, temperature=1.0):
+    cutoff = f"@{k}" if k else ""
+    loss = losses.get(f"{SPECS[relaxation]}_{metric}{cutoff}(temperature={temperature})")
+    found = fused(slots.given, relaxation, metric, k, temperature)
+    check(slots, found, slots.eager(loss))
 
 
 @pytest.fixture(params=["counted", "sorted"])
@@ -32,43 +35,39 @@ def way(request, monkeypatch):
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
-@pytest.mark.parametrize("padded", [False, True])
-def test_as_the_eager_loss(way, relaxation, padded):
-    lists = slots([7, 1, 0, 35, 2], padded=padded, weighted=padded, tied=padded)
-    k = 0 if padded else 5
-    found = fused(lists, relaxation, k=k, temperature=0.3)
-    check(found, eager(spec(relaxation, k=k, temperature=0.3), *lists))
+@pytest.mark.parametrize("masked", [False, True])
+def test_as_the_eager_loss(way, relaxation, masked):
+    slots = Slots.drawn([7, 1, 0, 18, 2], masked=masked, weighted=masked, ties=masked)
+    compare(slots, relaxation, k=0 if masked else 5, temperature=0.3)
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
 def test_even_lists_and_constant_scores(way, relaxation):
-    lists = slots([18, 18])
-    lists[0][:18] = 0.5
-    check(fused(lists, relaxation, k=4), eager(spec(relaxation, k=4), *lists))
+    slots = Slots.drawn([18, 18])
+    slots.scores[:18] = 0.5
+    compare(slots, relaxation, k=4)
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
 @pytest.mark.parametrize("metric", ["dcg", "precision", "recall", "rbp", "arp"])
 def test_every_metric(relaxation, metric):
-    lists = slots([9, 4], weighted=True)
-    k = 0 if metric in ("precision", "rbp") else 4
-    check(fused(lists, relaxation, metric, k), eager(spec(relaxation, metric, k), *lists))
+    slots = Slots.drawn([9, 4], weighted=True)
+    compare(slots, relaxation, metric, k=0 if metric in ("precision", "rbp") else 4)
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
 def test_extremes_are_finite(way, relaxation):
-    values, slopes, _ = fused(slots([12, 5], spread=1e4), relaxation, k=3)
-    assert bool(values.isfinite().all() and slopes.isfinite().all())
+    values, grad_scores, _ = fused(Slots.drawn([12, 5], spread=1e4).given, relaxation, k=3)
+    assert bool(values.isfinite().all() and grad_scores.isfinite().all())
 
 
 @pytest.mark.parametrize("relaxation", SPECS)
 def test_a_list_in_parts(monkeypatch, relaxation):
     monkeypatch.setattr(rows, "_tile", lambda _: (16, 16))
-    lists = slots([130], tied=True)
-    check(fused(lists, relaxation, k=3), eager(spec(relaxation, k=3), *lists))
+    compare(Slots.drawn([130], ties=True), relaxation, k=3)
 
 
 def test_no_lists():
     empty = torch.zeros(0)
-    values, slopes, defined = fused((empty, empty, None, None, torch.tensor([0]), 0), "softsort")
-    assert len(values) == len(slopes) == len(defined) == 0
+    found = fused((empty, empty, None, None, torch.tensor([0]), 0), "softsort")
+    assert all(len(each) == 0 for each in found)

@@ -151,7 +151,7 @@ def through_operator(
     weighted = operator.apply(prepared.weighted)
     values, grad, grad_weighted = metric_step(at_rank, weighted, misses, *sides)
     assert grad_weighted is not None
-    # The weighted values come first: an operator may have kept what it knows of the last ones.
+    # The weighted values come first: an operator may remember what it knows of the last ones.
     grad_scores = operator.adjoint(prepared.weighted, grad_weighted)
     _add[(max(1, -(-grad_scores.numel() // _CHUNK)),)](
         grad_scores, operator.adjoint(prepared.values, grad), grad_scores.numel(), block=_CHUNK

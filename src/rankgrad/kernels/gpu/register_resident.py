@@ -74,10 +74,11 @@ class ResidentLayout:
         """Of a tile."""
         return self.columns // self.shared
 
-    def floats(self, lists: int, size: int, iterations: int) -> int:
+    def floats(self, lists: int, size: int, iterations: int, mode: str) -> int:
         """What the kernel writes: sums over columns, shares of values, scratch of programs."""
-        steps = (iterations + 1) * 2 * (self.rows + self.columns) + self.rows
-        scratch = steps + 2 * (self.columns + 1)
+        factors = (iterations + 1) * (self.rows + self.columns)
+        factors = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
+        scratch = factors + 2 * (self.columns + 1)
         return 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
 
 
@@ -372,11 +373,12 @@ def _scale_resident(
     shares = work + 2 * SHARED * size
     parts = shares + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
     # Factors of M: u with r, and l with v. The output's come first, so u is one place later.
-    vs = shares + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
-    vs += tl.program_id(0).to(tl.int64) * (steps * 2 * (ROWS + COLUMNS) + ROWS)
-    rs = vs + steps * COLUMNS
+    rs = shares + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
+    factors = steps * (ROWS + COLUMNS)
+    rs += tl.program_id(0).to(tl.int64) * (factors if SAVED else 2 * factors + ROWS)
     ls = rs + steps * COLUMNS
-    us = ls + steps * ROWS
+    vs = ls + steps * ROWS
+    us = vs + steps * COLUMNS
     barrier = barriers + group
     # By default threads get what is last, then warps: so each has some columns of some rows, and
     # neither their factors nor their sums fill its registers, as whole rows or columns would.

@@ -17,7 +17,6 @@ in which nothing of size n is left to cancel: above and below count the items st
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -51,6 +50,7 @@ from rankgrad.kernels.gpu.prepare import (
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
 _CHUNK = 1024  # of a long list, in sorted order
+_REMEMBERED = 4  # values that an operator was applied to
 
 
 def through_rows(
@@ -112,15 +112,20 @@ class _RowsOperator:
         self.scores, self.mask = scores, mask
         self._rows = _Rows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
         self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
-        # To which values it was applied lately: these, the items and the sums over rows.
-        self._applied: deque[tuple[Tensor, _Items, Tensor]] = deque(maxlen=4)
+        # To which values it was applied lately, by their address, which no others get while these
+        # are held; the items and the sums over rows.
+        self._applied: dict[int, tuple[Tensor, _Items, Tensor]] = {}
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
         at_rank, misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
         if self._rows.lists and self.scores.numel():
-            items = self._place(values.contiguous())
-            self._applied.append((values, items, self._rows.sum(items, (at_rank, misses))))
+            values = values.contiguous()
+            items = self._place(values)
+            if len(self._applied) == _REMEMBERED:
+                del self._applied[next(iter(self._applied))]
+            sums = self._rows.sum(items, (at_rank, misses))
+            self._applied[values.data_ptr()] = values, items, sums
         self.misses = misses
         return at_rank
 
@@ -128,9 +133,10 @@ class _RowsOperator:
         """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
         if not (self._rows.lists and self.scores.numel()):
             return torch.zeros_like(self.scores)
-        if all(known is not values for known, _, _ in self._applied):
+        values = values.contiguous()
+        if values.data_ptr() not in self._applied:
             self.apply(values)
-        items, sums = next((items, sums) for known, items, sums in self._applied if known is values)
+        _, items, sums = self._applied[values.data_ptr()]
         grad_scores = torch.empty_like(self.scores)
         self._rows.gather(items, sums, grad.contiguous(), sums, grad_scores)
         return grad_scores

@@ -147,7 +147,7 @@ class SinkhornOperator:
         self._lists = offsets, max_length
         self._scaling = _Scaling(temperature, iterations, tolerance, transposed)
         self._ranked: _Ranked | None = None
-        self._values: Tensor | None = None  # which have been placed
+        self._values: Tensor | None = None  # which have been placed; no others get their address
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
@@ -177,15 +177,16 @@ class SinkhornOperator:
     def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
         """The lists in order of their scores, with these values."""
         offsets, max_length = self._lists
+        values = values.contiguous()
         if self._ranked is None:
             lengths = count_items(self.mask, offsets, max_length)
             unused = self.scores.new_empty(offsets.numel() - 1)
             self._ranked = _Ranked.of(
-                self.scores, self.mask, values.contiguous(), offsets, max_length, lengths, unused,
-                zeros, self._scaling.iterations, saved=True,
+                self.scores, self.mask, values, offsets, max_length, lengths, unused, zeros,
+                self._scaling.iterations, saved=True,
             )  # fmt: skip
-        elif self._values is not values:
-            self._ranked.place(values.contiguous())
+        elif self._values is None or self._values.data_ptr() != values.data_ptr():
+            self._ranked.place(values)
         self._values = values
         return self._ranked
 
@@ -285,7 +286,7 @@ class _Ranked:
         barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
         layout = self.layout
         if layout is not None:
-            floats = layout.floats(self.lists, self.size, scaling.iterations)
+            floats = layout.floats(self.lists, self.size, scaling.iterations, mode)
             work = self.places.new_empty(floats + self.size)
             scale_resident(layout, self.places, work, barriers, saved, of_lists, numbers, options)
             return work[floats:], work
