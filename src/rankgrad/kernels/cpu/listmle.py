@@ -47,7 +47,7 @@ def _lists(
         if not defined[b]:
             continue
         if order.size > 16 * items.size:
-            items = items[_shuffled(seed, items.size)]
+            items = _reordered(items, _shuffled(seed, items.size))
         elif order.size:
             items = _reordered(items, order)
         sort_by_label(labels, items)
@@ -91,8 +91,10 @@ def _likelihood(s: Array, w: Array) -> float:
     With ``t_r = Σ_{l>=r} exp(s_l)``, item l pulls ``exp(s_l) / t_r`` of the weight of every r up to
     l, so that both are a cumulative sum, one from each end.
     """
-    n, highest = s.size, s.max()
-    if highest - s.min() > SAFE:
+    n, lowest, highest = s.size, s[0], s[0]
+    for i in range(n):
+        lowest, highest = min(lowest, s[i]), max(highest, s[i])
+    if highest - lowest > SAFE:
         return _likelihood_by_logarithms(s, w)
     pulls, tails = np.empty(n), np.empty(n)
     for i in range(n):

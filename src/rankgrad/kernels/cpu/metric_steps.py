@@ -62,7 +62,10 @@ def start_metric(
     block: Array,
     in_order: bool,
 ) -> None:
-    """Find the items of each list, sorted if wanted, and write their gains and the norm."""
+    """Find the items of each list, sorted if wanted, and write their gains and the norm.
+
+    The derivatives of a linear metric's loss by sorted gains need not know these: they are written.
+    """
     scores, labels, mask, weights, offsets, _, _, defined = arrays
     order, counts, norms = ranked
     code, k, linear, threshold, _, discount = metric
@@ -84,27 +87,10 @@ def start_metric(
             block[WEIGHTED, start + i] = gains[i]
         norm = norm_of(gains, code, k, discount)
         norms[b] = norm if norm > 0 else np.inf
-
-
-@compiled
-def start_linear(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    block: Array,
-) -> None:
-    """The derivatives of a linear metric's loss by sorted gains, which need not be known."""
-    offsets = arrays[4]
-    _, counts, norms = ranked
-    code, k, _, _, _, discount = metric
-    for b in range(first, last):
-        n, start = counts[b], offsets[b]
-        beyond = beyond_cutoff(code, k, n)
-        sign = 1.0 if code == ARP else -1.0
-        for r in range(n if k == 0 else min(k, n)):
-            block[GRAD, start + r] = sign * (discount[r] - beyond) / norms[b]
+        if code <= ARP:
+            beyond, sign = beyond_cutoff(code, k, n), 1.0 if code == ARP else -1.0
+            for r in range(n if k == 0 else min(k, n)):
+                block[GRAD, start + r] = sign * (discount[r] - beyond) / norms[b]
 
 
 @compiled

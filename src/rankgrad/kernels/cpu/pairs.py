@@ -124,39 +124,39 @@ def _lists(
         items = real_items(mask, offsets[b], offsets[b + 1])
         n = items.size
         # By descending score, of equal ones the less relevant first.
-        order = np.arange(n)
-        sort_descending(-take(labels, items), order)
-        items = items[order]
+        _reverse(items)
+        sort_descending(labels, items)
+        _reverse(items)
         sort_descending(scores, items)
         y = take(labels, items)
         defined[b] = _differ(y)
         if not defined[b]:
             continue
         block = new_block(7, n)
-        z, w, out = block[0, :n], block[2, :n], block[3, :n]
-        z[:], block[1, :n], w[:] = take(scores, items), y, take(weights, items)
+        scale = 1.0 if kind == HINGE else sigma
+        for i in range(n):
+            block[0, i], block[1, i] = scale * scores[items[i]], y[i]
+            block[2, i] = weights[items[i]] if weights.size else 1.0
         end = n if rows == 0 else min(rows, n)
         if kind == HINGE:
             values[b] = _hinge(block, sigma, end)
+        elif kind == RANKNET:
+            values[b] = _one_weighted(block, half, later, end)
         else:
-            z *= sigma
-            if kind == RANKNET:
-                values[b] = _one_weighted(block, half, later, end)
-            else:
-                gains = gains_of(y, code, linear, threshold)
-                norm = norm_of(gains, code, k, graded)
-                costs = _swap_costs(gains, code, k, discount)
-                gains /= norm if norm > 0 else 1.0
+            gains = gains_of(y, code, linear, threshold)
+            norm = norm_of(gains, code, k, graded)
+            costs = _swap_costs(gains, code, k, discount)
+            for i in range(n):
+                gains[i] /= norm if norm > 0 else 1.0
                 if kind == LOSS1:
-                    for i in range(n):
-                        w[i] *= gains[i] * graded[i]
-                    values[b] = _one_weighted(block, 0.0, later, end)
-                else:
-                    values[b] = _lambdas(block, gains, costs, by_rank, weighing, end)
-            out *= sigma
-        _share_alike(scores, labels, weights, items, out)
+                    block[2, i] *= gains[i] * graded[i]
+            if kind == LOSS1:
+                values[b] = _one_weighted(block, 0.0, later, end)
+            else:
+                values[b] = _lambdas(block, gains, costs, by_rank, weighing, end)
+        _share_alike(scores, labels, weights, items, block[3, :n])
         for i in range(n):
-            grad_scores[items[i]] = out[i]
+            grad_scores[items[i]] = scale * block[3, i]
 
 
 @compiled
@@ -192,6 +192,13 @@ def _swap_costs(relevance: Array, metric: int, k: int, discount: Array) -> Array
             costs[1, i] = 1.0 if i == top else 0.0
             costs[2, i] = inside
     return costs
+
+
+@compiled
+def _reverse(items: Array) -> None:
+    n = items.size
+    for i in range(n // 2):
+        items[i], items[n - 1 - i] = items[n - 1 - i], items[i]
 
 
 @compiled

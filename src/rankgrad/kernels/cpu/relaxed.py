@@ -36,7 +36,6 @@ from rankgrad.kernels.cpu.metric_steps import (
     WEIGHTED_GRAD,
     WEIGHTED_SORTED,
     finish_linear,
-    start_linear,
     start_metric,
     step_linear_ranks,
     step_ranks,
@@ -105,7 +104,6 @@ def through_permutation(
 
     def linear(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
-        start_linear(first, last, arrays, ranked, metric, block)
         relaxation.loop(
             first, last, lists, options, block[WEIGHTED], block[GRAD], block[SORTED], grad_scores
         )

@@ -15,7 +15,6 @@ from rankgrad.kernels.cpu.metric_steps import (
     SORTED,
     WEIGHTED_SORTED,
     finish_linear,
-    start_linear,
     start_metric,
 )
 from rankgrad.kernels.cpu.prepare import APART, Array, FlatArrays, each_list, metric_of, new_block
@@ -77,7 +76,6 @@ def _through_labels(
 
     def work(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, SMOOTHI.in_order)
-        start_linear(first, last, arrays, ranked, metric, block)
         gather(first, last, lists, arrays[1], block[GAINS])
         if weights.size:
             gather(first, last, lists, arrays[3], weights)
@@ -165,7 +163,8 @@ def _indicators(
     _follow(block, grad[:ranks], out[:ranks], bound, delta, how)
     if ranks < rows:
         at_nodes = _block(NODES)
-        at_nodes[POINTS, :NODES], chebyshev = _nodes(points * product)
+        chebyshev = np.empty((NODES, n))
+        _nodes(points, product, chebyshev, at_nodes[POINTS, :NODES])
         for i in range(count):
             for k in range(NODES):
                 share = dot(chebyshev[k], block[ONES + i, :n])
@@ -198,15 +197,19 @@ def _ranks_until(bound: float, delta: float, rows: int) -> tuple[int, float]:
 
 
 @compiled
-def _nodes(logits: Array) -> tuple[Array, Array]:
+def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> None:
     """Chebyshev's nodes in the range of the logits, and his polynomials at the logits."""
-    low, high = logits.min(), logits.max()
+    low = high = points[0] * product[0]
+    for j in range(points.size):
+        chebyshev[1, j] = points[j] * product[j]
+        low, high = min(low, chebyshev[1, j]), max(high, chebyshev[1, j])
     middle, half = 0.5 * (low + high), max(0.5 * (high - low), 1e-3)
-    chebyshev = np.ones((NODES, logits.size))
-    chebyshev[1] = (logits - middle) / half
-    for k in range(2, NODES):
-        _recur(chebyshev[1], chebyshev[k - 1], chebyshev[k - 2], chebyshev[k])
-    return middle + half * PLACES, chebyshev
+    for j in range(points.size):
+        chebyshev[0, j], chebyshev[1, j] = 1.0, (chebyshev[1, j] - middle) / half
+    for k in range(NODES):
+        nodes[k] = middle + half * PLACES[k]
+        if k > 1:
+            _recur(chebyshev[1], chebyshev[k - 1], chebyshev[k - 2], chebyshev[k])
 
 
 @compiled_reduction
