@@ -16,7 +16,8 @@ Sections, each over all losses before the next one begins:
 - ``graph``: whether it is captured in a CUDA graph that, replayed on other scores, gives what a
   call gives there.
 - ``error``: against the eager form in float64, relative: of the mean over lists and its gradient,
-  and of the list where it is largest.
+  and of the list where it is largest. Of a loss under 0.001 it is relative to the metric, one minus
+  the loss: the loss of recall without a cutoff is 0.
 - ``compile``: whether ``torch.compile(fullgraph=True)`` takes it, forward and backward.
 - ``long``: single long lists.
 
@@ -243,13 +244,12 @@ class Grid:
         with kernels.using("eager"):
             loss = make(spec, reduction="none", **options)
             exact, right = per_list(loss, scores.double(), labels.double())
-        off, size = values - exact, exact.abs()
         apart, norm = gradient - right, right.norm(dim=-1)
         worst = apart.norm(dim=-1) / norm.clamp(min=1e-30)
         return {
-            "value": (off.mean().abs() / exact.mean().abs().clamp(min=1e-30)).item(),
+            "value": value_error(values.mean(), exact.mean()).item(),
             "gradient": (apart.norm() / right.norm().clamp(min=1e-30)).item(),
-            "list_value": (off.abs() / size.clamp(min=1e-30)).max().item(),
+            "list_value": value_error(values, exact).max().item(),
             "list_gradient": torch.where(norm > 0, worst, apart.norm(dim=-1)).max().item(),
         }
 
@@ -324,6 +324,12 @@ def per_list(loss: Any, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
     values = loss(scores, labels)
     (gradient,) = torch.autograd.grad(values.sum(), scores)
     return values.detach().double(), gradient.double()
+
+
+def value_error(values: Tensor, exact: Tensor) -> Tensor:
+    """Relative to the loss, or where that is almost 0 to the metric, one minus it."""
+    size = torch.where(exact.abs() < 1e-3, 1 - exact, exact).abs()
+    return (values - exact).abs() / size
 
 
 def compared(step: TorchStep, value: float, gradient: Tensor) -> Figures:

@@ -636,14 +636,15 @@ def relaxed_ranks(
     if mass == 0.0:
         return empty + 0.0 * rho.sum()
     inside = [_inside(rho_i, k, beta) for rho_i in rho]
+    places, rho = rho, rho if k is None else rho.clamp(max=k + 0.5)  # of which discounts are taken
     if name == "arp":
         return _arp_ranks(rho, gains, weights, inside, k) / mass
     if name == "ap":
-        return _ap_ranks(rho, gains, weights, inside, beta) / mass
+        return _ap_ranks(places, rho, gains, weights, inside, beta) / mass
     if name == "rr":
-        return _rr_ranks(rho, gains, weights, inside, beta)
+        return _rr_ranks(places, rho, gains, weights, inside, beta)
     if name == "err":
-        return _err_ranks(rho, gains, weights, inside, beta)
+        return _err_ranks(places, rho, gains, weights, inside, beta)
     terms = []
     for i in range(len(rho)):
         terms.append(weights[i] * gains[i] * inside[i] * _discount(name, rho[i], settings))
@@ -670,36 +671,38 @@ def _arp_ranks(
 
 
 def _ap_ranks(
-    rho: Tensor, g: list[float], w: list[float], inside: list[Tensor], beta: float
+    places: Tensor, rho: Tensor, g: list[float], w: list[float], inside: list[Tensor], beta: float
 ) -> Tensor:
     """sum_i w_i rel_i inside_i (1 + sum_{j != i} rel_j sigmoid(beta (rho_i - rho_j))) / rho_i."""
     n = len(rho)
     terms = []
     for i in range(n):
-        above = [g[j] * torch.sigmoid(beta * (rho[i] - rho[j])) for j in range(n) if j != i]
+        above = [g[j] * torch.sigmoid(beta * (places[i] - places[j])) for j in range(n) if j != i]
         terms.append(w[i] * g[i] * inside[i] * (1 + _sum(above, rho)) / rho[i])
     return _sum(terms, rho)
 
 
 def _rr_ranks(
-    rho: Tensor, g: list[float], w: list[float], inside: list[Tensor], beta: float
+    places: Tensor, rho: Tensor, g: list[float], w: list[float], inside: list[Tensor], beta: float
 ) -> Tensor:
     """sum_i softmax over the relevant items of (-beta rho)_i * w_i inside_i / rho_i."""
     relevant = [i for i in range(len(rho)) if g[i] > 0]
-    first = torch.softmax(torch.stack([-beta * rho[i] for i in relevant]), dim=0)
+    first = torch.softmax(torch.stack([-beta * places[i] for i in relevant]), dim=0)
     terms = [first[m] * w[i] * inside[i] / rho[i] for m, i in enumerate(relevant)]
     return _sum(terms, rho)
 
 
 def _err_ranks(
-    rho: Tensor, g: list[float], w: list[float], inside: list[Tensor], beta: float
+    places: Tensor, rho: Tensor, g: list[float], w: list[float], inside: list[Tensor], beta: float
 ) -> Tensor:
     """sum_i w_i R_i inside_i/rho_i exp(sum_{j != i} sigmoid(beta (rho_i - rho_j)) log(1 - R_j))."""
     n = len(rho)
     terms = []
     for i in range(n):
         passed = [
-            torch.sigmoid(beta * (rho[i] - rho[j])) * math.log(1 - g[j]) for j in range(n) if j != i
+            torch.sigmoid(beta * (places[i] - places[j])) * math.log(1 - g[j])
+            for j in range(n)
+            if j != i
         ]
         terms.append(w[i] * g[i] * inside[i] / rho[i] * torch.exp(_sum(passed, rho)))
     return _sum(terms, rho)

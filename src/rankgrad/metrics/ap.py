@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankgrad.lists import Lists, divide, tiles
 from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
-from rankgrad.metrics.linear import soft_inside
+from rankgrad.metrics.linear import capped, soft_inside
 
 
 @metrics.register("ap")
@@ -70,5 +70,5 @@ class AP(BinaryMetric):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             ahead.append((relevance[:, None, :] @ before.mT).squeeze(1))
         count = 1 + torch.cat(ahead, -1) - 0.5 * relevance  # an item is half ahead of itself
-        total = (weighted * count / torch.where(lists.mask, ranks, 1.0)).sum(-1)
+        total = (weighted * count / torch.where(lists.mask, capped(ranks, self.k), 1.0)).sum(-1)
         return divide(total, lists.weighted(relevance).sum(-1))

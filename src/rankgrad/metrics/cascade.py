@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankgrad.lists import Lists, divide, tiles
 from rankgrad.metrics.base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
-from rankgrad.metrics.linear import soft_inside
+from rankgrad.metrics.linear import capped, soft_inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class CascadeMetric(Metric):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             passed.append((logs[:, None, :] @ before.mT).squeeze(1))
         chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)
-        worth = self.worth(torch.where(lists.mask, ranks, 1.0))
+        worth = self.worth(torch.where(lists.mask, capped(ranks, self.k), 1.0))
         return (chance * worth * soft_inside(ranks, lists, self.k, beta)).sum(-1)
 
 
@@ -120,5 +120,5 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
         logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))
         logits = torch.where(relevant.any(-1, keepdim=True), logits, 0.0)
         first = lists.weighted(logits.softmax(-1) * relevant)
-        worth = self.worth(torch.where(lists.mask, ranks, 1.0))
+        worth = self.worth(torch.where(lists.mask, capped(ranks, self.k), 1.0))
         return (first * worth * soft_inside(ranks, lists, self.k, beta)).sum(-1)

@@ -87,7 +87,7 @@ class LinearMetric(Metric):
         inside = soft_inside(ranks, lists, self.k, beta)
         beyond = self._beyond(lists.lengths[:, None].to(gains.dtype))
         # Padding has rank 0 and gain 0; rank 1 in its place keeps every discount finite.
-        discount = self.discount(torch.where(lists.mask, ranks, 1.0))
+        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
         total = (gains * (inside * discount + (1 - inside) * beyond)).sum(-1)
         return divide(total, self._norm(gains, lists.mask))
 
@@ -145,6 +145,15 @@ class LinearGradedMetric(LinearMetric):
         return expected if lists.item_weights is None else expected * at_rank[:, 1]
 
 
+def capped(ranks: Float[Tensor, "b n"], k: int | None) -> Float[Tensor, "b n"]:
+    """The ranks of which discounts are taken: past the cutoff, that of the cutoff.
+
+    There :func:`soft_inside` alone says how far an item is from counting. A discount that goes on
+    falling would leave it no gradient, and one that rises, as ARP's, one to fall further.
+    """
+    return ranks if k is None else ranks.clamp(max=k + 0.5)
+
+
 def soft_inside(
     ranks: Float[Tensor, "b n"], lists: Lists, k: int | None, beta: float
 ) -> Float[Tensor, "b n"]:
@@ -152,8 +161,8 @@ def soft_inside(
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` inside the cutoff, as in Qin et al. 2010.
     Past it, it is ``(1 + d / 4)^(-2 beta) / 2``: a sigmoid would leave no gradient far down, and
-    the ranks of n tied items are n / 2. Both are 1/2 with the slope ``-beta / 4`` at d = 0, and tend to
-    the indicator as beta grows.
+    the ranks of n tied items are n / 2. Both are 1/2 with the slope ``-beta / 4`` at d = 0, and
+    tend to the indicator as beta grows.
     """
     if k is None:
         return torch.ones_like(ranks)

@@ -206,6 +206,12 @@ def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float
 
 
 @compiled
+def capped(rank: float, k: int) -> float:
+    """The rank of which the discount is taken: past the cutoff, that of the cutoff."""
+    return min(rank, k + 0.5) if k > 0 else rank
+
+
+@compiled
 def step_linear_ranks(
     first: int,
     last: int,
@@ -226,7 +232,7 @@ def step_linear_ranks(
         beyond, value = beyond_cutoff(code, k, n), 0.0
         scale = (1.0 if code == ARP else -1.0) / norms[b]
         for i in range(start, start + n):
-            rank = block[RANKS, i]
+            rank = capped(block[RANKS, i], k)
             if code <= DCG:
                 discount = math.log(2.0) / math.log(1.0 + rank)
                 change = -discount * discount / (math.log(2.0) * (1.0 + rank))
@@ -236,7 +242,9 @@ def step_linear_ranks(
             else:
                 discount, change = (rank, 1.0) if code == ARP else (1.0, 0.0)
             if 0 < k < n:
-                inside, outside, slope = inside_cutoff(rank, k, beta)
+                inside, outside, slope = inside_cutoff(block[RANKS, i], k, beta)
+                if rank < block[RANKS, i]:
+                    change = 0.0
                 change = inside * change + slope * (discount - beyond)
                 discount = inside * discount + outside * beyond
             value += block[WEIGHTED, i] * discount
@@ -296,8 +304,9 @@ def _log_miss(label: float, top: float, stop: float) -> float:
 def _discount(rank: float, n: int, metric: Metric, beta: float) -> tuple[float, float]:
     """The discount of a relaxed rank within the cutoff, and its derivative."""
     code, k = metric[0], metric[1]
-    discount = 1.0 if code == HITS else 1.0 / rank
-    change = 0.0 if code == HITS else -discount * discount
+    near = capped(rank, k)
+    discount = 1.0 if code == HITS else 1.0 / near
+    change = 0.0 if code == HITS or near < rank else -discount * discount
     if 0 < k < n:
         inside, _, slope = inside_cutoff(rank, k, beta)
         change = inside * change + slope * discount

@@ -209,7 +209,13 @@ def soft_inside(rank, k, beta):
 
 @triton.jit
 def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
-    """The discount of a relaxed rank, and its derivative."""
+    """The discount of a relaxed rank, and its derivative.
+
+    Past the cutoff it is that of the cutoff, times what of the rank is inside.
+    """
+    place = rank
+    if CUT:
+        rank = tl.minimum(rank, k + 0.5)
     if CURVE == 0:
         logarithm = tl.log2(1.0 + rank)
         discount = 1.0 / logarithm
@@ -231,9 +237,10 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
         beyond = rank * 0.0
         if CURVE == 3:
             beyond += k + 1.0
-        inner, outer, fall = soft_inside(rank, k, beta)
+        inner, outer, fall = soft_inside(place, k, beta)
         whole = length <= k
-        slope = tl.where(whole, slope, inner * slope + fall * (discount - beyond))
+        cut = tl.where(place > k + 0.5, 0.0, inner * slope) + fall * (discount - beyond)
+        slope = tl.where(whole, slope, cut)
         discount = tl.where(whole, discount, inner * discount + outer * beyond)
     return discount, slope
 
