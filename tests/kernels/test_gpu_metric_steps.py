@@ -86,8 +86,9 @@ def test_misses_of_nearly_certain_stops():
     batch = FlatLists(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in batch))
     misses = torch.tensor([1e-12, 0.5, 0.5], device=DEVICE)
     prepared = metric_steps.step_values(batch, options("hits"))
-    _, grad, _ = metric_steps.metric_step(
+    values, grad, _ = metric_steps.metric_step(
         1 - misses, None, misses, prepared, batch.offsets, 3, options("hits")
     )
     torch.testing.assert_close(grad[1:].cpu(), torch.tensor([-5e-13, -5e-13]), rtol=1e-5, atol=0.0)
+    assert float(values[0]) == pytest.approx(2.5e-13, rel=1e-6)
     assert float(grad[0]) == pytest.approx(-0.25, rel=1e-6)

@@ -1,7 +1,5 @@
 """Relaxed permutations as operators in Triton, and ap, rr, err and hits through them."""
 
-import importlib
-
 import pytest
 import torch
 from slots import DEVICE, Slots, check
@@ -11,35 +9,38 @@ from rankgrad.kernels.ops import backend_kernel
 from rankgrad.losses.relaxed import RelaxedMetric
 
 pytest.importorskip("triton")
+from together import Together
+
+from rankgrad.kernels.gpu import register_resident, rows, sinkhorn, smoothi
 
 #: By name: the module, the operator's options, the relaxation, and the kernel's options.
 OPERATORS = {
     "NeuralSortOperator": (
-        "rows",
+        rows,
         (0.7,),
         "neuralsort(temperature=0.7)",
         ("through_rows", "neuralsort", 0.7),
     ),
     "SoftSortOperator": (
-        "rows",
+        rows,
         (0.3,),
         "softsort(temperature=0.3)",
         ("through_rows", "softsort", 0.3),
     ),
     "SmoothIOperator": (
-        "smoothi",
+        smoothi,
         (1.5, 0.1),
         "smoothi(alpha=1.5)",
         ("through_smoothi", 1.5, 0.1, "gain"),
     ),
     "SinkhornOperator": (
-        "sinkhorn",
+        sinkhorn,
         (0.8, 2, 0.02, False),
         "sinkhorn(base=neuralsort(temperature=0.8), iterations=2, tolerance=0.02)",
         ("through_sinkhorn", 0.8, 2, 0.02, False),
     ),
     "SinkhornOperator, transposed": (
-        "sinkhorn",
+        sinkhorn,
         (0.8, 2, 1e-6, True),
         "sinkhorn(base=neuralsort(temperature=0.8), iterations=2, transposed=true)",
         ("through_sinkhorn", 0.8, 2, 1e-6, True),
@@ -55,7 +56,7 @@ METRICS = {
 
 def operator(name, slots, k):
     module, options = OPERATORS[name][:2]
-    kind = getattr(importlib.import_module(f"rankgrad.kernels.gpu.{module}"), name.split(",")[0])
+    kind = getattr(module, name.split(",")[0])
     return kind(slots.scores, slots.mask, slots.offsets, slots.longest, k, *options)
 
 
@@ -67,15 +68,11 @@ def relative(found, right):
 def way(request, monkeypatch):
     """Lists as they are, and as long ones are treated."""
     if request.param == "long":
-        rows = importlib.import_module("rankgrad.kernels.gpu.rows")
         monkeypatch.setattr(rows, "COUNTED", 0)
         monkeypatch.setattr(rows, "_CHUNK", 16)
-        smoothi = importlib.import_module("rankgrad.kernels.gpu.smoothi")
         monkeypatch.setattr(smoothi, "_LONGEST", 0)
         monkeypatch.setattr(smoothi, "_TILE", 16)
-        sinkhorn = importlib.import_module("rankgrad.kernels.gpu.sinkhorn")
-        resident = importlib.import_module("rankgrad.kernels.gpu.register_resident")
-        monkeypatch.setattr(resident, "RESIDENT", {})
+        monkeypatch.setattr(register_resident, "RESIDENT", {})
         monkeypatch.setattr(sinkhorn, "_ROWS", 8)
         monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
 
@@ -84,7 +81,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("k", [0, 4])
 def test_apply_and_adjoint(way, name, k):
     slots = Slots.drawn(
-        [3, 1, 0, 18 if "rows" in OPERATORS[name] else 8], masked=k == 0, ties=k == 0
+        [3, 1, 0, 18 if OPERATORS[name][0] is rows else 8], masked=k == 0, ties=k == 0
     )
     random = torch.Generator().manual_seed(1)
     several = torch.randn(2, len(slots.scores), generator=random)  # of no sign, and one after other
@@ -129,7 +126,6 @@ def test_ranks_past_the_last_are_zero(name):
 
 def test_expected_ranks_of_smoothi(way):
     slots = Slots.drawn([4, 1, 0, 7], masked=True, ties=True)
-    smoothi = importlib.import_module("rankgrad.kernels.gpu.smoothi")
     mine = smoothi.SmoothIRanks(slots.scores, slots.mask, slots.offsets, slots.longest, 1.5, 0.1)
     grad = torch.randn(len(slots.scores), generator=torch.Generator().manual_seed(1))
     grad_scores = mine.adjoint(grad.to(DEVICE))
@@ -162,3 +158,26 @@ def test_metric_through_operator(name, metric):
         wanted = slots.eager(loss)
     check(slots, found, wanted, rtol=5e-6)  # and gradients within 5e-5
     torch.testing.assert_close(found[0].cpu().double(), wanted[0], rtol=0, atol=2e-6)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="done by as many programs on a GPU")
+@pytest.mark.parametrize("form", ["resident", "banded"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_programs_that_share_a_list(form, transposed, monkeypatch):
+    """The forward and the backward launch each count their own arrivals at barriers."""
+    module = register_resident if form == "resident" else sinkhorn
+    name = "_scale_resident" if form == "resident" else "_scale"
+    monkeypatch.setattr(module, name, Together(getattr(module, name)))
+    monkeypatch.setattr(module, "at_once", lambda scores: 4)
+    shared = {32: (2, 4, 128)} if form == "resident" else {}
+    monkeypatch.setattr(register_resident, "RESIDENT", shared)
+    monkeypatch.setattr(sinkhorn, "_ROWS", 8)
+    monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
+    slots = Slots.drawn([19, 3], weighted=True)
+    found = backend_kernel("through_sinkhorn", "gpu")(
+        *slots.given, 1.0, 1, 1e-6, transposed, "ap", 0, "exponential", 3.0, 0.8
+    )
+    option = str(transposed).lower()
+    loss = RelaxedMetric("ap(threshold=3.0)", f"sinkhorn(iterations=1, transposed={option})")
+    with kernels.using("eager"):
+        check(slots, found, slots.eager(loss))

@@ -12,7 +12,8 @@ gives the loss of every list, one minus the metric, and its derivatives by ``v``
 The derivative by m_l is ``m_1 ... m_{l-1} R_l`` with ``R_l = worth_{l+1} w_{l+1} + m_{l+1}
 R_{l+1}``, a recurrence from the last rank on, so nothing is divided by an m that may be 0. Without
 weights w = v = 1 - m as long as m > 0, and the derivative by v_l is ``m_1 ... m_{l-1} D_l`` with
-``D_l = worth_l - R_l = worth_l - worth_{l+1} + m_{l+1} D_{l+1}``, in which nothing cancels.
+``D_l = worth_l - R_l = worth_l - worth_{l+1} + m_{l+1} D_{l+1}``, in which nothing cancels. The
+loss is ``m_1 D_1`` then.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -318,9 +319,10 @@ def _cascade_step(
         tl.store(grad + begin + rank, passed, mask=inside)
         if has_weights:
             tl.store(grad_weighted + begin + rank, sign * passed * worth, mask=inside)
-    tl.store(values + tl.program_id(0), tl.where(is_defined, 1.0 - tl.sum(total, 0), 0.0))
+    loss = 1.0 - tl.sum(total, 0)
     tl.debug_barrier()
     rest = 0.0
+    first_rest = 0.0
     for first in range(0, count, chunk):
         # Rank and the one before it, whose derivative needs what this rank and later ones give.
         rank = count - first - tl.arange(0, chunk)
@@ -345,7 +347,12 @@ def _cascade_step(
         else:
             slope = tl.where(unclamped, ahead, _worth(rank - 1, reciprocal))
         tl.store(grad + at, sign * passed * slope, mask=there)
+        first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
         rest = _last(ahead, chunk)
+    if not has_weights:  # the same as one minus the sum, and without its cancellation
+        chance = _load_misses(values_in, misses, begin, count > 0, has_misses)
+        loss = tl.maximum(chance, 0.0) * first_rest + tl.minimum(chance, 0.0)
+    tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
 
 
 @triton.jit
