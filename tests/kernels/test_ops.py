@@ -23,6 +23,7 @@ OPTIONS = {
     "pairs": ("ndcg_loss2", 0, 1.0, "exponential", "corrected", 10.0, False),
     "listmle": (None,),
     "cross_entropy": ("softmax",),
+    "pointwise": ("bce", 1.0),
 }
 SCORES = torch.tensor([0.3, -0.2, 0.1, 1.0, 0.0, 2.0], dtype=torch.float64)
 LABELS = torch.tensor([1.0, 0, 2, 0, 0, 1], dtype=torch.float64)
