@@ -72,6 +72,22 @@ def test_fastsort_of_far_scores_is_the_exact_rank(regularization):
     assert (slopes == 0).all()
 
 
+@pytest.mark.parametrize(
+    "metric", ["ndcg", "precision", "recall", "rbp", "ap", "rr", "err", "hits"]
+)
+@pytest.mark.parametrize("relaxation", ["sigmoid", "lapsum", "fastsort", "fastsort_entropic"])
+def test_a_cutoff_keeps_a_gradient_on_long_lists_of_ties(relaxation, metric):
+    labels = torch.randint(0, 4, (240,), generator=torch.Generator().manual_seed(0)).float()
+    lists = torch.zeros(240), labels, None, None, torch.tensor([0, 240]), 240, relaxation, 1.0, 1.0
+    # Among ties, without a cutoff the number of hits does not depend on the order.
+    whole = "ndcg" if metric in ("precision", "recall", "hits") else metric
+    (largest, found) = (
+        through_ranks(*lists, name, k, "exponential", 1.0, 0.8)[1].abs().max()
+        for name, k in ((whole, 0), (metric, 10))
+    )
+    assert found > 1e-6 * largest > 0
+
+
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
 def test_float32(kind):
     slots = batch(kind, torch.float32)

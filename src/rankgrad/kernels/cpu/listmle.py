@@ -88,7 +88,7 @@ def _reordered(items: Array, order: Array) -> Array:
 def _likelihood(s: Array, w: Array) -> float:
     """The loss of scores in the order of their labels; they are replaced by its gradient.
 
-    With ``t_r = Σ_{l>=r} exp(s_l)``, item l pulls ``exp(s_l) / t_r`` of the weight of every r up to
+    With ``t_r = Σ_{l>=r} exp(s_l)``, item l has ``exp(s_l) / t_r`` of the weight of every r up to
     l, so that both are a cumulative sum, one from each end.
     """
     n, lowest, highest = s.size, s[0], s[0]
@@ -96,12 +96,12 @@ def _likelihood(s: Array, w: Array) -> float:
         lowest, highest = min(lowest, s[i]), max(highest, s[i])
     if highest - lowest > SAFE:
         return _likelihood_by_logarithms(s, w)
-    pulls, tails = np.empty(n), np.empty(n)
+    exponentials, tails = np.empty(n), np.empty(n)
     for i in range(n):
-        pulls[i] = exp(s[i] - highest)
+        exponentials[i] = exp(s[i] - highest)
     tail = 0.0
     for i in range(n - 1, -1, -1):
-        tail += pulls[i]
+        tail += exponentials[i]
         tails[i] = tail
     for i in range(n):
         s[i] = w[i] * (log(tails[i]) - (s[i] - highest))
@@ -109,7 +109,7 @@ def _likelihood(s: Array, w: Array) -> float:
     value, carried = total(s), 0.0
     for i in range(n):
         carried += tails[i]
-        s[i] = pulls[i] * carried - w[i]
+        s[i] = exponentials[i] * carried - w[i]
     return value
 
 

@@ -242,10 +242,10 @@ def step_linear_ranks(
             else:
                 discount, change = (rank, 1.0) if code == ARP else (1.0, 0.0)
             if 0 < k < n:
-                inside, outside, slope = inside_cutoff(block[RANKS, i], k, beta)
+                inside, outside, drop = inside_cutoff(block[RANKS, i], k, beta)
                 if rank < block[RANKS, i]:
                     change = 0.0
-                change = inside * change + slope * (discount - beyond)
+                change = inside * change + drop * (discount - beyond)
                 discount = inside * discount + outside * beyond
             value += block[WEIGHTED, i] * discount
             block[GRAD, i] = scale * block[WEIGHTED, i] * change
@@ -308,8 +308,8 @@ def _discount(rank: float, n: int, metric: Metric, beta: float) -> tuple[float, 
     discount = 1.0 if code == HITS else 1.0 / near
     change = 0.0 if code == HITS or near < rank else -discount * discount
     if 0 < k < n:
-        inside, _, slope = inside_cutoff(rank, k, beta)
-        change = inside * change + slope * discount
+        inside, _, drop = inside_cutoff(rank, k, beta)
+        change = inside * change + drop * discount
         discount *= inside
     return discount, change
 

@@ -232,8 +232,8 @@ def _cascade(stops: Array, w: Array, edges: Array, discount: Array) -> float:
             miss = 1.0 - stops[start + m - 1]
             hit = stops[start + m - 1] * w[start + m - 1]
             for j in range(m, 0, -1):
-                kept = (m - j) * hits[j] + (j - 1) * miss * hits[j - 1]
-                hits[j] = (kept + hit * products[j - 1]) / m
+                before = (m - j) * hits[j] + (j - 1) * miss * hits[j - 1]
+                hits[j] = (before + hit * products[j - 1]) / m
                 products[j] = ((m - j) * products[j] + j * miss * products[j - 1]) / m
         for j in range(1, size + 1):
             if start + j - 1 < discount.size:

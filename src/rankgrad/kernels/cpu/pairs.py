@@ -247,9 +247,9 @@ def _hinge_row(
         wrong = w[j] if label < y[j] else 0.0
         right = right if gap < margin else 0.0
         total += right * (margin - gap) + wrong * (margin + gap)
-        pull = right - wrong
-        pushed += pull
-        out[j] += pull
+        change = right - wrong
+        pushed += change
+        out[j] += change
     return total, pushed
 
 
@@ -362,9 +362,9 @@ def _near_row(
         both = 1.0 / ((1.0 + x) * (2.0 + x))
         weight = right[j] + wrong[j]
         total += weight * log_one_plus(x, both * (1.0 + x)) + wrong[j] * (own - z[j])
-        pull = (right[j] * x - wrong[j]) * (both * (2.0 + x))
-        pushed += pull
-        out[j] += pull
+        change = (right[j] * x - wrong[j]) * (both * (2.0 + x))
+        pushed += change
+        out[j] += change
     return total, pushed
 
 

@@ -31,16 +31,16 @@ def _lists(first: int, last: int, arrays: Arrays, kind: int, number: float) -> N
             if mask.size and not mask[i]:
                 continue
             weight = weights[i] if weights.size else 1.0
-            value, slope = _term(kind, scores[i], labels[i], number)
+            value, grad = _term(kind, scores[i], labels[i], number)
             total += weight * value
-            grad_scores[i] = weight * slope
+            grad_scores[i] = weight * grad
             count += 1.0
         defined[b] = count > 0
         if not defined[b]:
             continue
         values[b], scale = total / count, 1.0 / count
         if kind == RMSE:
-            # The root's slope at 0 is infinite; an error of 0 has nothing to learn from.
+            # The root's derivative at 0 is infinite; an error of 0 has nothing to learn from.
             values[b] = math.sqrt(values[b])
             scale *= 0.5 / values[b] if values[b] > 0 else 0.0
         for i in range(offsets[b], offsets[b + 1]):
@@ -59,12 +59,12 @@ def _term(kind: int, score: float, label: float, number: float) -> tuple[float, 
         return gap * gap, 2.0 * gap * number * chance * other
     if kind == BCE:
         return _binary(score, label >= number)
-    total, slope = 0.0, 0.0
+    total, grad = 0.0, 0.0
     for above in range(1, int(number)):
         value, change = _binary(score - (above - number / 2), label >= above)
         total += value
-        slope += change
-    return total, slope
+        grad += change
+    return total, grad
 
 
 @compiled

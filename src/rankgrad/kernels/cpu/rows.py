@@ -59,15 +59,17 @@ def _neuralsort(
         absolute_differences(z, sums)
         low, high = 0, 0
         for r in range(n if k == 0 else min(k, n)):
-            slope, shift = n - 1.0 - 2.0 * r, sums[r]
-            low, high = band(z, sums, slope, r, low, high)
+            factor, shift = n - 1.0 - 2.0 * r, sums[r]
+            low, high = band(z, sums, factor, r, low, high)
             some = slice(low, high)
-            whole, mean = _row(slope, z[r], shift, z[some], sums[some], own[some], row[some])
+            whole, mean = _row(factor, z[r], shift, z[some], sums[some], own[some], row[some])
             mean /= whole
             out[start + r] = mean
             if grad.size:
                 scale = grad[start + r] / whole
-                _pull(scale, mean, slope, row[some], own[some], by_score[some], by_sum[some])
+                _row_adjoint(
+                    scale, mean, factor, row[some], own[some], by_score[some], by_sum[some]
+                )
         if grad.size:
             absolute_differences_adjoint(z, by_sum, by_score)
             for i in range(n):
@@ -108,40 +110,40 @@ def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
 
 @compiled_reduction
 def _row(
-    slope: float, top: float, shift: float, z: Array, sums: Array, values: Array, row: Array
+    factor: float, top: float, shift: float, z: Array, sums: Array, values: Array, row: Array
 ) -> tuple[float, float]:
     whole, mean = 0.0, 0.0
     for j in range(z.size):
-        row[j] = exp(slope * (z[j] - top) - (sums[j] - shift))
+        row[j] = exp(factor * (z[j] - top) - (sums[j] - shift))
         whole += row[j]
         mean += row[j] * values[j]
     return whole, mean
 
 
 @compiled
-def _pull(
+def _row_adjoint(
     scale: float,
     mean: float,
-    slope: float,
+    factor: float,
     row: Array,
     values: Array,
     by_score: Array,
     by_sum: Array,
 ) -> None:
     for j in range(row.size):
-        pull = scale * row[j] * (values[j] - mean)
-        by_score[j] += slope * pull
-        by_sum[j] -= pull
+        change = scale * row[j] * (values[j] - mean)
+        by_score[j] += factor * change
+        by_sum[j] -= change
 
 
 @compiled
-def band(z: Array, sums: Array, slope: float, r: int, low: int, high: int) -> tuple[int, int]:
+def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> tuple[int, int]:
     """The columns of row r that count, given those of the row before: both ends only move down."""
     n = z.size
-    while low < r and slope * (z[low] - z[r]) - (sums[low] - sums[r]) < FLOOR:
+    while low < r and factor * (z[low] - z[r]) - (sums[low] - sums[r]) < FLOOR:
         low += 1
     high = max(high, r + 1)
-    while high < n and slope * (z[high] - z[r]) - (sums[high] - sums[r]) >= FLOOR:
+    while high < n and factor * (z[high] - z[r]) - (sums[high] - sums[r]) >= FLOOR:
         high += 1
     return low, high
 
@@ -208,14 +210,14 @@ def _softsort_adjoint(
         # Sums over other groups: what stands above the group's first item and below its last.
         ones, of_values = sums[1, end - 1] - sums[0, start], sums[3, end - 1] - sums[2, start]
         of_rows, of_means = sums[5, end - 1] - sums[4, start], sums[7, end - 1] - sums[6, start]
-        size, pulled, tilted, whole = end - start, 0.0, 0.0, 0.0
+        size, moved, tilted, whole = end - start, 0.0, 0.0, 0.0
         for i in range(start, end):
-            pulled += a[i] * (of_values - means[i] * ones)
+            moved += a[i] * (of_values - means[i] * ones)
             tilted += a[i] * ((end - 1 - i) - (i - start)) / size
             whole += values[i]
         within = tilted * (whole - size * means[start])
         for i in range(start, end):
-            change = pulled / size + of_rows * values[i] - of_means
+            change = moved / size + of_rows * values[i] - of_means
             if size > 1:
                 own = tilted * (values[i] - means[start])
                 change += (within - own) / (size - 1) - own

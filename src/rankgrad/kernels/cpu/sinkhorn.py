@@ -77,7 +77,8 @@ def _sinkhorn(
                 by_rank[r] = grad[start + r]
         if grad.size:
             sums = np.zeros((3, n))  # plain, tilted and inner
-            _adjoint(matrix, us, vs, steps, transposed, own, means, by_rank, sums)
+            us, vs = us[: steps + 1], vs[: steps + 1]
+            _adjoint(matrix, us, vs, transposed, own, means, by_rank, sums)
             absolute_differences_adjoint(z, sums[0], sums[1])
             for i in range(n):
                 grad_scores[order[start + i]] += sums[1, i] / temperature
@@ -103,9 +104,9 @@ def _neuralsort(z: Array) -> Band:
 
 
 @compiled
-def _fill(row: Array, slope: float, top: float, shift: float, z: Array, sums: Array) -> None:
+def _fill(row: Array, factor: float, top: float, shift: float, z: Array, sums: Array) -> None:
     for j in range(row.size):
-        row[j] = exp(slope * (z[j] - top) - (sums[j] - shift))
+        row[j] = exp(factor * (z[j] - top) - (sums[j] - shift))
     inverse = 1.0 / total(row)
     for j in range(row.size):
         row[j] *= inverse
@@ -149,7 +150,6 @@ def _adjoint(
     matrix: Band,
     us: Array,
     vs: Array,
-    steps: int,
     transposed: bool,
     values: Array,
     means: Array,
@@ -160,16 +160,16 @@ def _adjoint(
 
     First that of ``u P (v values)`` with u and v constant, then through the scalings in reverse.
     """
-    n = values.size
+    n, steps = values.size, len(us) - 1
     plain, tilted, inner = found[0], found[1], found[2]
-    pulls, grad_u, grad_v = np.empty(n), np.empty(n), np.empty(n)
+    by_row, grad_u, grad_v = np.empty(n), np.empty(n), np.empty(n)
     sums = np.zeros((3, n))
     u, v = us[steps], vs[steps]
     for r in range(n):
-        pulls[r] = grad[r] * u[r]
+        by_row[r] = grad[r] * u[r]
         grad_u[r] = grad[r] * means[r]
-        inner[r] = pulls[r] * means[r]
-    _add_three(matrix, pulls, u, sums)
+        inner[r] = by_row[r] * means[r]
+    _add_three(matrix, by_row, u, sums)
     for j in range(n):
         plain[j], tilted[j] = v[j] * values[j] * sums[0, j], v[j] * values[j] * sums[1, j]
         grad_v[j] = values[j] * sums[0, j]
@@ -192,18 +192,18 @@ def _step_rows_last(
     plain, tilted, inner = found[0], found[1], found[2]
     u, u_before, v = scales
     n = u.size
-    pulls, sums = np.empty(n), np.zeros((3, n))
+    by_row, sums = np.empty(n), np.zeros((3, n))
     for r in range(n):
-        pulls[r] = -grad_u[r] * u[r] * u[r]
+        by_row[r] = -grad_u[r] * u[r] * u[r]
         inner[r] -= grad_u[r] * u[r]
-    _add_three(matrix, pulls, u_before, sums)
+    _add_three(matrix, by_row, u_before, sums)
     for j in range(n):
         column = -(grad_v[j] + sums[0, j]) * v[j] * v[j]
         plain[j] += v[j] * sums[0, j] + column / v[j]
         tilted[j] += v[j] * sums[1, j] + column * sums[2, j]
-        pulls[j] = column
+        by_row[j] = column
         grad_v[j] = 0.0
-    _times(matrix, pulls, grad_u)
+    _times(matrix, by_row, grad_u)
     for r in range(n):
         inner[r] += u_before[r] * grad_u[r]
 
@@ -215,16 +215,16 @@ def _step_columns_last(
     plain, tilted, inner = found[0], found[1], found[2]
     u, v, v_before = scales
     n = u.size
-    columns, pulls, sums = np.empty(n), np.empty(n), np.zeros((3, n))
+    columns, by_row, sums = np.empty(n), np.empty(n), np.zeros((3, n))
     for j in range(n):
         columns[j] = -grad_v[j] * v[j] * v[j]
-    _times(matrix, columns, pulls)
+    _times(matrix, columns, by_row)
     for r in range(n):
-        inner[r] += u[r] * pulls[r]
-        pulls[r] = -(grad_u[r] + pulls[r]) * u[r] * u[r]
-        inner[r] += pulls[r] / u[r]
+        inner[r] += u[r] * by_row[r]
+        by_row[r] = -(grad_u[r] + by_row[r]) * u[r] * u[r]
+        inner[r] += by_row[r] / u[r]
         grad_u[r] = 0.0
-    _add_three(matrix, pulls, u, sums)
+    _add_three(matrix, by_row, u, sums)
     for j in range(n):
         plain[j] += columns[j] / v[j] + v_before[j] * sums[0, j]
         tilted[j] += columns[j] * sums[2, j] + v_before[j] * sums[1, j]
@@ -270,16 +270,16 @@ def _add_rows(matrix: Band, factors: Array, columns: Array) -> None:
 
 
 @compiled
-def _add_three(matrix: Band, pulls: Array, u: Array, sums: Array) -> None:
-    """Add ``Pᵀ pulls``, and tilted ``Pᵀ pulls`` and ``Pᵀ u``."""
+def _add_three(matrix: Band, by_row: Array, u: Array, sums: Array) -> None:
+    """Add ``Pᵀ by_row``, and tilted ``Pᵀ by_row`` and ``Pᵀ u``."""
     entries, starts, lows = matrix
     n = lows.size
     for r in range(n):
         row = entries[starts[r] : starts[r + 1]]
         some = slice(lows[r], lows[r] + row.size)
-        pull, slope = pulls[r], n - 1.0 - 2.0 * r
+        change, factor = by_row[r], n - 1.0 - 2.0 * r
         _add_each(
-            row, pull, slope * pull, slope * u[r], sums[0, some], sums[1, some], sums[2, some]
+            row, change, factor * change, factor * u[r], sums[0, some], sums[1, some], sums[2, some]
         )
 
 

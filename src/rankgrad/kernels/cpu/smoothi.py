@@ -173,8 +173,8 @@ def _indicators(
         if grad.size:
             for i in range(count):
                 for k in range(NODES):
-                    pulled = dot(COSINES[k], at_nodes[LOST + i, :NODES])
-                    _add_times(pulled, chebyshev[k], product, block[LOST + i, :n])
+                    moved = dot(COSINES[k], at_nodes[LOST + i, :NODES])
+                    _add_times(moved, chebyshev[k], product, block[LOST + i, :n])
 
 
 @compiled
@@ -245,17 +245,17 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
                 mean += row[j] * values[j]
         inverse = 1.0 / whole
         mean *= inverse
-        gain, slope = mean, 1.0
+        gain, derivative = mean, 1.0
         if by_label and not linear:
             gain = exp(math.log(2.0) * mean) - 1.0
-            slope = math.log(2.0) * (gain + 1.0)
+            derivative = math.log(2.0) * (gain + 1.0)
         if weighted:
             mean_weight = 0.0
             for j in range(points.size):
                 mean_weight += row[j] * weights[j]
             mean_weight *= inverse
         out[r] = gain * mean_weight
-        own = grad[r] * slope * mean_weight if grad.size else 0.0
+        own = grad[r] * derivative * mean_weight if grad.size else 0.0
         own_weight = grad[r] * gain if grad.size and weighted else 0.0
         if own_weight != 0.0:
             for j in range(points.size):
@@ -263,9 +263,9 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
         both = own * mean + own_weight * mean_weight
         for j in range(points.size):
             indicator = row[j] * inverse
-            pull = indicator * product[j]
-            by_value[j] += own * pull
-            lost[j] += both * pull
+            change = indicator * product[j]
+            by_value[j] += own * change
+            lost[j] += both * change
             product[j] *= (1.0 - delta) - indicator
         bound *= 1.0 - delta
 
