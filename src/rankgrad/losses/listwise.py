@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankgrad import kernels
@@ -107,20 +107,42 @@ class ListMLE(ListwiseLoss):
     def fused(self, lists: Lists) -> Fused | None:
         if not kernels.ready("listmle", lists.slots.scores):
             return None
-        seed = None
-        if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
-            device = lists.slots.scores.device
-            generator = self._random.generator(device)
-            seed = torch.empty(1, dtype=torch.int64, device=device).random_(generator=generator)
-        return Fused("listmle", (seed,))
+        drawn = self._draw(lists.slots.scores.device) if self.ties == "shuffle" else None
+        return Fused("listmle", (drawn,))
+
+    def _draw(self, device: torch.device) -> Int[Tensor, " 1"]:
+        """What to shuffle by, drawn on the device, so that a CUDA graph draws anew, too."""
+        generator = self._random.generator(device)
+        return torch.empty(1, dtype=torch.int64, device=device).random_(generator=generator)
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
         if self.ties == "stable":
             return keys.argsort(dim=-1, descending=True, stable=True)
-        shuffled = self._random.exponential(lists.mask)[0].argsort(dim=-1)
+        places = lists.mask.cumsum(-1) - 1
+        numbers = _mixed(self._draw(keys.device), places).masked_fill(~lists.mask, -1)
+        shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
         return shuffled.gather(-1, by_label)
+
+
+def _mixed(seed: Int[Tensor, " 1"], places: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """The upper half of SplitMix64 (Steele et al. 2014) of a seed and each place, as in kernels.
+
+    64-bit products wrap around alike with and without a sign; shifts to the right must not copy it.
+    """
+    x = seed + (places + 1) * _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(x ^ _shifted(x, 31), 32)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64)
+
+
+def _shifted(x: Int[Tensor, "b n"], bits: int) -> Int[Tensor, "b n"]:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 @losses.register("listap")
