@@ -16,6 +16,7 @@ KNOWS = {
     "files": {"checksums"},
     "schemas": {"files", "quoting"},
     "compilation": set(),
+    "linking": {"compilation"},
     "threads": set(),
     "kernels": {"autograd", "compilation", "lists", "threads"},
     "inputs": {"kernels", "lists"},

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RelaxedMetric,
         SmoothI,
     )
-    from rankgrad.metrics import evaluate
+    from rankgrad.metrics import evaluate  # type: ignore[no-redef]
 
 __version__ = "0.1.0"
 

@@ -8,6 +8,7 @@ other.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pickle
 import warnings
@@ -29,7 +30,8 @@ def compile_cached(function: Function, **options: Any) -> Function:
 
     Compiled code is cached beside the source or in the user's cache folder. Where neither can be
     written, as in a read-only installation without a home, each process compiles for itself. A
-    cache that is damaged is warned of and compiled anew.
+    cache that is damaged is warned of and compiled anew, and so is one of other sources: compiled
+    code holds that of the functions it calls, so those in the same folder count, too.
 
     Args:
         function: what to compile.
@@ -51,9 +53,8 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file = _CheckedFiles(
-            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
-        )
+        stamp = self._impl.locator.get_source_stamp(), _sources(function.__code__.co_filename)
+        self._cache_file = _CheckedFiles(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         try:
@@ -104,6 +105,20 @@ class _CheckedFiles(IndexDataCacheFile):
     def _load_data(self, name: str) -> Any:
         _check(Path(self._data_path(name)).read_bytes())
         return super()._load_data(name)  # pickle stops before the checksum
+
+
+def _sources(path: str) -> str:
+    """What tells the source files in the folder of this one apart from others."""
+    return _digest(str(Path(path).parent))
+
+
+@functools.cache
+def _digest(folder: str) -> str:
+    found = hashlib.blake2b(digest_size=_DIGEST)
+    for path in sorted(Path(folder).glob("*.py")):
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def _checksum(content: bytes) -> bytes:

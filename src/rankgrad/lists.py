@@ -315,14 +315,11 @@ class Randomness:
     def _hashed(self, mask: Tensor, samples: int) -> Tensor:
         """The same without asking a GPU how many items are real, so that CUDA graphs can draw.
 
-        SplitMix64 (Steele et al. 2014) of one drawn number, the sample and the item's place.
+        A hash of one drawn number, the sample and the item's place.
         """
         place = mask.reshape(-1).cumsum(0).reshape(mask.shape)
         sample = torch.arange(samples, device=mask.device).reshape(-1, *[1] * mask.dim())
-        state = self.draw_seed(mask.device) + (place + (sample << 40)) * -0x61C8864680B583EB
-        state = (state ^ (state >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
-        state = (state ^ (state >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
-        bits = (state ^ (state >> 31 & (1 << 33) - 1)) >> 11 & (1 << 53) - 1
+        bits = _shift(splitmix(self.draw_seed(mask.device), place + (sample << 40)), 11)
         numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)
         return torch.where(mask, numbers, 1.0)
 
@@ -343,6 +340,21 @@ class Randomness:
             generator = torch.Generator(device).manual_seed(self.seed)
             self._generators[str(device)] = generator
         return self._generators[str(device)]
+
+
+def splitmix(seed: Int[Tensor, 1], counters: Int[Tensor, "*items"]) -> Int[Tensor, "*items"]:
+    """SplitMix64 (Steele et al. 2014) of a seed and counters, as kernels compute it.
+
+    Products of 64 bits wrap around alike with and without a sign; shifts must not copy it.
+    """
+    state = seed + counters * (0x9E3779B97F4A7C15 - 2**64)
+    state = (state ^ _shift(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    state = (state ^ _shift(state, 27)) * (0x94D049BB133111EB - 2**64)
+    return state ^ _shift(state, 31)
+
+
+def _shift(numbers: Tensor, bits: int) -> Tensor:
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[Tensor, " b"]:

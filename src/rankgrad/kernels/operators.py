@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 
 from rankgrad import autograd, kernels
 from rankgrad.kernels.arguments import MetricOptions
@@ -149,7 +150,11 @@ class _Sort(autograd.ListFunction):
     @staticmethod
     @autograd.differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        product = _SortAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        if is_legacy_batchedtensor(grad):
+            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
+            product = torch.ops.rankgrad.sort_vjp(grad, *ctx.saved_tensors, *kernel)
+        else:
+            product = _SortAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
         return None, product, None, None, None, None
 
 
@@ -186,7 +191,11 @@ class _Rank(autograd.ListFunction):
     @staticmethod
     @autograd.differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        product = _RankAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        if is_legacy_batchedtensor(grad):
+            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
+            product = torch.ops.rankgrad.rank_vjp(grad, *ctx.saved_tensors, *kernel)
+        else:
+            product = _RankAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
         return product, None, None, None
 
 

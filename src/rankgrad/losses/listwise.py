@@ -111,7 +111,10 @@ class ListMLE(ListwiseLoss):
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
         if self.ties == "stable":
             return keys.argsort(dim=-1, descending=True, stable=True)
-        shuffled = self._random.exponential(lists.mask)[0].argsort(dim=-1)
+        places = lists.mask.cumsum(-1) - 1
+        drawn = splitmix(self._random.draw_seed(keys.device), places + 1)
+        numbers = ((drawn >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
+        shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
         return shuffled.gather(-1, by_label)
 

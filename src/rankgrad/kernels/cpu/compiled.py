@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rankgrad.compilation import compile_cached
+from rankgrad.linking import compile_linked
 from rankgrad.threads import available
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,7 +28,7 @@ def compiled(function: Function) -> Function:
     of the distances between its arrays chooses when it runs. Where arrays lie is chance, so both
     forms must give the same bits: no sum in such a loop may be reordered.
     """
-    return compile_cached(function, nogil=True, error_model="numpy", fastmath={"contract"})
+    return compile_linked(function, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 def compiled_reduction(function: Function) -> Function:
@@ -38,7 +38,7 @@ def compiled_reduction(function: Function) -> Function:
     block of memory with those it reads, so that the distances are always the same: either way the
     order of additions depends on sizes alone.
     """
-    return compile_cached(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
+    return compile_linked(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}

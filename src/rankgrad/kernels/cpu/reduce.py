@@ -11,13 +11,15 @@ def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum or mean over the lists that are defined, and the share of each in it."""
-    each = values.detach().numpy()
-    shares = defined.numpy().astype(np.float64)
+    each, inside = values.detach().numpy(), defined.numpy()
+    shares = inside.astype(np.float64)
     if list_weights is not None:
-        shares = np.where(defined.numpy(), list_weights.detach().numpy(), 0.0).astype(np.float64)
+        np.multiply(shares, list_weights.detach().numpy(), out=shares, where=inside)
     if mean:
         total = shares.sum()
         shares *= 1 / total if total > 0 else 0.0
     # Not as a product of matrices: there are BLAS whose order of adding depends on alignment.
-    result = (np.where(shares != 0, each, 0.0) * shares).sum()
-    return values.new_tensor(result), torch.from_numpy(shares.astype(each.dtype))
+    terms = np.zeros_like(shares)
+    np.multiply(each, shares, out=terms, where=shares != 0)
+    result = np.array(terms.sum(), each.dtype)
+    return torch.from_numpy(result), torch.from_numpy(shares.astype(each.dtype))

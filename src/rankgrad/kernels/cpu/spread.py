@@ -1,4 +1,4 @@
-"""A number for each list times those of its slots."""
+"""A number for each list times those of its items."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array
-
 
 def spread(
     grad: Tensor, slopes: Tensor, offsets: Tensor, longest: int, factor: Tensor | None = None
 ) -> Tensor:
-    """``grad[b] * slopes[i]`` for every slot i of list b, all of them times the factor."""
-    lists = grad.detach() if factor is None else grad.detach() * factor.detach()
-    given = slopes.detach().contiguous().numpy()
-    result = np.empty_like(given)
-    bounds = offsets.to(torch.int64).contiguous().numpy()
-    _spread(lists.contiguous().numpy(), given.reshape(-1), bounds, result.reshape(-1))
-    return torch.from_numpy(result)
+    """``grad[b] * slopes[i]`` for every item i of list b, all of them times the factor.
 
-
-@compiled
-def _spread(lists: Array, slopes: Array, offsets: Array, out: Array) -> None:
-    for b in range(lists.size):
-        some = slice(offsets[b], offsets[b + 1])
-        _times(lists[b], slopes[some], out[some])
-
-
-@compiled
-def _times(factor: float, slopes: Array, out: Array) -> None:
-    for i in range(slopes.size):
-        out[i] = factor * slopes[i]
+    Items after the last list get 0.
+    """
+    # NumPy is several times faster on small arrays than PyTorch, and has nothing to compile.
+    lists, given = grad.detach().numpy().reshape(-1), slopes.detach().numpy()
+    if factor is not None:
+        lists = lists * factor.detach().numpy()
+    if lists.size * longest == given.size:
+        product = given.reshape(lists.size, -1) * lists[:, None] if given.size else given
+        return torch.from_numpy(product.reshape(given.shape))
+    bounds, flat = offsets.numpy(), given.reshape(-1)
+    product = np.zeros_like(flat)
+    some = slice(bounds[0], bounds[-1])
+    np.multiply(flat[some], np.repeat(lists, np.diff(bounds)), out=product[some])
+    return torch.from_numpy(product.reshape(given.shape))

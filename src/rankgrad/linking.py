@@ -1,0 +1,122 @@
+"""Numba functions that are compiled as part of the functions that call them.
+
+Numba optimizes every function by itself, emits machine code for it, and optimizes it again in each
+function that calls it: on a kernel of 40 small functions that is most of the time of a first call.
+Here a function that compiled code calls becomes LLVM IR only. What Python calls, the entry, is then
+optimized once, as a whole.
+
+This stands on parts of Numba that are not documented. Where a version of Numba lacks one of them,
+:func:`compile_linked` is :func:`rankgrad.compilation.compile_cached`: slower to compile, no more.
+"""
+
+# mypy: disable-error-code="misc"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from rankgrad.compilation import compile_cached
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+try:
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import CompilerBase, DefaultPassBuilder
+    from numba.core.compiler_machinery import AnalysisPass, register_pass
+    from numba.core.registry import CPUDispatcher
+    from numba.core.typed_passes import AnnotateTypes
+
+    _needed = ("_optimize_functions", "_optimize_final_module", "_finalize_final_module")
+    AVAILABLE = all(hasattr(JITCodeLibrary, name) for name in _needed)
+except ImportError:
+    AVAILABLE = False
+
+
+def compile_linked(function: Function, **options: Any) -> Function:
+    """``numba.njit(**options)(function)``, compiled within each compiled function that calls it.
+
+    Called from Python, it is an entry: compiled with all that it calls, and cached.
+
+    Args:
+        function: what to compile.
+        options: of ``numba.njit``, less ``cache``. Those of an entry and of what it calls should
+            differ in ``fastmath`` at most, as Numba compiles its own functions for each set.
+
+    >>> increment = compile_linked(lambda x: x + 1)
+    >>> compile_linked(lambda x: 2 * increment(x))(2)
+    6
+    """
+    # Nothing calls these functions from C.
+    entry = compile_cached(function, no_cfunc_wrapper=True, **options)
+    if not AVAILABLE or not hasattr(entry, "py_func"):  # or NUMBA_DISABLE_JIT is set
+        return entry
+    made: Any = _Linked(function, entry, {"nopython": True, "boundscheck": None, **options})
+    return cast(Function, made)
+
+
+if AVAILABLE:
+
+    class _Linked(CPUDispatcher):
+        """A function for compiled code to call, and the entry that Python calls."""
+
+        def __init__(
+            self, function: Callable[..., Any], entry: Callable[..., Any], options: dict[str, Any]
+        ) -> None:
+            super().__init__(
+                function,
+                targetoptions={"no_cfunc_wrapper": True, **options},
+                pipeline_class=_LinkedCompiler,
+            )
+            self.entry = entry
+
+        def __call__(self, *arguments: Any) -> Any:
+            return self.entry(*arguments)
+
+        def add_overload(self, result: Any) -> None:
+            """Enter compiled IR for callers to find by ``key``, in place of a machine function."""
+            key = object()
+            self.targetctx.insert_user_function(key, result.fndesc, [result.library])
+            self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
+
+        @property
+        def stats(self) -> Any:
+            """Hits and misses of the entry's cache."""
+            return self.entry.stats  # type: ignore[attr-defined]
+
+    class _LinkedLibrary(JITCodeLibrary):
+        """IR to be linked into that of callers, as it is."""
+
+        def _optimize_functions(self, module: Any) -> None:
+            module.data_layout = self._codegen._data_layout
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalize_dynamic_globals()
+            self._finalized = True
+
+    @register_pass(mutates_CFG=False, analysis_only=True)
+    class _StopAtIR(AnalysisPass):
+        """Ask for IR only: here, where the functions of Numba that are called do not see it."""
+
+        _name = "rankgrad_stop_at_ir"
+
+        def __init__(self) -> None:
+            AnalysisPass.__init__(self)
+
+        def run_pass(self, state: Any) -> bool:
+            state.flags.no_compile = True
+            state.flags.no_cpython_wrapper = True
+            state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+            return False
+
+    class _LinkedCompiler(CompilerBase):
+        """Numba's own passes, with the above before the last."""
+
+        def define_pipelines(self) -> list[Any]:
+            passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+            passes.add_pass_after(_StopAtIR, AnnotateTypes)
+            passes.finalize()
+            return [passes]

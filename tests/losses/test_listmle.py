@@ -1,0 +1,43 @@
+"""ListMLE shuffles ties by its seed alike, however it is computed."""
+
+import pytest
+import torch
+from slots import DEVICE, ROOMS, Slots, check
+
+from rankgrad import kernels
+from rankgrad.kernels.ops import backend_kernel
+from rankgrad.losses import ListMLE
+
+# Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+class DrawnOnce(ListMLE):
+    """Every list shuffled by what the first one is: the eager answer is computed list by list."""
+
+    def _draw(self, device):
+        return ListMLE(seed=self.seed)._draw(device)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize("room", ROOMS)
+def test_kernels_shuffle_as_the_eager_form(room, seed, masked):
+    pytest.importorskip("numba" if room == "cpu" else "triton")
+    slots = Slots.drawn([33, 1, 50], masked=masked, grades=1)
+    drawn = ListMLE(seed=seed)._draw(torch.device(DEVICE))
+    found = backend_kernel("listmle", room)(*slots.given, drawn)
+    check(slots, found, slots.eager(DrawnOnce(seed=seed)))
+
+
+def test_one_call_after_another_shuffles_alike_in_both_forms():
+    pytest.importorskip("numba" if DEVICE == "cpu" else "triton")
+    scores = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    labels = torch.zeros(3, 40, device=DEVICE)
+    values = {}
+    for mode in ("eager", "auto"):
+        loss = ListMLE(seed=11)
+        with kernels.using(mode):
+            values[mode] = torch.stack([loss(scores, labels) for _ in range(4)])
+    torch.testing.assert_close(values["auto"], values["eager"], rtol=1e-5, atol=0)
+    assert len(values["eager"].unique()) == 4
