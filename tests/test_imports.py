@@ -18,7 +18,7 @@ KNOWS = {
     "compilation": set(),
     "linking": {"compilation"},
     "threads": set(),
-    "kernels": {"autograd", "compilation", "lists", "threads"},
+    "kernels": {"autograd", "compilation", "linking", "lists", "threads"},
     "inputs": {"kernels", "lists"},
     "lists": {"options"},
     "significance": {"options"},

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax
+from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Exact, NeuralSort, Schedule
@@ -116,7 +116,8 @@ class ListMLE(ListwiseLoss):
         numbers = ((drawn >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
         shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
-        return shuffled.gather(-1, by_label)
+        order: Tensor = shuffled.gather(-1, by_label)
+        return order
 
 
 @losses.register("listap")

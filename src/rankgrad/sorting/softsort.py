@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.lists import descending, invert, is_unchecked, tie_groups
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
@@ -95,7 +95,7 @@ class _Distances(ListFunction):
         ranked = scores.gather(-1, order[:, : ctx.k])
         apart = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
         result = per_group(apart.sum(-1)) / size_of - apart.sum(1)
-        if not bool((size > 1).any()):
+        if not is_unchecked(size) and not bool((size > 1).any()):
             return result, None, None
         # Items of the rank's own group.
         position = torch.arange(scores.shape[-1], device=scores.device)
