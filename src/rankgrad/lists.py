@@ -324,13 +324,13 @@ class Randomness:
         return torch.where(mask, numbers, 1.0)
 
     def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
-        """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well."""
-        generator = self.generator(device)
-        if torch._C._are_functorch_transforms_active():  # where none may be drawn in place
-            most = 2**63 - 1
-            return torch.randint(most, (1,), generator=generator, device=device)
-        seed = torch.empty(1, dtype=torch.int64, device=device)
-        return seed.random_(generator=generator)
+        """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well.
+
+        Under ``torch.func.vmap`` all calls share it, and so their noise.
+        """
+        with torch._C._DisableFuncTorch():
+            seed = torch.empty(1, dtype=torch.int64, device=device)
+            return seed.random_(generator=self.generator(device))
 
     def generator(self, device: torch.device) -> torch.Generator | None:
         """The generator on a device; None for PyTorch's own."""

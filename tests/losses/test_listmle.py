@@ -6,6 +6,7 @@ from slots import DEVICE, ROOMS, Slots, check
 
 from rankgrad import kernels
 from rankgrad.kernels.ops import backend_kernel
+from rankgrad.lists import Randomness
 from rankgrad.losses import ListMLE
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
@@ -15,8 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 class DrawnOnce(ListMLE):
     """Every list shuffled by what the first one is: the eager answer is computed list by list."""
 
-    def _draw(self, device):
-        return ListMLE(seed=self.seed)._draw(device)
+    def _order(self, lists):
+        self._random = Randomness(self.seed)
+        return super()._order(lists)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -25,7 +27,7 @@ class DrawnOnce(ListMLE):
 def test_kernels_shuffle_as_the_eager_form(room, seed, masked):
     pytest.importorskip("numba" if room == "cpu" else "triton")
     slots = Slots.drawn([33, 1, 50], masked=masked, grades=1)
-    drawn = ListMLE(seed=seed)._draw(torch.device(DEVICE))
+    drawn = ListMLE(seed=seed)._random.draw_seed(torch.device(DEVICE))
     found = backend_kernel("listmle", room)(*slots.given, drawn)
     check(slots, found, slots.eager(DrawnOnce(seed=seed)))
 

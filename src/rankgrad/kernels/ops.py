@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
 from torch.nn import functional as F
 
 from rankgrad import autograd
@@ -324,8 +323,7 @@ class _Loss(torch.autograd.Function):
         each = offsets.expand(calls, -1) if dim is None else offsets.movedim(dim, 0)
         starts = each[:, :-1] + items * torch.arange(calls, device=each.device)[:, None]
         merged.append(F.pad(starts.flatten(), (0, 1), value=calls * items))
-        options = tuple(map(_first_call, details.options))
-        none = details._replace(reduction="none", checked=False, options=options)
+        none = details._replace(reduction="none", checked=False)
         values, grad_scores, defined = (
             autograd.split(found, calls) for found in _Loss.apply(*merged, None, none)
         )
@@ -339,13 +337,6 @@ class _Loss(torch.autograd.Function):
             total = shares.sum(-1, keepdim=True)
             shares = shares / torch.where(total > 0, total, 1.0)
         return ((values * shares).sum(-1), grad_scores, shares), (0, 0, 0)
-
-
-def _first_call(option: Any) -> Any:
-    """An option of a vectorized call; a seed drawn for each call is that of the first for all."""
-    if isinstance(option, Tensor) and is_batchedtensor(option):
-        return torch._C._functorch.get_unwrapped(option).reshape(-1)[:1]
-    return option
 
 
 def _reduced(
