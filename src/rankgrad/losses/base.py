@@ -34,6 +34,9 @@ class Loss(DeclaresKernel, nn.Module):
     name: ClassVar[str]
     kernel_declarations: ClassVar[frozenset[str]] = frozenset({"fused", "fused_options"})
 
+    #: Whether the eager form takes memory for the items of a list, and not for their pairs.
+    linear_memory: ClassVar[bool] = False
+
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
@@ -182,7 +185,8 @@ class Loss(DeclaresKernel, nn.Module):
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
         """:meth:`gradient_and_hessian` of flat lists, list weights left out."""
         self.check_labels(lists.slots.labels, None)
-        return derivatives_of_lists(lists, self._defined_derivatives)
+        quadratic = not self.linear_memory and self.kernel_call(lists) is None
+        return derivatives_of_lists(lists, self._defined_derivatives, quadratic)
 
     def _defined_derivatives(self, lists: Lists) -> tuple[Tensor, Tensor]:
         gradient, hessian, defined = self.derivatives(lists)

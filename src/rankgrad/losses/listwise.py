@@ -27,6 +27,8 @@ class ListwiseLoss(Loss):
 class CrossEntropy(ListwiseLoss):
     """``-Σ_i t_i log softmax(s)_i``; a subclass says the targets t."""
 
+    linear_memory: ClassVar[bool] = True
+
     def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
         """What each item's logarithm is multiplied by, less its weight."""
         raise TypeError(f"{type(self).__name__} does not say its targets")
@@ -105,6 +107,8 @@ class ListMLE(ListwiseLoss):
     >>> ListMLE()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(0.6931)
     """
+
+    linear_memory: ClassVar[bool] = True
 
     name: ClassVar[str] = "listmle"
 

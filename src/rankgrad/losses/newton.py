@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rankgrad.lists import Lists
+from rankgrad.threads import for_work
 
 #: Gradient and Hessian diagonal of the value of each list, ``[b, n]``.
 Derivatives = Callable[[Lists], tuple[Tensor, Tensor]]
@@ -20,33 +21,35 @@ Derivatives = Callable[[Lists], tuple[Tensor, Tensor]]
 #: The least second derivative of a term: where a sigmoid is flat, steps must stay finite.
 LEAST_CURVATURE = 1e-16
 
-_PAIRS = 1 << 22  # pairs of items that a group of lists has, at most
+#: Pairs, or items, that a group of lists has at most.
+_PAIRS, _ITEMS = 1 << 22, 1 << 18
 
 
-def derivatives_of_lists(lists: Lists, derive: Derivatives) -> tuple[Tensor, Tensor]:
+def derivatives_of_lists(
+    lists: Lists, derive: Derivatives, quadratic: bool
+) -> tuple[Tensor, Tensor]:
     """Gradient and Hessian diagonal of the items of flat lists, ``[N]``, not yet weighed by list.
 
     Args:
         lists: in flat layout.
         derive: of padded lists; what it gives for padding is not read.
+        quadratic: whether its memory grows with the pairs of a list, not with its items.
     """
     scores, labels, _, weights, offsets, _ = lists.slots
     gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
-    for index, mask in _groups(offsets):
-
-        def pad(values: Tensor, index: Tensor = index, mask: Tensor = mask) -> Tensor:
-            return values[index].where(mask, 0.0)
-
-        group = Lists.padded(
-            pad(scores), pad(labels), mask, None if weights is None else pad(weights)
-        )
-        first, second = derive(group)
+    for index, mask in _groups(offsets, quadratic):
+        given = [one[index].where(mask, 0.0) for one in (scores, labels)]
+        own_weights = None if weights is None else weights[index].where(mask, 0.0)
+        with for_work(operations=1.0):  # groups are small
+            first, second = derive(Lists.padded(given[0], given[1], mask, own_weights))
         gradient[index[mask]] = first[mask]
         hessian[index[mask]] = second[mask]
     return gradient, hessian
 
 
-def _groups(offsets: Int[Tensor, " c"]) -> Iterator[tuple[Int[Tensor, "b n"], Tensor]]:
+def _groups(
+    offsets: Int[Tensor, " c"], quadratic: bool
+) -> Iterator[tuple[Int[Tensor, "b n"], Tensor]]:
     """Groups of lists of like length: where their items are, and which of those places are real."""
     lengths = offsets.diff()
     order = lengths.argsort(stable=True)
@@ -55,7 +58,8 @@ def _groups(offsets: Int[Tensor, " c"]) -> Iterator[tuple[Int[Tensor, "b n"], Te
     last = len(sizes)
     while last > 0:  # the longest first, so that the first of a group says how long it is
         longest = sizes[last - 1]
-        first = max(0, last - max(1, _PAIRS // longest**2))
+        fit = _PAIRS // longest**2 if quadratic else _ITEMS // longest
+        first = max(0, last - max(1, fit))
         chosen = order[first:last]
         places = torch.arange(longest, device=offsets.device)
         mask = places < lengths[chosen, None]

@@ -262,6 +262,8 @@ class MarginMSE(Loss):
     tensor(4.)
     """
 
+    linear_memory: ClassVar[bool] = True
+
     name: ClassVar[str] = "margin_mse"
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:

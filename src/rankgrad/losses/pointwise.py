@@ -18,6 +18,8 @@ from rankgrad.options import check_positive
 class PointwiseLoss(Loss):
     """The mean over the items of a list; defined on every list that has an item."""
 
+    linear_memory: ClassVar[bool] = True
+
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
 
