@@ -22,16 +22,17 @@ KNOWS = {
     "significance": {"options"},
     "sorting": {"given", "lists", "options", "specs", "kernels"},
     "metrics": {"given", "lists", "options", "specs", "kernels"},
-    "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics"},
+    "losses": {"lists", "options", "specs", "kernels", "sorting", "metrics", "threads"},
     "data": {"checksums", "compilation", "options", "quoting", "specs", "files"},
-    "models": {"options", "specs"},
+    "boosting": {"losses", "metrics", "options", "data"},
+    "models": {"boosting", "options", "specs"},
     "training": {
         *("lists", "options", "quoting", "schemas", "specs", "checksums", "files", "locks"),
-        *("losses", "metrics", "data", "models", "threads"),
+        *("losses", "metrics", "data", "models", "threads", "boosting"),
     },
     "experiments": {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
-        *("models", "training", "significance", "text"),
+        *("models", "training", "significance", "text", "boosting"),
     },
     "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
     "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
@@ -39,7 +40,7 @@ KNOWS = {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance", "locks"),
     },
-    "integrations": {"lists", "options", "losses", "text"},
+    "integrations": {"lists", "options", "losses", "text", "boosting"},
 }
 
 

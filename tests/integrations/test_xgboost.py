@@ -6,7 +6,7 @@ import torch
 from integrations.boosted import assert_same_trees, every_loss, ranking_data, xgboost_trees
 
 from rankgrad import losses
-from rankgrad.integrations import xgboost as integration
+from rankgrad.boosting import xgboost as integration
 from rankgrad.integrations.xgboost import metric, objective, tree_objective
 from rankgrad.metrics import evaluate
 
