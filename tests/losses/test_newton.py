@@ -54,7 +54,9 @@ def test_the_gradient_is_that_of_the_sum_and_the_hessian_positive(spec):
         assert hessian.isfinite().all()
         assert (hessian >= 0).all()
         assert (hessian[gradient.abs() > 1e-14] > 0).all()
-        assert gradient[20:].abs().max() == 0 or spec in POINTWISE | {"listnet", "listmle"} | MARGINS
+        assert (
+            gradient[20:].abs().max() == 0 or spec in POINTWISE | {"listnet", "listmle"} | MARGINS
+        )
         if not is_random(spec):
             variable = scores.clone().requires_grad_()
             loss = make_loss(spec, reduction="sum")

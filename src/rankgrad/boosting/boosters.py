@@ -183,9 +183,7 @@ def _xgboost(
             "maximize": watch.higher,
             "early_stopping_rounds": how.patience,
         }
-    booster = made.train(
-        options, learn, how.rounds, obj=objective, verbose_eval=False, **checked
-    )
+    booster = made.train(options, learn, how.rounds, obj=objective, verbose_eval=False, **checked)
     best = booster.num_boosted_rounds() if vali is None else _best_round(watch)
     return bytes(booster[:best].save_raw("json")), best
 
@@ -204,4 +202,3 @@ def _matrix(made: Any, lists: Dataset, how: Boosting) -> Any:
 
 def _sizes(lists: Dataset) -> Any:
     return lists.lengths[lists.lengths > 0]
-

@@ -108,9 +108,7 @@ def metric(metric: str | Metric, *, label_gain: Sequence[float] | None = None) -
     return Evaluation(metric, label_gain)
 
 
-def _arguments(
-    first: Any, second: Any, weight: Any, group: Any
-) -> tuple[Array, Array, Any, Any]:
+def _arguments(first: Any, second: Any, weight: Any, group: Any) -> tuple[Array, Array, Any, Any]:
     """Scores, labels, weights and groups, of either API."""
     if hasattr(second, "get_label"):  # scores and a Dataset
         weight, group = second.get_weight(), second.get_group()

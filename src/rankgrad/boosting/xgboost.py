@@ -145,7 +145,7 @@ def tree_objective(loss: str | Loss, **options: Any) -> Any:
         ) from None
     called = objective(loss, **options)
 
-    class RankingObjective(TreeObjective):  # type: ignore[misc]
+    class RankingObjective(TreeObjective):
         """A ranking loss, called with the iteration first."""
 
         def __call__(self, iteration: int, y_pred: Any, dtrain: Any) -> tuple[Any, Any]:

@@ -169,7 +169,7 @@ def compare(
     Examples:
       rankgrad compare MQ2008 --losses "mse, ranknet, neural_ndcg@10" -o out
       rankgrad compare MQ2008 --losses "lambdaloss@5, approx_ndcg" --lightgbm --seeds 5 -o out
-      rankgrad compare data --losses softmax --trees "lambdaloss@10, neural_ndcg@10" --lightgbm -o out
+      rankgrad compare data --trees "lambdaloss@10, neural_ndcg@10" --lightgbm -o out
       rankgrad compare data --losses "softmax, smoothi_ndcg" --tune 20 -m ndcg@5 -o out
       rankgrad compare data --losses "mse, softmax" --models "mlp, context_aware" -o out
       rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomisation
@@ -211,9 +211,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def _networks(
-    losses: str | None, models: str | None, shared: Settings, alone: bool
-) -> list[Any]:
+def _networks(losses: str | None, models: str | None, shared: Settings, alone: bool) -> list[Any]:
     """Every loss with every model; none where trees alone are asked for."""
     from rankgrad.experiments.compare import Candidate
     from rankgrad.specs import split

@@ -75,7 +75,7 @@ def train(
       rankgrad train MSLR-WEB30K --fold 1 -o runs/first
       rankgrad train train.txt --vali vali.txt --loss neural_ndcg@10 -o runs/neural
       rankgrad train data --loss lambdarank --model context_aware -o runs/b
-      rankgrad train data --loss lambdaloss@10 --model "lightgbm(num_leaves=15)" --epochs 500 -o runs/t
+      rankgrad train data --loss lambdaloss@10 --model "lightgbm(num_leaves=15)" -o runs/t
       rankgrad train data --settings runs/b/settings.toml --seed 1 -o runs/b1
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 #: The longest list that the GPU kernel sorts within one program.
-LONGEST_ON_GPU = 4096
+LONGEST_ON_GPU = 2048
 
 
 class PairConfig(NamedTuple):
@@ -42,7 +43,6 @@ class PairConfig(NamedTuple):
     norm: bool = False
 
 
-@functools.cache
 def declared_by(cls: type, method: str) -> bool:
     """Whether a class computes what the base that defines ``method`` computes.
 
@@ -55,6 +55,12 @@ def declared_by(cls: type, method: str) -> bool:
     >>> declared_by(losses.RankNet, "pair_kernel"), declared_by(Steeper, "pair_kernel")
     (True, False)
     """
+    return _declared_by(cls, method)
+
+
+@functools.cache
+def _declared_by(cls: Hashable, method: str) -> bool:
+    assert isinstance(cls, type)
     base = next(one for one in cls.__mro__ if method in vars(one))
     described = {"name", "spec", "kernel_applies"}
     return all(
@@ -78,7 +84,12 @@ def usable(scores: Tensor, config: PairConfig, max_length: int) -> bool:
 
 
 def compute(
-    scores: Tensor, labels: Tensor, weights: Tensor | None, offsets: Tensor, config: PairConfig
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    offsets: Tensor,
+    max_length: int,
+    config: PairConfig,
 ) -> tuple[Tensor, Tensor]:
     """Gradient and Hessian diagonal of every list's value, by item.
 
@@ -87,12 +98,13 @@ def compute(
         labels: ``[N]``.
         weights: ``[N]`` or None; that of the preferred item multiplies a pair.
         offsets: ``[B + 1]``.
+        max_length: of the lists.
         config: what is computed.
     """
     if scores.is_cuda:
-        from rankgrad.kernels.gpu import pair_derivatives as gpu
+        from rankgrad.kernels.gpu.pair_derivatives import pair_derivatives as on_gpu
 
-        return gpu.pair_derivatives(scores, labels, weights, offsets, config)
-    from rankgrad.kernels.cpu import pair_derivatives as cpu
+        return on_gpu(scores, labels, weights, offsets, max_length, config)
+    from rankgrad.kernels.cpu.pair_derivatives import pair_derivatives as on_cpu
 
-    return cpu.pair_derivatives(scores, labels, weights, offsets, config)
+    return on_cpu(scores, labels, weights, offsets, max_length, config)

@@ -12,7 +12,14 @@ from torch import Tensor
 from rankgrad.kernels.pair_derivatives import PairConfig
 from rankgrad.lists import Lists, Reduction, divide, hard_ranks, tiles
 from rankgrad.losses.base import losses
-from rankgrad.losses.pairwise import PairWeights, PairwiseLoss, Share, logistic, logistic_curvature, preferred
+from rankgrad.losses.pairwise import (
+    PairWeights,
+    PairwiseLoss,
+    Share,
+    logistic,
+    logistic_curvature,
+    preferred,
+)
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
 from rankgrad.options import check_choice, check_positive

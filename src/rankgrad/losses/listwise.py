@@ -36,7 +36,7 @@ class CrossEntropy(ListwiseLoss):
     def derivatives(
         self, lists: Lists
     ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
-        """With ``p = softmax(s)`` and ``T = Σ_j t_j``, exactly ``g = T p - t``, ``h = T p (1 - p)``.
+        """Exactly ``g = T p - t`` and ``h = T p (1 - p)``, with ``p = softmax(s)``, ``T = Σ t``.
 
         Where the softmax is flat, ``p (1 - p)`` is not below the least curvature.
         """

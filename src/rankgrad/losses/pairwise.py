@@ -98,12 +98,13 @@ class PairwiseLoss(Loss):
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
         found = self.pair_kernel() if declared_by(type(self), "pair_kernel") else None
         slots = lists.slots
-        usable = found is not None and not lists.large
-        if not usable or not pair_derivatives.usable(slots.scores, found, slots.longest):
+        if found is None or lists.large:
+            return super().derivatives_of_flat(lists)
+        if not pair_derivatives.usable(slots.scores, found, slots.longest):
             return super().derivatives_of_flat(lists)
         self.check_labels(slots.labels, None)
         return pair_derivatives.compute(
-            slots.scores, slots.labels, slots.weights, slots.offsets, found
+            slots.scores, slots.labels, slots.weights, slots.offsets, slots.longest, found
         )
 
     def pair_kernel(self) -> PairConfig | None:
@@ -234,8 +235,8 @@ class Hinge(PairwiseLoss):
     def curvature(self, gaps: Tensor) -> Tensor:
         """The second derivative is 0; this is that of a quadratic bound at the present gap.
 
-        With ``t = margin - gap``, ``max(0, t) = (t + |t|) / 2`` and ``|t| <= t² / 2|t₀| + |t₀| / 2``
-        (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not below the margin. Pairs that are
+        With ``t = margin - gap``, ``max(0, t) = (t + |t|) / 2`` and
+        ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not below the margin. Pairs that are
         far enough apart count, too: they hold their items back.
         """
         return 0.5 / (self.margin - gaps).abs().clamp(min=self.margin)

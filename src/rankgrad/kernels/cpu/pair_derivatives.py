@@ -38,22 +38,29 @@ _Z, _Y, _W, _V, _G, _D, _L, _GRAD, _HESS, _E, _RIGHT, _WRONG, _ROWS = range(13)
 
 
 def pair_derivatives(
-    scores: Tensor, labels: Tensor, weights: Tensor | None, offsets: Tensor, config: PairConfig
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    config: PairConfig,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`rankgrad.kernels.pair_derivatives.compute`."""
     bounds = offsets.to(torch.int64).contiguous().numpy()
     lengths = np.diff(bounds)
-    longest = int(lengths.max()) if len(lengths) else 0
-    arrays = [
+    own_scores, own_labels, own_weights = (
         np.empty(0) if one is None else one.detach().to(torch.float64).contiguous().numpy()
         for one in (scores, labels, weights)
-    ]
+    )
     gradient, hessian = np.zeros(scores.numel()), np.zeros(scores.numel())
     options = _options(config, longest)
     tables = _tables(config, longest)
 
     def work(first: int, last: int) -> None:
-        _lists(first, last, *arrays, bounds, gradient, hessian, options, tables)
+        _lists(
+            first, last, own_scores, own_labels, own_weights, bounds, gradient, hessian,
+            options, tables,
+        )  # fmt: skip
 
     share(16.0 * lengths + lengths.astype(np.float64) ** 2, work)
     dtype = scores.dtype
