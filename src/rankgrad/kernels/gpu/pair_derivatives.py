@@ -55,12 +55,14 @@ def pair_derivatives(
     )  # fmt: skip
     columns, pair_warps = (64, 1) if longest <= 512 else (128, 4)
     by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
+    most = longest + max(columns, _ROWS)
     _sum_pairs[(lists, triton.cdiv(longest, _ROWS))](
-        ranked, offsets, _delta(longest + columns, scores), items, config.k,
+        ranked, offsets, _delta(most, scores), items, most, config.k,
         float(config.sigma), config.sigma * _LOG2E, by_distance,
         config.kind != "lambdarank", config.kind != "ndcg_loss2", _cut(config),
         config.k > 0 and not (config.norm or config.heuristic), config.linear, weighted,
-        config.norm, _ROWS, columns, num_warps=pair_warps,
+        config.norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
+        num_warps=pair_warps,
     )  # fmt: skip
     grouped = weighted and not config.norm
     together = _alike(ranked, offsets, length) if grouped else order
@@ -80,8 +82,9 @@ def _cut(config: PairConfig) -> int:
 
 
 def _delta(most: int, like: Tensor) -> Tensor:
-    """``1 / log2(1 + d) - 1 / log2(2 + d)`` by the distance d of two ranks (eq. 13)."""
-    apart = torch.arange(most, device=like.device, dtype=torch.float64).clamp(min=1)
+    """``1 / log2(1 + d) - 1 / log2(2 + d)`` (eq. 13) at the distances d from -most to most."""
+    apart = torch.arange(-most, most + 1, device=like.device, dtype=torch.float64)
+    apart = apart.abs().clamp(min=1)
     return (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)).to(like.dtype)
 
 
@@ -186,6 +189,17 @@ def _lay_out(
 
 
 @triton.jit
+def _reciprocal(x, FAST: tl.constexpr):
+    """``1 / x`` for x from 1 on, in one instruction where it is not interpreted."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
 def _load_item(
     ranked, start, at, inside, wide, k,
     CUT: tl.constexpr, SHORT: tl.constexpr, LINEAR: tl.constexpr, WEIGHTED: tl.constexpr,
@@ -207,72 +221,130 @@ def _load_item(
     return score, gain, weight, discount, cut
 
 
-@triton.jit(do_not_specialize=["items", "k"])
-def _sum_pairs(
-    ranked, offsets, delta, items, k, sigma, steepness, by_distance,
+@triton.jit
+def _add_tile(
+    ranked, delta, start, wide, last, first, left, k, middle, steepness, by_distance, least,
+    score, lift, gain, weight, discount, cut, pulls, bends, slopes,
     DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
-    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
+    SIDE: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Add the pairs of a tile. SIDE: its columns stand below all rows (1), above (-1), or mixed."""
+    row = first + tl.arange(0, ROWS)
+    column = left + tl.arange(0, COLUMNS)
+    scores, gains, weights, discounts, cuts = _load_item(
+        ranked, start, column, column < last, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+    )
+    apart = gain[:, None] - gains[None, :]
+    swap = tl.zeros([ROWS, COLUMNS], tl.float32)
+    if DISTANCE:
+        # In 64 bits, so that a thread's rows are at fixed distances from one address.
+        lane = (column - first).to(tl.int64)
+        swap = tl.load(delta + (lane[None, :] - tl.arange(0, ROWS)[:, None]))
+        swap *= by_distance
+        if CUT == 1:
+            if SIDE == 1:
+                swap *= cuts[None, :]
+            elif SIDE == -1:
+                swap *= cut[:, None]
+            else:
+                swap *= tl.where(column[None, :] > row[:, None], cuts[None, :], cut[:, None])
+    if DISCOUNT:
+        swap += tl.abs(discount[:, None] - discounts[None, :])
+    if (CUT == 2) & (SIDE != -1):
+        swap = tl.where((column[None, :] < k) | (row[:, None] < k), swap, 0.0)
+    if SIDE == 0:
+        swap = tl.where(column[None, :] < last, swap, 0.0)
+    if NORM:
+        gap = tl.abs(score[:, None] - scores[None, :])
+        swap /= tl.where(least > 0, least + gap, 1.0)
+    swap *= apart  # negative where the column's item is preferred
+    if SIDE == 0:
+        scores = tl.where(column < last, scores, middle)
+    if NEAR:
+        t = lift[:, None] * tl.exp2((middle - scores) * steepness)[None, :]
+    else:
+        power = (score[:, None] - scores[None, :]) * steepness
+        t = tl.exp2(tl.minimum(tl.maximum(power, -60.0), 60.0))
+    inverse = _reciprocal(1.0 + t, FAST)
+    rest = t * inverse
+    plain = swap * tl.where(apart > 0, inverse, rest)
+    bend = tl.abs(swap) * tl.maximum(rest * inverse, 1e-16)
+    if NORM:
+        slopes += tl.abs(plain)
+    if WEIGHTED:
+        owned = tl.where(apart > 0, weight[:, None], weights[None, :])
+        plain *= owned
+        bend *= owned
+    return pulls - plain, bends + bend, slopes
+
+
+@triton.jit(do_not_specialize=["items", "k", "most"])
+def _sum_pairs(
+    ranked, offsets, delta, items, most, k, sigma, steepness, by_distance,
+    DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add up the pairs of a block of items: slopes, second derivatives, and absolute slopes."""
     start = tl.load(offsets + tl.program_id(0))
     length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
-    wide = items.to(tl.int64)
-    row = first + tl.arange(0, ROWS)
-    score, gain, weight, discount, cut = _load_item(
-        ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
-    )
-    pulls = tl.zeros([ROWS, COLUMNS], tl.float32)
-    bends = tl.zeros([ROWS, COLUMNS], tl.float32)
-    slopes = tl.zeros([ROWS, COLUMNS], tl.float32)
-    least = 0.0
-    if NORM:  # unless all scores are equal
-        top = tl.load(ranked + start, mask=first < length, other=0.0)
-        bottom = tl.load(ranked + start + length - 1, mask=first < length, other=0.0)
-        least = tl.where(top > bottom, 0.01, 0.0)
-    last = tl.where(first < length, length, 0)
-    if CUT == 2:  # two items past the cutoff are no pair
-        last = tl.where(first >= k, tl.minimum(last, k), last)
-    for left in range(0, last, COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        scores, gains, weights, discounts, cuts = _load_item(
-            ranked, start, column, column < last, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+    if first < length:
+        wide = items.to(tl.int64)
+        delta += most  # the middle of the table: rank distances to both sides
+        row = first + tl.arange(0, ROWS)
+        score, gain, weight, discount, cut = _load_item(
+            ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
         )
-        below = column[None, :] > row[:, None]
-        apart = gain[:, None] - gains[None, :]
-        swap = tl.zeros([ROWS, COLUMNS], tl.float32)
-        if DISTANCE:
-            swap = tl.load(delta + tl.abs(column[None, :] - row[:, None])) * by_distance
-            if CUT == 1:
-                swap *= tl.where(below, cuts[None, :], cut[:, None])
-        if DISCOUNT:
-            swap += tl.abs(discount[:, None] - discounts[None, :])
-        if CUT == 2:
-            swap = tl.where((column[None, :] < k) | (row[:, None] < k), swap, 0.0)
-        swap = tl.where(column[None, :] < last, swap, 0.0)
-        gap = score[:, None] - scores[None, :]
+        pulls = tl.zeros([ROWS, COLUMNS], tl.float32)
+        bends = tl.zeros([ROWS, COLUMNS], tl.float32)
+        slopes = tl.zeros([ROWS, COLUMNS], tl.float32)
+        top = tl.load(ranked + start)
+        bottom = tl.load(ranked + start + length - 1)
+        middle = bottom + 0.5 * (top - bottom)
+        lift = tl.exp2((score - middle) * steepness)
+        least = tl.where(top > bottom, 0.01, 0.0)  # of norm, unless all scores are equal
+        last = length
+        if CUT == 2:  # two items past the cutoff are no pair
+            last = tl.where(first >= k, tl.minimum(last, k), last)
+        # Columns above the rows, below them, and those among them or not all there.
+        above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
+        below = tl.maximum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, above)
+        whole = tl.maximum(last // COLUMNS * COLUMNS, below)
+        near = (top - bottom) * steepness <= 110.0
+        mixed = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
+        for side in tl.static_range(-1, 2):
+            tiles = mixed + (whole < last).to(tl.int32)
+            if side == -1:
+                tiles = above // COLUMNS
+            elif side == 1:
+                tiles = (whole - below) // COLUMNS
+            for tile in range(0, tiles):
+                left = tile * COLUMNS
+                if side == 0:
+                    left = tl.where(tile < mixed, above + left, whole)
+                elif side == 1:
+                    left += below
+                if near:
+                    pulls, bends, slopes = _add_tile(
+                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
+                        by_distance, least, score, lift, gain, weight, discount, cut,
+                        pulls, bends, slopes, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
+                        NORM, True, side, FAST, ROWS, COLUMNS,
+                    )  # fmt: skip
+                else:
+                    pulls, bends, slopes = _add_tile(
+                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
+                        by_distance, least, score, lift, gain, weight, discount, cut,
+                        pulls, bends, slopes, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
+                        NORM, False, side, FAST, ROWS, COLUMNS,
+                    )  # fmt: skip
+        to = ranked + start + row
+        tl.store(to + 3 * wide, tl.sum(pulls, 1) * sigma, mask=row < length)
+        tl.store(to + 4 * wide, tl.sum(bends, 1) * sigma * sigma, mask=row < length)
         if NORM:
-            swap /= tl.where(least > 0, least + tl.abs(gap), 1.0)
-        power = tl.where(apart > 0, gap, -gap) * steepness
-        t = tl.exp2(tl.minimum(tl.maximum(power, -60.0), 60.0))
-        p = 1.0 / (1.0 + t)
-        swap *= apart  # negative where the column's item is preferred
-        plain = swap * p
-        bend = tl.abs(swap) * tl.maximum(t * p * p, 1e-16)
-        if NORM:
-            slopes += tl.abs(plain)
-        if WEIGHTED:
-            owned = tl.where(apart > 0, weight[:, None], weights[None, :])
-            plain *= owned
-            bend *= owned
-        pulls -= plain
-        bends += bend
-    to = ranked + start + row
-    tl.store(to + 3 * wide, tl.sum(pulls, 1) * sigma, mask=row < length)
-    tl.store(to + 4 * wide, tl.sum(bends, 1) * sigma * sigma, mask=row < length)
-    if NORM:
-        tl.store(to + 5 * wide, tl.sum(slopes, 1), mask=row < length)
+            tl.store(to + 5 * wide, tl.sum(slopes, 1), mask=row < length)
 
 
 @triton.jit(do_not_specialize=["items"])
