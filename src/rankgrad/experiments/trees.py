@@ -122,8 +122,8 @@ class TreeCandidate:
         return {"loss": self.loss or BUILT_IN[self.kind], "model": self.kind}
 
     def is_tuned(self, plan: Plan) -> bool:
-        """Always: these are the baselines to beat."""
-        return True
+        """Wherever there is something to choose: these are the baselines to beat."""
+        return plan.tune is not None or len(self._grid()) > 1
 
     def tune(self, plan: Plan, data: Mapping[str, Dataset], journal: Path, tell: Tell) -> None:
         """Search leaves, learning rate and the like on validation data."""
