@@ -74,8 +74,8 @@ def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
     assert [row["candidate"] for row in facts["rows"]] == [
         "mse", "LightGBM", "lambdaloss@5 × lightgbm", "neural_ndcg@5 × lightgbm",
     ]  # fmt: skip
-    places = [path for path in (tmp_path / "out" / "tuning").rglob("*.json")]
-    trials = [json.loads(path.read_text())["trials"] for path in places]
+    logs = (tmp_path / "out" / "tuning").rglob("*.json")
+    trials = [json.loads(path.read_text())["trials"] for path in logs]
     assert len(trials) == 3  # all trees, tuned alike
     assert {len(one) for one in trials} == {2}
     candidates = facts["plan"]["candidates"]

@@ -236,8 +236,8 @@ class Hinge(PairwiseLoss):
         """The second derivative is 0; this is that of a quadratic bound at the present gap.
 
         With ``t = margin - gap``, ``max(0, t) = (t + |t|) / 2`` and
-        ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not below the margin. Pairs that are
-        far enough apart count, too: they hold their items back.
+        ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not
+        below the margin. Pairs that are far enough apart count, too: they hold their items back.
         """
         return 0.5 / (self.margin - gaps).abs().clamp(min=self.margin)
 
