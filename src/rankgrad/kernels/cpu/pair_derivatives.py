@@ -252,70 +252,133 @@ def _logistic(
     total = 0.0
     for i in range(end):
         some = slice(i + 1, n)
-        right, wrong = block[_RIGHT, some], block[_WRONG, some]
-        own = block[_Y, i], block[_V, i], block[_G, i], block[_D, i]
-        others = block[_Y, some], block[_V, some], block[_G, some], block[_D, some], block[_L, some]
-        _weigh(kind, own, others, delta, parts, right, wrong)
-        if parts[3] > 0:
-            _divide_by_gap(z[i], z[some], parts[3], sigma, right, wrong)
         scale = 1.0
         if near:
             scale = exp(z[0] - z[i])
         else:
             for j in range(i + 1, n):
                 block[_E, j] = exp(z[j] - z[i])
-        pulled, bent, slopes = _pair_row(
-            block[_E, some], scale, right, wrong, block[_GRAD, some], block[_HESS, some]
-        )
+        results = block[_GRAD, some], block[_HESS, some]
+        if kind == LAMBDAS:
+            own = block[_V, i], block[_G, i], block[_D, i], z[i]
+            others = block[_V, some], block[_G, some], block[_D, some], block[_L, some]
+            places = block[_E, some], z[some]
+            if parts[3] > 0:
+                scales = scale, parts[3] * sigma, sigma
+                pulled, bent, slopes = _normalized_row(own, others, places, scales, results)
+            else:
+                pulled, bent, slopes = _lambda_row(
+                    own, others, delta, places, scale, parts, results
+                )
+            total += slopes
+        else:
+            right, wrong = block[_RIGHT, some], block[_WRONG, some]
+            own_label = block[_Y, i], block[_V, i]
+            _weigh(
+                own_label, block[_Y, some], block[_V, some], block[_L, some], parts, right, wrong
+            )
+            pulled, bent = _pair_row(block[_E, some], scale, right, wrong, *results)
         block[_GRAD, i] -= pulled
         block[_HESS, i] += bent
-        total += slopes
     return total
+
+
+@compiled_reduction
+def _lambda_row(
+    own: tuple[float, float, float, float],
+    others: tuple[Array, Array, Array, Array],
+    delta: Array,
+    places: tuple[Array, Array],
+    scale: float,
+    parts: tuple[float, float, float, float],
+    results: tuple[Array, Array],
+) -> tuple[float, float, float]:
+    """The pairs of an item and those below it, weighed by their gap in gains.
+
+    With ``x = exp(z_j - z_i)`` a slope is ``x / (1 + x)`` if i is preferred, else ``1 / (1 + x)``.
+    """
+    weight, gain, top, _ = own
+    weights, gains, worth, later = others
+    e, _ = places
+    gradient, hessian = results
+    pulled, bent, slopes = 0.0, 0.0, 0.0
+    for j in range(e.size):
+        apart = gain - gains[j]
+        swap = apart * (delta[j] * later[j] * parts[0] + parts[1] * (top - worth[j]))
+        x = e[j] * scale
+        inverse = 1.0 / (1.0 + x)
+        slope = swap * (x * inverse if apart > 0 else inverse)
+        owned = weight if apart > 0 else weights[j]
+        pull = slope * owned
+        bend = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
+        pulled += pull
+        bent += bend
+        slopes += abs(slope)
+        gradient[j] += pull
+        hessian[j] += bend
+    return pulled, bent, slopes
+
+
+@compiled_reduction
+def _normalized_row(
+    own: tuple[float, float, float, float],
+    others: tuple[Array, Array, Array, Array],
+    places: tuple[Array, Array],
+    scales: tuple[float, float, float],
+    results: tuple[Array, Array],
+) -> tuple[float, float, float]:
+    """The same for LambdaRank, divided by the gap in scores."""
+    scale, least, sigma = scales
+    weight, gain, top, score = own
+    weights, gains, worth, _ = others
+    e, z = places
+    gradient, hessian = results
+    pulled, bent, slopes = 0.0, 0.0, 0.0
+    for j in range(e.size):
+        apart = gain - gains[j]
+        x = e[j] * scale
+        above = 1.0 + x
+        # One division for both quotients.
+        both = 1.0 / (above * (least + score - z[j]))
+        inverse = both * (least + score - z[j])
+        swap = apart * (top - worth[j]) * (both * above * sigma)
+        slope = swap * (x * inverse if apart > 0 else inverse)
+        owned = weight if apart > 0 else weights[j]
+        pull = slope * owned
+        bend = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
+        pulled += pull
+        bent += bend
+        slopes += abs(slope)
+        gradient[j] += pull
+        hessian[j] += bend
+    return pulled, bent, slopes
 
 
 @compiled
 def _weigh(
-    kind: int,
-    own: tuple[float, float, float, float],
-    others: tuple[Array, Array, Array, Array, Array],
-    delta: Array,
+    own: tuple[float, float],
+    y: Array,
+    w: Array,
+    later: Array,
     parts: tuple[float, float, float, float],
     right: Array,
     wrong: Array,
 ) -> None:
     """The weights of an item's pairs, by which of the two is preferred."""
-    label, weight, gain, top = own
-    y, w, gains, worth, later = others
-    by_distance, by_discount, half, _ = parts
-    if kind == LAMBDAS:
-        for j in range(right.size):
-            swap = delta[j] * later[j] * by_distance + by_discount * (top - worth[j])
-            swap *= abs(gain - gains[j])
-            right[j] = swap * weight if label > y[j] else 0.0
-            wrong[j] = swap * w[j] if label < y[j] else 0.0
-    else:
-        for j in range(right.size):
-            equal = half if label == y[j] else 0.0
-            right[j] = (1.0 if label > y[j] else equal) * weight * later[j]
-            wrong[j] = (1.0 if label < y[j] else equal) * w[j] * later[j]
-
-
-@compiled
-def _divide_by_gap(
-    own: float, z: Array, least: float, sigma: float, right: Array, wrong: Array
-) -> None:
-    for j in range(z.size):
-        inverse = sigma / (least * sigma + own - z[j])
-        right[j] *= inverse
-        wrong[j] *= inverse
+    label, weight = own
+    half = parts[2]
+    for j in range(right.size):
+        equal = half if label == y[j] else 0.0
+        right[j] = (1.0 if label > y[j] else equal) * weight * later[j]
+        wrong[j] = (1.0 if label < y[j] else equal) * w[j] * later[j]
 
 
 @compiled_reduction
 def _pair_row(
     e: Array, scale: float, right: Array, wrong: Array, gradient: Array, hessian: Array
-) -> tuple[float, float, float]:
+) -> tuple[float, float]:
     """With ``x = exp(z_j - z_i)``: slopes ``x / (1 + x)`` and ``1 / (1 + x)``."""
-    pulled, bent, slopes = 0.0, 0.0, 0.0
+    pulled, bent = 0.0, 0.0
     for j in range(e.size):
         x = e[j] * scale
         inverse = 1.0 / (1.0 + x)
@@ -323,10 +386,9 @@ def _pair_row(
         bend = (right[j] + wrong[j]) * max(x * inverse * inverse, _LEAST)
         pulled += pull
         bent += bend
-        slopes += (right[j] * x + wrong[j]) * inverse
         gradient[j] += pull
         hessian[j] += bend
-    return pulled, bent, slopes
+    return pulled, bent
 
 
 @compiled
