@@ -1,5 +1,7 @@
 """Gradient and Hessian diagonal of every loss, as gradient boosting takes them."""
 
+import math
+
 import pytest
 import torch
 from registry import is_random, loss_specs, make_loss
@@ -104,6 +106,36 @@ def test_the_kernel_computes_what_the_eager_form_does(spec):
                 wanted = second_order(spec, scores_of(spread), weights=weights)
             for one, other in zip(found, wanted, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("k", [2, 30])
+def test_the_norm_of_lambdarank_is_as_lightgbm_writes_it(k):
+    scores = [0.4, -0.3, 0.4, 1.2, 0.0]
+    labels, sigma = [1, 0, 3, 0, 2], 0.7
+    order = sorted(range(5), key=lambda i: -scores[i])
+    rank = {item: place + 1 for place, item in enumerate(order)}
+    gains = sorted((2**y - 1 for y in labels), reverse=True)[:k]
+    ideal = sum(gain / math.log2(2 + place) for place, gain in enumerate(gains))
+    gradient, hessian, total = [0.0] * 5, [0.0] * 5, 0.0
+    for i in range(5):
+        for j in range(5):
+            if labels[i] <= labels[j] or min(rank[i], rank[j]) > k:
+                continue
+            gap = scores[i] - scores[j]
+            discounts = abs(1 / math.log2(1 + rank[i]) - 1 / math.log2(1 + rank[j]))
+            weight = (2 ** labels[i] - 2 ** labels[j]) * discounts / ideal / (0.01 + abs(gap))
+            chance = 1 / (1 + math.exp(sigma * gap))
+            for item, sign in ((i, -1), (j, 1)):
+                gradient[item] += sign * sigma * weight * chance
+                hessian[item] += sigma**2 * weight * chance * (1 - chance)
+            total += 2 * sigma * weight * chance
+    factor = math.log2(1 + total) / total
+    for mode in ("auto", "eager"):
+        with kernels.using(mode):
+            loss = losses.LambdaRank(k, norm=True, sigma=sigma)
+            found = loss.gradient_and_hessian(torch.tensor(scores, dtype=torch.float64), labels)
+        assert found[0].tolist() == pytest.approx([factor * g for g in gradient])
+        assert found[1].tolist() == pytest.approx([factor * h for h in hessian])
 
 
 def test_padded_lists_and_list_weights():
