@@ -12,16 +12,8 @@ from rankgrad.kernels.gpu.pair_derivatives import pair_derivatives
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 SPECS = [
-    *[
-        "lambdarank",
-        "lambdarank@3",
-        "lambdaloss@3",
-        "lambdarank@3(norm=true)",
-        "lambdarank(norm=true, sigma=2.0)",
-    ],
-    *["lambdaloss", "lambdaloss@3(gain=linear, sigma=0.5)", "lambdaloss@3(truncation=heuristic)"],
-    "lambdaloss@3(scheme=ndcg_loss2++, mu=3.0)",
-    "lambdaloss@3(scheme=ndcg_loss2++, truncation=heuristic)",
+    *["lambdarank@3", "lambdaloss", "lambdarank@3(norm=true, sigma=2.0)", "lambdaloss@3"],
+    *["lambdaloss@3(truncation=heuristic)", "lambdaloss@3(scheme=ndcg_loss2++, gain=linear)"],
 ]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -30,12 +22,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def test_the_kernel_computes_what_the_eager_form_does(at, spec):
     spread, weighted = (0.0, 1.0, 300.0)[at % 3], at % 2 == 0
     generator = torch.Generator().manual_seed(at)
-    lengths = torch.tensor([5, 0, 1, 14, 3])
+    lengths = torch.tensor([0, 1, 14, 3])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     items = int(offsets[-1])
     scores = (torch.randn(items, generator=generator) * spread).round(decimals=1)  # some are equal
     labels = torch.randint(0, 4, (items,), generator=generator).float()
-    labels[20:] = 1.0  # no pair
+    labels[15:] = 1.0  # no pair
     drawn = torch.randint(1, 4, (items,), generator=generator) / 2
     check(losses.get(spec), scores, labels, drawn if weighted else None, offsets)
 
