@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from rankgrad.boosting import lightgbm as for_lightgbm
 from rankgrad.boosting import xgboost as for_xgboost
 from rankgrad.boosting.rows import library
 from rankgrad.data.dataset import Dataset
+from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
 
 Kind = Literal["lightgbm", "xgboost"]
@@ -35,7 +37,7 @@ class Boosting:
         options: of the library.
         rounds: trees, at most.
         patience: stop after so many trees without a better value; None for never.
-        seed: of what is random in the library.
+        seed: of what is random in the library, and in the loss.
         threads: that the library uses.
     """
 
@@ -129,7 +131,9 @@ def _lightgbm(
         "force_row_wise": True,
         "seed": how.seed % 2**31,
         **how.options,
-        "objective": BUILT_IN["lightgbm"] if how.loss is None else for_lightgbm.objective(how.loss),
+        "objective": BUILT_IN["lightgbm"]
+        if how.loss is None
+        else for_lightgbm.objective(_seeded(how.loss, how.seed)),
     }
     learn = made.Dataset(
         np.asarray(train.features), train.labels, group=_sizes(train), weight=train.weights
@@ -173,7 +177,7 @@ def _xgboost(
                 "XGBoost's ranker takes no weights of items: leave them out of the data"
             )
     else:
-        objective = for_xgboost.objective(how.loss, item_weights=train.weights)
+        objective = for_xgboost.objective(_seeded(how.loss, how.seed), item_weights=train.weights)
     learn = _matrix(made, train, how)
     checked: dict[str, Any] = {}
     if vali is not None:
@@ -186,6 +190,15 @@ def _xgboost(
     booster = made.train(options, learn, how.rounds, obj=objective, verbose_eval=False, **checked)
     best = booster.num_boosted_rounds() if vali is None else _best_round(watch)
     return bytes(booster[:best].save_raw("json")), best
+
+
+def _seeded(spec: str, seed: int) -> Loss:
+    """The loss; one that draws random numbers and has no seed of its own draws by this one."""
+    parsed = losses.parse(spec)
+    random = "seed" in inspect.signature(losses.maker(parsed.name)).parameters
+    if random and parsed.options.get("seed") is None:
+        return losses.get(spec, seed=seed)
+    return losses.get(spec)
 
 
 def _best_round(watch: _Watch) -> int:
