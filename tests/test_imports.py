@@ -26,9 +26,11 @@ KNOWS = {
     "metrics": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
     "losses": {
         *("autograd", "inputs", "lists", "options", "specs", "kernels", "sorting", "metrics"),
+        "threads",
     },
     "data": {"checksums", "compilation", "options", "quoting", "specs", "files"},
-    "models": {"options", "specs"},
+    "boosting": {"losses", "metrics", "options", "data"},
+    "models": {"boosting", "options", "specs"},
     "training": {
         *(
             "inputs",
@@ -41,11 +43,11 @@ KNOWS = {
             "files",
             "locks",
         ),
-        *("losses", "metrics", "data", "models", "threads"),
+        *("losses", "metrics", "data", "models", "threads", "boosting"),
     },
     "experiments": {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
-        *("models", "training", "significance", "text"),
+        *("models", "training", "significance", "text", "boosting"),
     },
     "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
     "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
@@ -53,7 +55,7 @@ KNOWS = {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance", "locks"),
     },
-    "integrations": {"lists", "options", "losses", "text"},
+    "integrations": {"lists", "options", "losses", "text", "boosting"},
 }
 
 

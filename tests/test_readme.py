@@ -10,7 +10,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 def test_the_examples_run(capsys):
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     for code in examples:
         exec(compile(code, "README.md", "exec"), {})
     assert "ndcg@10" in capsys.readouterr().out

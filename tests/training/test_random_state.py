@@ -69,7 +69,7 @@ def test_pytorchs_own_numbers_are_not_touched():
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", [n for n in models.names() if n not in ("lightgbm", "xgboost")])
 def test_networks_are_built_as_from_pytorchs_own_generator(name):
     state = RandomState(torch.device("cpu"))
     state.seed(5)

@@ -67,6 +67,15 @@ def compare(
         bool,
         typer.Option("--xgboost", help="Also XGBoost's ranker, tuned.", rich_help_panel=_COMPARED),
     ] = False,
+    trees: Annotated[
+        str | None,
+        typer.Option(
+            help="Losses for boosted trees, commas between them: with LightGBM, or with those of "
+            "--lightgbm and --xgboost that are given. Tuned as these are.",
+            rich_help_panel=_COMPARED,
+            show_default=False,
+        ),
+    ] = None,
     folds: Annotated[
         str,
         typer.Option(help="all, or some such as 1,2.", rich_help_panel=_COMPARED),
@@ -160,6 +169,7 @@ def compare(
     Examples:
       rankgrad compare MQ2008 --losses "mse, ranknet, neural_ndcg@10" -o out
       rankgrad compare MQ2008 --losses "lambdaloss@5, approx_ndcg" --lightgbm --seeds 5 -o out
+      rankgrad compare data --trees "lambdaloss@10, neural_ndcg@10" --lightgbm -o out
       rankgrad compare data --losses "softmax, smoothi_ndcg" --tune 20 -m ndcg@5 -o out
       rankgrad compare data --losses "mse, softmax" --models "mlp, context_aware" -o out
       rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomisation
@@ -173,9 +183,10 @@ def compare(
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
     shared = options.chosen({**given, "metric": validation_metric, "metrics": metrics}, settings)
+    alone = losses is None and (lightgbm or xgboost or trees is not None)
     plan = experiment.Plan(
         data,
-        _candidates(losses, models, shared, lightgbm, xgboost),
+        (*_networks(losses, models, shared, alone), *_trees(trees, lightgbm, xgboost)),
         folds=_folds(data, folds),
         seeds=_seeds(seeds),
         metrics=metrics,
@@ -200,28 +211,33 @@ def compare(
         raise typer.Exit(1)
 
 
-def _candidates(
-    losses: str | None, models: str | None, shared: Settings, lightgbm: bool, xgboost: bool
-) -> tuple[Any, ...]:
-    """Every loss with every model, then the trees."""
-    from rankgrad.experiments.compare import Candidate, TreeCandidate
+def _networks(losses: str | None, models: str | None, shared: Settings, alone: bool) -> list[Any]:
+    """Every loss with every model; none where trees alone are asked for."""
+    from rankgrad.experiments.compare import Candidate
     from rankgrad.specs import split
 
     each = split(losses) if losses is not None else [shared.loss]
-    if losses is None and (lightgbm or xgboost):
-        each = []  # trees alone may be asked for
     networks = split(models) if models is not None else [shared.model]
     named = len(networks) > 1
-    found: list[Any] = [
+    return [
         Candidate.of(loss, model, name=f"{loss} × {model}" if named else loss)
         for model in networks
-        for loss in each
+        for loss in ([] if alone else each)
     ]
-    if lightgbm:
-        found.append(TreeCandidate("LightGBM", "lightgbm"))
+
+
+def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
+    """The libraries' own objectives, then each of the losses with each library."""
+    from rankgrad.experiments.compare import TreeCandidate
+    from rankgrad.specs import split
+
+    found = [TreeCandidate("LightGBM", "lightgbm")] if lightgbm else []
     if xgboost:
         found.append(TreeCandidate("XGBoost", "xgboost"))
-    return tuple(found)
+    kinds = [own.kind for own in found] or ["lightgbm"]
+    for loss in split(losses) if losses is not None else []:
+        found += [TreeCandidate(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
+    return list(found)
 
 
 def _folds(data: Path, text: str) -> tuple[int | None, ...]:

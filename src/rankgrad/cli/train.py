@@ -75,11 +75,13 @@ def train(
       rankgrad train MSLR-WEB30K --fold 1 -o runs/first
       rankgrad train train.txt --vali vali.txt --loss neural_ndcg@10 -o runs/neural
       rankgrad train data --loss lambdarank --model context_aware -o runs/b
+      rankgrad train data --loss lambdaloss@10 --model "lightgbm(num_leaves=15)" -o runs/t
       rankgrad train data --settings runs/b/settings.toml --seed 1 -o runs/b1
       rankgrad train data --resume -o runs/b1
     """  # noqa: D301
     from rankgrad.training import RunFolder, Settings, fit
     from rankgrad.training.checks import check_data, check_run
+    from rankgrad.training.tree_fitting import is_tree
 
     check_stdin(data, vali)
     if resume and settings is not None:
@@ -88,6 +90,8 @@ def train(
     if resume:
         settings = RunFolder.open(output).path / "settings.toml"
     chosen = options.chosen(given, settings)
+    if is_tree(chosen) and settings is None and transforms is None:
+        chosen = chosen.model_copy(update={"transforms": ()})  # trees need none
     check_run(chosen, output, resume)
     training, validation = read(data, vali, fold)
     check_data(training, validation)
@@ -151,15 +155,18 @@ def _facts(result: Fit, output: Path) -> dict[str, Any]:
 
 
 def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
+    from rankgrad.training.tree_fitting import is_tree
+
+    what = "tree" if is_tree(result.settings) else "epoch"
     best = result.history[result.best_epoch - 1] if result.history else {}
     rows = [(name, f"{best[name]:.4f}") for name in result.settings.logged if name in best]
     if rows:
-        show_table(("validation", f"epoch {result.best_epoch}"), rows)
+        show_table(("validation", f"{what} {result.best_epoch}"), rows)
     out = console()
     count = len(result.history)
     out.print(
-        f"{count} epoch{'' if count == 1 else 's'} in {result.seconds:.1f} seconds; the ranker of "
-        f"epoch {result.best_epoch} is in {output / 'best'}"
+        f"{count} {what}{'' if count == 1 else 's'} in {result.seconds:.1f} seconds; the ranker of "
+        f"{what} {result.best_epoch} is in {output / 'best'}"
     )
     out.print(f"Next: rankgrad evaluate {shlex.quote(str(output))} {_test_data(data, fold)}")
 

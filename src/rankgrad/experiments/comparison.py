@@ -106,14 +106,26 @@ class Comparison(Results):
                 "for each candidate and fold"
             )
         else:
-            lines += [
-                f"{candidate.name}: the best of {candidate.combinations} combinations of values by "
-                f"{plan.settings.metric} on validation data, fold by fold; the losses as they are "
-                "given, without a search (--tune gives all the same number of trials)"
-                for candidate in plan.candidates
-                if isinstance(candidate, TreeCandidate)
-            ]
+            lines += self._about_trees()
         return tuple(lines)
+
+    def _about_trees(self) -> list[str]:
+        """How the values of trees were chosen, where a comparison is not tuned."""
+        names: dict[int, list[str]] = {}
+        for candidate in self.plan.candidates:
+            if isinstance(candidate, TreeCandidate) and candidate.combinations > 1:
+                names.setdefault(candidate.combinations, []).append(candidate.name)
+        networks = sum(map(len, names.values())) < len(self.plan.candidates)
+        others = (
+            "; the losses as they are given, without a search (--tune gives all the same number "
+            "of trials)"
+        )
+        return [
+            f"{', '.join(some)}: the best of {count} combinations of values by "
+            f"{self.plan.settings.metric} on validation data, fold by fold"
+            + (others if networks else "")
+            for count, some in names.items()
+        ]
 
     @cached_property
     def _first(self) -> dict[int | None, Evaluated]:

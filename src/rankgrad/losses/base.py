@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.inputs import start_lists
+from rankgrad.inputs import as_lists, start_lists
 from rankgrad.kernels import DeclaresKernel, KernelCall
 from rankgrad.lists import (
     REDUCTIONS,
@@ -20,6 +21,7 @@ from rankgrad.lists import (
     is_unchecked,
     reduce,
 )
+from rankgrad.losses.newton import derivatives_of_lists, expand_lists
 from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
@@ -40,6 +42,9 @@ class Loss(DeclaresKernel, nn.Module):
 
     name: ClassVar[str]
     kernel_declarations: ClassVar[frozenset[str]] = frozenset({"kernel", "pair_kernel"})
+
+    #: Whether the eager form takes memory for the items of a list, and not for their pairs.
+    linear_memory: ClassVar[bool] = False
 
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -136,6 +141,92 @@ class Loss(DeclaresKernel, nn.Module):
         """The loss of each list, and whether it is defined there."""
         raise TypeError(f"{type(self).__name__} does not say its value per list")
 
+    def gradient_and_hessian(
+        self,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+    ) -> tuple[Float[Tensor, "*items"], Float[Tensor, "*items"]]:
+        """Gradient and Hessian diagonal of the *sum* over lists, as gradient boosting takes them.
+
+        The diagonal is never negative, and above 0 where the gradient is not 0. Each family says
+        how it is found: exactly for pointwise, logistic, quadratic and likelihood losses; by a
+        bound or in Gauss-Newton form where the second derivative is 0 or negative, as for hinge,
+        rmse and relaxed metrics. Whatever ``reduction`` is, lists are added up: with a mean over
+        lists, Hessians would be smaller than what tree libraries ask of a leaf.
+
+        Args:
+            scores: ``[..., n]`` padded, or ``[N]`` flat.
+            labels: of the same shape, not negative.
+            mask: padded lists: True on real items.
+            offsets: flat lists: ``[B + 1]``.
+            weights: one per list, or one per item.
+
+        Returns:
+            Two tensors of the shape of the scores, 0 on padding and on lists where the loss is
+            undefined.
+
+        >>> loss = losses.get("ranknet")
+        >>> loss.gradient_and_hessian(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
+        (tensor([-0.5000,  0.5000]), tensor([0.2500, 0.2500]))
+        """
+        found = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        _check_finite(found)
+        with torch.no_grad():
+            lists = _as_flat(found)
+            gradient, hessian = self.derivatives_of_flat(lists)
+            if lists.list_weights is not None:
+                per_item = expand_lists(lists.list_weights, lists.flat.offsets)
+                gradient, hessian = gradient * per_item, hessian * per_item
+            if found.ragged:
+                return gradient, hessian
+            shape = torch.as_tensor(scores).shape
+            padded = torch.zeros_like(found.scores)
+            if shape.numel() == 0:
+                return padded.new_zeros(shape), padded.new_zeros(shape)
+            return (
+                padded.masked_scatter(found.mask, gradient).reshape(shape),
+                padded.masked_scatter(found.mask, hessian).reshape(shape),
+            )
+
+    def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        """:meth:`gradient_and_hessian` of flat lists, list weights left out."""
+        self.check_labels(lists.flat.labels, None)
+        quadratic = not self.linear_memory and self.kernel_call(lists) is None
+        return derivatives_of_lists(lists, self._defined_derivatives, quadratic)
+
+    def _defined_derivatives(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        gradient, hessian, defined = self.derivatives(lists)
+        keep = defined[:, None] & lists.mask
+        return gradient.where(keep, 0.0), hessian.where(keep, 0.0)
+
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """Gradient and Hessian diagonal of each list's value, and whether it is defined.
+
+        Here for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
+        ``c`` = :attr:`score_scale`. A function of ``s / c`` made of exponentials, as relaxations of
+        sorting are, has terms whose second derivatives are at most their first ones over c: for a
+        sigmoid, ``|σ''| = σ' |1 - 2σ| / c``. A leaf's value is then the balance of the gradients
+        in it times c, never larger than c.
+        """
+        scores = lists.scores.detach().requires_grad_()
+        with torch.enable_grad():
+            values, defined = self.values(
+                Lists.from_padded(scores, lists.labels, lists.mask, lists.item_weights)
+            )
+            (gradient,) = torch.autograd.grad(values.sum(), scores)
+        return gradient, gradient.abs() / self.score_scale, defined
+
+    @property
+    def score_scale(self) -> float:
+        """The distance of scores over which the loss changes: a temperature, where it has one."""
+        return 1.0
+
     def now(self, value: float | Schedule) -> float:
         """A hyper-parameter at the present training progress."""
         return value.at(self.progress) if isinstance(value, Schedule) else value
@@ -200,6 +291,23 @@ def _check_finite(lists: Lists) -> None:
         raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is {number:g}")
 
 
+def _as_flat(lists: Lists) -> Lists:
+    """The lists in flat layout, detached from any graph."""
+    if lists.ragged:
+        return lists
+    mask, weights = lists.mask, lists.item_weights
+    offsets = torch.zeros(len(mask) + 1, dtype=torch.int64, device=mask.device)
+    offsets[1:] = mask.sum(-1).cumsum(0)
+    flat = as_lists(
+        lists.scores[mask],
+        lists.labels[mask],
+        offsets=offsets,
+        weights=None if weights is None else weights[mask],
+        check=False,
+    )
+    return replace(flat, list_weights=lists.list_weights)
+
+
 def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:
     """Whether a list has two items or more, one of them relevant: above 0, or at the threshold."""
     relevant = lists.labels > 0 if threshold is None else lists.labels >= threshold
@@ -210,3 +318,9 @@ def item_mean(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
     """The mean over the real items of weighted per-item terms."""
     total = lists.weighted(torch.where(lists.mask, terms, 0.0)).sum(-1)
     return total / lists.lengths.clamp(min=1)
+
+
+def item_shares(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    """What each item adds to :func:`item_mean`."""
+    weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
+    return weighted / lists.lengths.clamp(min=1)[:, None]

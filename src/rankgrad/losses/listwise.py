@@ -11,6 +11,7 @@ from torch import Tensor
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
+from rankgrad.losses.newton import LEAST_CURVATURE
 from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Exact, NeuralSort, Schedule
 
@@ -22,8 +23,32 @@ class ListwiseLoss(Loss):
         super().__init__(reduction=reduction)
 
 
+class CrossEntropy(ListwiseLoss):
+    """``-Σ_i t_i log softmax(s)_i``; a subclass says the targets t."""
+
+    linear_memory: ClassVar[bool] = True
+
+    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+        """What each item's logarithm is multiplied by, less its weight."""
+        raise TypeError(f"{type(self).__name__} does not say its targets")
+
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """Exactly ``g = T p - t`` and ``h = T p (1 - p)``, with ``p = softmax(s)``, ``T = Σ t``.
+
+        Where the softmax is flat, ``p (1 - p)`` is not below the least curvature.
+        """
+        targets = lists.weighted(self.targets(lists)).where(lists.mask, 0.0)
+        total = targets.sum(-1, keepdim=True)
+        chance = log_softmax(lists.scores, lists.mask).exp().where(lists.mask, 0.0)
+        rest = chance.sum(-1, keepdim=True) - chance
+        curvature = (chance * rest).clamp(min=LEAST_CURVATURE)
+        return total * chance - targets, total * curvature, self.per_list(lists)[1]
+
+
 @losses.register("softmax")
-class Softmax(ListwiseLoss):
+class Softmax(CrossEntropy):
     """``-Σ_i y_i log softmax(s)_i`` (lambdaloss_at_k eq. 7), labels as they are.
 
     >>> Softmax()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
@@ -31,6 +56,9 @@ class Softmax(ListwiseLoss):
     """
 
     name: ClassVar[str] = "softmax"
+
+    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+        return lists.labels
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         terms = lists.labels * log_softmax(lists.scores, lists.mask)
@@ -41,7 +69,7 @@ class Softmax(ListwiseLoss):
 
 
 @losses.register("listnet")
-class ListNet(ListwiseLoss):
+class ListNet(CrossEntropy):
     """``-Σ_i softmax(y)_i log softmax(s)_i`` (Cao et al. 2007, top-one probabilities).
 
     >>> ListNet()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
@@ -50,9 +78,11 @@ class ListNet(ListwiseLoss):
 
     name: ClassVar[str] = "listnet"
 
+    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+        return log_softmax(lists.labels, lists.mask).exp()
+
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        target = log_softmax(lists.labels, lists.mask).exp()
-        terms = target * log_softmax(lists.scores, lists.mask)
+        terms = self.targets(lists) * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), lists.lengths > 1
 
     def kernel(self, lists: Lists) -> KernelCall | None:
@@ -74,6 +104,8 @@ class ListMLE(ListwiseLoss):
     >>> ListMLE()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(0.6931)
     """
+
+    linear_memory: ClassVar[bool] = True
 
     name: ClassVar[str] = "listmle"
 
@@ -100,6 +132,34 @@ class ListMLE(ListwiseLoss):
         if lists.item_weights is not None:
             terms = terms * lists.item_weights.gather(-1, order)
         return terms.sum(-1), lists.lengths > 1
+
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """Exactly ``g_m = Σ_{r<=m} w_r q_rm - w_m`` and ``h_m = Σ_{r<=m} w_r q_rm (1 - q_rm)``.
+
+        Items stand in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
+        chance that m is taken at r. Both sums are cumulative log-sum-exps.
+        """
+        order = self._order(lists)
+        inside = lists.mask.gather(-1, order)
+        ranked = lists.scores.gather(-1, order)
+        tail = torch.where(inside, ranked, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        weights = lists.weighted(lists.mask.to(ranked)).gather(-1, order)
+        weighed = torch.where(inside, weights.log(), float("-inf"))
+        steps = (weighed - tail).where(inside, float("-inf"))
+        first = (ranked + steps.logcumsumexp(-1)).exp().where(inside, 0.0)
+        # The item's own step, where the chance may be near 1, by what is left of it.
+        own = (ranked - tail).where(inside, 0.0)
+        earlier = steps.logcumsumexp(-1).roll(1, -1)
+        squares = (weighed - 2 * tail).where(inside, float("-inf")).logcumsumexp(-1).roll(1, -1)
+        earlier[:, 0] = squares[:, 0] = float("-inf")
+        bend = (ranked + earlier).exp() - (2 * ranked + squares).exp()
+        bend = bend.clamp(min=0.0) + weights * own.exp() * -torch.expm1(own)
+        least = LEAST_CURVATURE * weights.cumsum(-1)
+        bend = torch.maximum(bend, least).where(inside, 0.0)
+        gradient = torch.zeros_like(ranked).scatter(-1, order, first - weights)
+        return gradient, torch.zeros_like(ranked).scatter(-1, order, bend), lists.lengths > 1
 
     def kernel(self, lists: Lists) -> KernelCall | None:
         seed = None

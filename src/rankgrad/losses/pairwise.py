@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankgrad.autograd import differentiable_once
-from rankgrad.kernels import KernelCall
+from rankgrad.kernels import KernelCall, pair_derivatives
+from rankgrad.kernels.pair_derivatives import PairConfig, declared_by
 from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
 from rankgrad.losses.base import Loss, losses
+from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_slope
 from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
@@ -71,8 +73,56 @@ class PairwiseLoss(Loss):
             tile = weigh(rows)
             return tile if weights is None else tile * weights[:, rows, None]
 
-        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, _alike(lists))[0]
+        share = self.share_among_alike(lists)
+        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, share)[0]
         return values, has_pairs(lists.labels, lists.mask)
+
+    def share_among_alike(self, lists: Lists) -> Share:
+        """Shares a gradient among items that nothing tells apart; see :func:`_alike`."""
+        return _alike(lists)
+
+    def curvature(self, gaps: Tensor) -> Tensor:
+        """φ'' at the score gaps, or a positive bound of it; here ``|φ'|``, as for any loss."""
+        return self.term(gaps)[1].abs()
+
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """``g_i = Σ_j ±weight_ij φ'`` and ``h_i = Σ_j weight_ij φ''`` over the pairs of an item.
+
+        The weights of pairs are held constant, as in the gradient. For logistic pairs
+        ``φ'' = σ² p (1 - p)``, and the Hessian's diagonal is exact.
+        """
+        weigh, weights, scores = self.pair_weights(lists), lists.item_weights, lists.scores
+        gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
+        for rows in tiles(scores.numel(), scores.shape[-1]):
+            gaps, tile = scores[:, rows, None] - scores[:, None, :], weigh(rows)
+            if weights is not None:
+                tile = tile * weights[:, rows, None]
+            slope = tile * self.term(gaps)[1]
+            bend = tile * self.curvature(gaps).clamp(min=LEAST_CURVATURE)
+            gradient[:, rows] += slope.sum(-1)
+            gradient -= slope.sum(-2)
+            hessian[:, rows] += bend.sum(-1)
+            hessian += bend.sum(-2)
+        share = self.share_among_alike(lists)
+        return share(gradient), share(hessian), has_pairs(lists.labels, lists.mask)
+
+    def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        found = self.newton_kernel() if declared_by(type(self), "newton_kernel") else None
+        flat = lists.flat
+        if found is None or lists.large:
+            return super().derivatives_of_flat(lists)
+        if not pair_derivatives.usable(flat.scores, found, flat.max_length):
+            return super().derivatives_of_flat(lists)
+        self.check_labels(flat.labels, None)
+        return pair_derivatives.compute(
+            flat.scores, flat.labels, flat.weights, flat.offsets, flat.max_length, found
+        )
+
+    def newton_kernel(self) -> PairConfig | None:
+        """What the kernel of gradient and Hessian is to compute; None where it does not."""
+        return None
 
     def kernel(self, lists: Lists) -> KernelCall | None:
         options = self.pair_kernel()
@@ -85,7 +135,11 @@ class PairwiseLoss(Loss):
     def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
         if self.k is None:
             return None
-        return hard_ranks(lists.scores, lists.mask, lists.labels) <= self.k
+        return self._ranks(lists) <= self.k
+
+    def _ranks(self, lists: Lists) -> Float[Tensor, "b n"]:
+        """Current ranks; tied scores are ranked with the less relevant item first."""
+        return hard_ranks(lists.scores, lists.mask, lists.labels)
 
 
 def preferred(lists: Lists, rows: slice) -> Float[Tensor, "b r n"]:
@@ -131,6 +185,13 @@ class RankNet(PairwiseLoss):
     def pair_kernel(self) -> PairOptions | None:
         half = self.ties == "half"
         return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
+
+    def curvature(self, gaps: Tensor) -> Tensor:
+        return logistic_curvature(gaps, self.now(self.sigma))
+
+    def newton_kernel(self) -> PairConfig | None:
+        half = self.ties == "half"
+        return PairConfig("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
     def pair_weights(self, lists: Lists) -> PairWeights:
         weigh = super().pair_weights(lists)
@@ -179,6 +240,18 @@ class Hinge(PairwiseLoss):
         values = (self.margin - gaps).clamp(min=0.0)
         return values, -(values > 0).to(gaps.dtype)
 
+    def curvature(self, gaps: Tensor) -> Tensor:
+        """The second derivative is 0; this is that of a quadratic bound at the present gap.
+
+        With ``t = margin - gap``, ``max(0, t) = (t + |t|) / 2`` and
+        ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not
+        below the margin. Pairs that are far enough apart count, too: they hold their items back.
+        """
+        return 0.5 / (self.margin - gaps).abs().clamp(min=self.margin)
+
+    def newton_kernel(self) -> PairConfig | None:
+        return PairConfig("hinge", self.k or 0, self.margin)
+
 
 @losses.register("margin_mse")
 class MarginMSE(Loss):
@@ -198,6 +271,8 @@ class MarginMSE(Loss):
     tensor(4.)
     """
 
+    linear_memory: ClassVar[bool] = True
+
     name: ClassVar[str] = "margin_mse"
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
@@ -211,10 +286,25 @@ class MarginMSE(Loss):
         terms = (n * squares + squares.sum(-1, keepdim=True)) * lists.mask
         return (lists.weighted(terms) / (n * (n - 1))).sum(-1), lists.lengths > 1
 
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """The loss is quadratic: ``h_i = 2 Σ_{j ≠ i} (w_i + w_j) / (n (n - 1))``, exactly."""
+        gradient, _, defined = super().derivatives(lists)
+        n = lists.lengths.clamp(min=2).to(gradient)[:, None]
+        weights = lists.weighted(lists.mask.to(gradient))
+        both = (n - 2) * weights + weights.sum(-1, keepdim=True)
+        return gradient, 2 * both / (n * (n - 1)), defined
+
 
 def logistic(gaps: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
     """``log(1 + exp(-σ d))`` and its slope, stable at any gap."""
     return F.softplus(-sigma * gaps), -sigma * torch.sigmoid(-sigma * gaps)
+
+
+def logistic_curvature(gaps: Tensor, sigma: float) -> Tensor:
+    """The second derivative of :func:`logistic`'s value by the gap."""
+    return sigma**2 * sigmoid_slope(sigma * gaps)
 
 
 class _PairSum(torch.autograd.Function):

@@ -10,13 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import Lists, Reduction
-from rankgrad.losses.base import Loss, item_mean, losses
+from rankgrad.lists import Lists, Reduction, divide
+from rankgrad.losses.base import Loss, item_mean, item_shares, losses
+from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_slope
 from rankgrad.options import check_positive
 
 
 class PointwiseLoss(Loss):
     """The mean over the items of a list; defined on every list that has an item."""
+
+    linear_memory: ClassVar[bool] = True
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -29,6 +32,22 @@ class PointwiseLoss(Loss):
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         return item_mean(lists, self.terms(lists.scores, lists.labels)), lists.lengths > 0
+
+    def term_curvature(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"] | None:
+        """The second derivative of each item's term, or a bound of it; None if it is not known."""
+        return None
+
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """As for every loss; the Hessian is exact, being diagonal, where ``term_curvature`` is."""
+        gradient, bound, defined = super().derivatives(lists)
+        curvature = self.term_curvature(lists.scores, lists.labels)
+        if curvature is None:
+            return gradient, bound, defined
+        return gradient, item_shares(lists, curvature.clamp(min=LEAST_CURVATURE)), defined
 
 
 @losses.register("mse")
@@ -48,6 +67,11 @@ class MSE(PointwiseLoss):
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
         return (scores - labels).square()
+
+    def term_curvature(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"] | None:
+        return torch.full_like(scores, 2.0)
 
 
 @losses.register("rmse")
@@ -82,6 +106,21 @@ class RMSE(PointwiseLoss):
         above = squares > 0
         return torch.where(above, torch.where(above, squares, 1.0).sqrt(), 0.0), defined
 
+    def derivatives(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+        """The Hessian in Gauss-Newton form.
+
+        With residuals ``r_i = levels σ(s_i) - y_i`` and the loss ``L = sqrt(Σ r² / n)``, a concave
+        root bounded by its tangent: ``h_i = r_i'² / (n L)``. (The second derivative itself is
+        negative where an item has most of the error.)
+        """
+        gradient, _, defined = super().derivatives(lists)
+        values, _ = self.per_list(lists)
+        chance = lists.scores.sigmoid()
+        squares = (self.levels * chance * (1 - chance)).square().clamp(min=LEAST_CURVATURE)
+        return gradient, divide(item_shares(lists, squares), values[:, None]), defined
+
 
 @losses.register("bce")
 class BCE(PointwiseLoss):
@@ -109,6 +148,11 @@ class BCE(PointwiseLoss):
     ) -> Float[Tensor, "b n"]:
         targets = (labels >= self.threshold).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+
+    def term_curvature(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"] | None:
+        return sigmoid_slope(scores)
 
 
 @losses.register("ordinal")
@@ -143,3 +187,9 @@ class Ordinal(PointwiseLoss):
         logits = scores[:, :, None] - (level - self.levels / 2)
         targets = (labels[:, :, None] >= level).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
+
+    def term_curvature(
+        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"] | None:
+        level = torch.arange(1, self.levels, device=scores.device).to(scores)
+        return sigmoid_slope(scores[:, :, None] - (level - self.levels / 2)).sum(-1)

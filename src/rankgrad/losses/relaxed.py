@@ -76,6 +76,10 @@ class RelaxedMetric(Loss):
         defined = self.metric.relevant(lists) & (lists.lengths > 1)
         return value if self.metric.lower_is_better else 1 - value, defined
 
+    @property
+    def score_scale(self) -> float:
+        return _score_scale(self.relaxation.at(self.progress))
+
     def check_labels(
         self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
     ) -> Float[Tensor, " s"]:
@@ -118,6 +122,16 @@ class RelaxedMetric(Loss):
         samples = relaxation.sample_scores(lists.scores, lists.mask)
         values, defined = super()._values(lists.repeat(samples), call)
         return values.reshape(len(samples), -1).mean(0), defined.reshape(len(samples), -1)[0]
+
+
+def _score_scale(relaxation: Relaxation) -> float:
+    """The temperature of a relaxation in the scores' own units, 1 where there is none."""
+    if hasattr(relaxation, "base"):
+        return _score_scale(relaxation.base)
+    for name in ("temperature", "strength"):
+        if hasattr(relaxation, name):
+            return float(getattr(relaxation, name))
+    return 1 / float(getattr(relaxation, "alpha", 1.0))
 
 
 class GridLoss(RelaxedMetric):

@@ -18,6 +18,7 @@ from rankgrad.models.presets import (
     smoothi,
 )
 from rankgrad.models.tabm import TabM
+from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 
 get = models.get
 names = models.names
@@ -26,9 +27,12 @@ __all__ = [
     "MLP",
     "BatchNorm",
     "ContextAware",
+    "LightGBM",
     "Model",
     "Scorer",
     "TabM",
+    "TreeModel",
+    "XGBoost",
     "comparison",
     "get",
     "lambdaloss",

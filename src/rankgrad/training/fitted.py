@@ -16,16 +16,18 @@ from rankgrad.data.batches import Batches
 from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
+from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 from rankgrad.quoting import quote, shorten
 from rankgrad.threads import for_work, passes
 from rankgrad.training import tensors as stored
 from rankgrad.training.settings import Settings
+from rankgrad.training.tree_scorer import TreeScorer
 
 FORMAT = "rankgrad model"
 VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
-_FILES = {WEIGHTS, MANIFEST}
+_FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
 _LATER = {"feature_names": None, "zero_based": None}  # not in what the first versions wrote
 _VALUES = 1 << 22  # values of features scored at a time
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
@@ -196,6 +198,8 @@ class FittedRanker:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder with ``model.safetensors`` and ``model.json``; a model there is replaced.
 
+        Trees are beside them in their library's own format: ``trees.txt`` or ``trees.json``.
+
         Whatever happens on the way, the folder holds the model before or this one.
         """
         folder = Path(folder)
@@ -209,7 +213,10 @@ class FittedRanker:
     def write(self, folder: Path) -> None:
         """:meth:`save` into a folder that is there, beside what it holds."""
         stored.write(folder / WEIGHTS, self.tensors())
-        files.write_json(folder / MANIFEST, self._manifest(), [WEIGHTS])
+        names = [WEIGHTS]
+        if isinstance(self.network, TreeScorer):
+            names.append(self.network.write(folder))
+        files.write_json(folder / MANIFEST, self._manifest(), names)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
@@ -238,11 +245,14 @@ class FittedRanker:
             )
         tensors = stored.read(folder / WEIGHTS, manifest)
         transform = Pipeline(settings.transforms)
-        if manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
+        model = models.get(settings.model)
+        if network is None and isinstance(model, TreeModel):
+            network = TreeScorer.read(model, folder, manifest)
+        elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
             # The first layer has a weight for each: a wrong number would take any memory.
             raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
         if network is None:
-            network = models.get(settings.model).build(manifest["n_inputs"])
+            network = model.build(manifest["n_inputs"])
         names = manifest["feature_names"]
         ranker = cls(
             settings,

@@ -24,6 +24,7 @@ from rankgrad.training.random_state import isolated
 from rankgrad.training.run import Checkpoint, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.trainer import Trainer
+from rankgrad.training.tree_fitting import fit_trees, is_tree
 
 _SORTED = 30  # operations for each value that is sorted
 
@@ -47,6 +48,8 @@ def fit(
     your own and dropout on GPUs draw from them, so such fits wait for each other. Small networks
     are trained on one thread; the sums of large ones are split among the threads PyTorch has
     (``torch.set_num_threads``), the number of which may change the last bits.
+
+    Where the model is one of boosted trees, as ``lightgbm(num_leaves=31)``, epochs are trees.
 
     With ``settings.devices`` above 1, processes are started for it (then ``on_epoch`` and
     ``network`` must be things that can be sent to them); under ``torchrun``, every process calls
@@ -77,6 +80,8 @@ def fit(
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)
     job = Job(settings, train, vali, dict(others or {}), path, resume, network, on_epoch, quiet)
+    if network is None and is_tree(settings):
+        return fit_trees(job)
     if settings.devices > 1 and not processes.launched():
         return _fit_in_processes(job)
     return work(processes.connect(settings), job)

@@ -1,0 +1,217 @@
+"""boost: trees of LightGBM or XGBoost on lists, with any loss, stopped by any exact metric."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from rankgrad.boosting import lightgbm as for_lightgbm
+from rankgrad.boosting import xgboost as for_xgboost
+from rankgrad.boosting.rows import library
+from rankgrad.data.dataset import Dataset
+from rankgrad.losses import Loss, losses
+from rankgrad.metrics import evaluate, metrics
+
+Kind = Literal["lightgbm", "xgboost"]
+KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
+
+#: What each library calls its own objective.
+BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}
+
+#: Called after each tree, with its number from 1 on and the validation scores.
+OnRound = Callable[[int, Any], None]
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """How trees are boosted.
+
+    Args:
+        kind: the library.
+        loss: the spec of a loss; None for the library's own objective.
+        metric: stops and chooses the number of trees, on validation lists.
+        options: of the library.
+        rounds: trees, at most.
+        patience: stop after so many trees without a better value; None for never.
+        seed: of what is random in the library, and in the loss.
+        threads: that the library uses.
+    """
+
+    kind: Kind
+    loss: str | None = None
+    metric: str = "ndcg@10"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int = 1000
+    patience: int | None = 50
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """Trees: the model in its library's own format, and the validation metric after each tree."""
+
+    kind: Kind
+    saved: bytes
+    curve: list[float]
+    best_round: int
+
+    def predict(self, features: Any) -> Any:
+        """The scores of items, ``[N]``."""
+        return predictor(self.kind, self.saved)(features)
+
+
+def boost(
+    train: Dataset, vali: Dataset | None, how: Boosting, on_round: OnRound | None = None
+) -> Boosted:
+    """Boost trees on the training lists; those up to the best validation value are kept.
+
+    Args:
+        train: what to learn from. Weights of items are those of the loss.
+        vali: what stops; without it all rounds are made and kept.
+        how: see :class:`Boosting`.
+        on_round: called after each tree.
+
+    Raises:
+        ImportError: the library is not installed.
+        ValueError: the built-in objective of XGBoost cannot take weights of items.
+    """
+    watch = _Watch(vali, how, on_round)
+    make = _lightgbm if how.kind == "lightgbm" else _xgboost
+    saved, best = make(train, vali, how, watch)
+    return Boosted(how.kind, saved, watch.curve, best)
+
+
+def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
+    """What scores features with saved trees."""
+    made = library(kind)
+    if kind == "lightgbm":
+        booster = made.Booster(model_str=saved.decode())
+        return lambda features: booster.predict(features, num_threads=threads)
+    booster = made.Booster({"nthread": threads}, model_file=bytearray(saved))
+    return lambda features: booster.predict(made.DMatrix(features, nthread=threads))
+
+
+class _Watch:
+    """The validation metric after each tree."""
+
+    def __init__(self, vali: Dataset | None, how: Boosting, on_round: OnRound | None) -> None:
+        self.metric, self.curve = how.metric, list[float]()
+        self.higher = not metrics.get(how.metric).lower_is_better
+        self._on_round = on_round
+        self._lists = None if vali is None else (np.array(vali.labels), np.array(vali.offsets))
+        self._weights = None if vali is None or vali.weights is None else np.array(vali.weights)
+
+    def __call__(self, scores: Any, _: Any) -> float:
+        assert self._lists is not None
+        labels, offsets = self._lists
+        scores = np.asarray(scores, np.float32)
+        found = evaluate(
+            scores, labels, offsets=offsets, weights=self._weights, metrics=self.metric
+        )
+        self.curve.append(next(iter(found.mean.values())))
+        if self._on_round is not None:
+            self._on_round(len(self.curve), scores)
+        return self.curve[-1]
+
+
+def _lightgbm(
+    train: Dataset, vali: Dataset | None, how: Boosting, watch: _Watch
+) -> tuple[bytes, int]:
+    made = library("lightgbm")
+    options = {
+        "metric": "none",
+        "verbosity": -1,
+        "num_threads": how.threads,
+        "deterministic": True,
+        "force_row_wise": True,
+        "seed": how.seed % 2**31,
+        **how.options,
+        "objective": BUILT_IN["lightgbm"]
+        if how.loss is None
+        else for_lightgbm.objective(_seeded(how.loss, how.seed)),
+    }
+    learn = made.Dataset(
+        np.asarray(train.features), train.labels, group=_sizes(train), weight=train.weights
+    )
+    if vali is None:
+        booster = made.train(options, learn, how.rounds)
+        return booster.model_to_string().encode(), booster.num_trees()
+    check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
+    stop = [made.early_stopping(how.patience, verbose=False)] if how.patience else []
+    booster = made.train(
+        options,
+        learn,
+        how.rounds,
+        valid_sets=[check],
+        feval=lambda scores, data: (how.metric, watch(scores, data), watch.higher),
+        callbacks=stop,
+    )
+    best = _best_round(watch)
+    return booster.model_to_string(num_iteration=best).encode(), best
+
+
+def _xgboost(
+    train: Dataset, vali: Dataset | None, how: Boosting, watch: _Watch
+) -> tuple[bytes, int]:
+    made = library("xgboost")
+    options = {
+        "tree_method": "hist",
+        "grow_policy": "lossguide",
+        "max_depth": 0,
+        "nthread": how.threads,
+        "seed": how.seed % 2**31,
+        "verbosity": 0,
+        "disable_default_eval_metric": 1,
+        **how.options,
+    }
+    objective = None
+    if how.loss is None:
+        options["objective"] = BUILT_IN["xgboost"]
+        if train.weights is not None:
+            raise ValueError(
+                "XGBoost's ranker takes no weights of items: leave them out of the data"
+            )
+    else:
+        objective = for_xgboost.objective(_seeded(how.loss, how.seed), item_weights=train.weights)
+    learn = _matrix(made, train, how)
+    checked: dict[str, Any] = {}
+    if vali is not None:
+        checked = {
+            "evals": [(_matrix(made, vali, how), "vali")],
+            "custom_metric": lambda scores, data: (how.metric, watch(scores, data)),
+            "maximize": watch.higher,
+            "early_stopping_rounds": how.patience,
+        }
+    booster = made.train(options, learn, how.rounds, obj=objective, verbose_eval=False, **checked)
+    best = booster.num_boosted_rounds() if vali is None else _best_round(watch)
+    return bytes(booster[:best].save_raw("json")), best
+
+
+def _seeded(spec: str, seed: int) -> Loss:
+    """The loss; one that draws random numbers and has no seed of its own draws by this one."""
+    parsed = losses.parse(spec)
+    random = "seed" in inspect.signature(losses.factory(parsed.name)).parameters
+    if random and parsed.options.get("seed") is None:
+        return losses.get(spec, seed=seed)
+    return losses.get(spec)
+
+
+def _best_round(watch: _Watch) -> int:
+    """The first of the best, as both libraries choose."""
+    best = np.argmax(watch.curve) if watch.higher else np.argmin(watch.curve)
+    return int(best) + 1
+
+
+def _matrix(made: Any, lists: Dataset, how: Boosting) -> Any:
+    matrix = made.DMatrix(np.asarray(lists.features), lists.labels, nthread=how.threads)
+    matrix.set_group(_sizes(lists))
+    return matrix
+
+
+def _sizes(lists: Dataset) -> Any:
+    return lists.lengths[lists.lengths > 0]

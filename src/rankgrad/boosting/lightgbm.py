@@ -1,0 +1,121 @@
+"""Losses and metrics as LightGBM calls them; for users: :mod:`rankgrad.integrations.lightgbm`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankgrad.boosting.rows import Array, RowLoss, RowMetric, offsets_of
+from rankgrad.losses import Loss
+from rankgrad.metrics import Metric
+
+_REMEDY = "give lightgbm.Dataset(..., group=sizes), or LGBMRanker.fit(..., group=sizes)"
+
+
+class Objective:
+    """A loss as LightGBM calls it; made by :func:`objective`.
+
+    LightGBM counts the parameters of an objective: with four, its scikit-learn estimators pass
+    ``(y_true, y_pred, weight, group)``. ``lightgbm.train`` passes ``(scores, dataset)``.
+    """
+
+    def __init__(self, loss: RowLoss, list_weights: Any = None) -> None:
+        self.row_loss = loss
+        self.list_weights = list_weights
+        self.__name__ = str(loss.loss)
+
+    def __call__(
+        self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
+    ) -> tuple[Array, Array]:
+        """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
+        scores, labels, weight, group = _arguments(y_true, y_pred, weight, group)
+        offsets = offsets_of(group, len(scores), _REMEDY)
+        gradient, hessian = self.row_loss(
+            torch.as_tensor(np.asarray(scores)), labels, offsets, weight, self.list_weights
+        )
+        return gradient.to(torch.float32).numpy(), hessian.to(torch.float32).numpy()
+
+
+class Evaluation(RowMetric):
+    """A metric as LightGBM calls it; made by :func:`metric`. Called like :class:`Objective`."""
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(
+        self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
+    ) -> tuple[str, float, bool]:
+        """The name, the mean over lists, and whether higher is better."""
+        scores, labels, weight, group = _arguments(y_true, y_pred, weight, group)
+        offsets = offsets_of(group, len(scores), _REMEDY)
+        return self.name, self.value(scores, labels, offsets, weight), self.higher_is_better
+
+
+def objective(
+    loss: str | Loss,
+    *,
+    list_weights: Any = None,
+    label_gain: Sequence[float] | None = None,
+    hessian_scale: float = 1.0,
+) -> Objective:
+    """A loss of this library as an objective of LightGBM, native and scikit-learn API alike.
+
+    Gradient and Hessian are those of the sum over lists:
+    :meth:`rankgrad.losses.Loss.gradient_and_hessian`. Row weights are item weights.
+
+    ``lambdarank@30(norm=true)`` is LightGBM's own ``lambdarank`` with its default truncation.
+
+    Args:
+        loss: the spec of a loss, or a loss.
+        list_weights: one per list of the training data, in their order.
+        label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
+            that have gains.
+        hessian_scale: multiplies the Hessian, to take smaller steps.
+
+    Returns:
+        A callable for ``params["objective"]`` of ``lightgbm.train``, or ``objective`` of
+        ``LGBMRanker``.
+
+    Raises:
+        ValueError: the loss is not known, or an option does not fit it.
+
+    >>> from rankgrad.integrations.lightgbm import objective
+    >>> gradient, hessian = objective("ranknet")([1, 0], np.zeros(2), None, [2])
+    >>> gradient.tolist(), hessian.tolist()
+    ([-0.5, 0.5], [0.25, 0.25])
+    """
+    made = RowLoss(loss, label_gain=label_gain, hessian_scale=hessian_scale)
+    return Objective(made, list_weights)
+
+
+def metric(metric: str | Metric, *, label_gain: Sequence[float] | None = None) -> Evaluation:
+    """An exact metric of this library for LightGBM's ``feval`` or ``eval_metric``.
+
+    Its conventions are this library's: see the options ``empty`` and ``ties`` of each metric.
+
+    Args:
+        metric: the spec of a metric, or a metric.
+        label_gain: the gain of each whole label in place of ``2^y - 1``.
+
+    >>> from rankgrad.integrations.lightgbm import metric
+    >>> metric("ndcg@10")([1, 0], np.array([0.2, 0.1]), None, [2])
+    ('ndcg@10', 1.0, True)
+    """
+    return Evaluation(metric, label_gain)
+
+
+def _arguments(first: Any, second: Any, weight: Any, group: Any) -> tuple[Array, Array, Any, Any]:
+    """Scores, labels, weights and groups, of either API."""
+    if hasattr(second, "get_label"):  # scores and a Dataset
+        weight, group = second.get_weight(), second.get_group()
+        return np.asarray(first), np.asarray(second.get_label()), weight, group
+    if np.ndim(second) == 0:
+        raise TypeError(
+            f"expected (scores, lightgbm.Dataset) or (y_true, y_pred, weight, group), found a "
+            f"{type(second).__name__} in the second place"
+        )
+    return np.asarray(second), np.asarray(first), weight, group

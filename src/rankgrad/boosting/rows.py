@@ -1,0 +1,177 @@
+"""What the tree libraries share: a loss as gradient and Hessian of rows, a metric of rows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad import losses, metrics
+from rankgrad.losses import Loss
+from rankgrad.metrics import Metric, evaluate
+from rankgrad.options import check_positive
+
+Array = np.ndarray[Any, Any]
+
+
+def library(name: str) -> Any:
+    """A tree library, or an error that says how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ImportError(f"{name} is not installed: pip install 'rankgrad[trees]'") from None
+
+
+class RowLoss:
+    """A loss of rows in groups, as gradient and Hessian diagonal of the sum over lists.
+
+    Args:
+        loss: the spec of a loss, or a loss.
+        label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
+        hessian_scale: the Hessian is multiplied by it.
+
+    Raises:
+        ValueError: the loss has no gains, or the gains fall.
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss,
+        *,
+        label_gain: Sequence[float] | None = None,
+        hessian_scale: float = 1.0,
+    ) -> None:
+        check_positive("hessian_scale", hessian_scale)
+        self.loss = losses.get(loss) if isinstance(loss, str) else loss
+        self.label_gain = LabelGain.of(label_gain, self.loss)
+        self.hessian_scale = float(hessian_scale)
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Array,
+        offsets: Array,
+        item_weights: Any = None,
+        list_weights: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient and Hessian of the rows, on the device of the scores.
+
+        Args:
+            scores: ``[N]``.
+            labels: ``[N]``.
+            offsets: ``[B + 1]``.
+            item_weights: ``[N]`` or None.
+            list_weights: ``[B]`` or None.
+        """
+        if self.label_gain is not None:
+            labels = self.label_gain(labels)
+        gradient, hessian = self.loss.gradient_and_hessian(
+            scores, torch.as_tensor(labels), offsets=torch.as_tensor(offsets), weights=item_weights
+        )
+        if list_weights is not None:
+            weights = _per_row(list_weights, offsets).to(gradient)
+            gradient, hessian = gradient * weights, hessian * weights
+        return gradient, hessian if self.hessian_scale == 1 else hessian * self.hessian_scale
+
+
+def _per_row(list_weights: Any, offsets: Array) -> Tensor:
+    weights = np.asarray(list_weights, np.float64).reshape(-1)
+    lists = len(offsets) - 1
+    if len(weights) != lists:
+        raise ValueError(f"list_weights has {len(weights)} numbers for {lists} lists")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("list_weights must be finite and not negative")
+    return torch.from_numpy(np.repeat(weights, np.diff(offsets)))
+
+
+class LabelGain:
+    """Labels whose gain under the formula of a loss or metric is what a table says.
+
+    Where the gain is ``2^y - 1``, the label y becomes ``log2(1 + table[y])``; where it is linear,
+    ``table[y]``.
+
+    >>> from rankgrad.boosting.rows import LabelGain
+    >>> LabelGain.of([0, 1, 3, 15], losses.get("lambdarank"))(np.array([0, 2, 3])).tolist()
+    [0.0, 2.0, 4.0]
+    """
+
+    def __init__(self, table: Sequence[float], linear: bool) -> None:
+        gains = np.asarray(table, np.float64)
+        if gains.ndim != 1 or not len(gains) or not np.isfinite(gains).all() or gains[0] < 0:
+            raise ValueError("label_gain must be the gains of labels 0, 1, ..., none negative")
+        if (np.diff(gains) < 0).any():
+            raise ValueError("label_gain must not fall: a higher label is more relevant")
+        self.labels = gains if linear else np.log2(1 + gains)
+
+    @classmethod
+    def of(cls, table: Sequence[float] | None, owner: Loss | Metric) -> LabelGain | None:
+        """The table for a loss or metric that has gains; None without a table."""
+        if table is None:
+            return None
+        gain = getattr(owner, "gain", None) or getattr(getattr(owner, "metric", None), "gain", None)
+        if gain is None:
+            raise ValueError(f"{owner} has no gains of labels: leave out label_gain")
+        return cls(table, gain == "linear")
+
+    def __call__(self, labels: Array) -> Array:
+        whole = np.asarray(labels).astype(np.int64)
+        wrong = (whole != labels) | (whole < 0) | (whole >= len(self.labels))
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            raise ValueError(
+                f"label_gain has gains for labels 0 to {len(self.labels) - 1}; the label of row "
+                f"{at} is {labels[at]:g}"
+            )
+        return np.asarray(self.labels[whole])
+
+
+class RowMetric:
+    """An exact metric of rows in groups, with this library's conventions.
+
+    Args:
+        metric: the spec of a metric, or a metric.
+        label_gain: as for :class:`RowLoss`.
+    """
+
+    def __init__(self, metric: str | Metric, label_gain: Sequence[float] | None = None) -> None:
+        self.metric = metrics.get(metric) if isinstance(metric, str) else metric
+        self.label_gain = LabelGain.of(label_gain, self.metric)
+
+    @property
+    def name(self) -> str:
+        """What the library shows: the spec."""
+        return str(self.metric)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """For early stopping: whether the metric is to be maximized."""
+        return not self.metric.lower_is_better
+
+    def value(self, scores: Array, labels: Array, offsets: Array, weights: Any = None) -> float:
+        """The mean over lists."""
+        if self.label_gain is not None:
+            labels = self.label_gain(labels)
+        found = evaluate(
+            np.asarray(scores), labels, offsets=offsets, weights=weights, metrics=self.metric
+        )
+        return float(next(iter(found.mean.values())))
+
+
+def offsets_of(group: Any, rows: int, remedy: str) -> Array:
+    """Where each list begins and ends, from the sizes of the groups.
+
+    Args:
+        group: the sizes, or None.
+        rows: how many there are.
+        remedy: what to do if there are no groups, for the error.
+    """
+    if group is None or len(group) == 0:
+        raise ValueError(f"a ranking loss needs to know which rows belong together: {remedy}")
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(group, np.int64))])
+    if offsets[-1] != rows:
+        raise ValueError(f"the groups have {int(offsets[-1])} rows together, the data {rows}")
+    return offsets

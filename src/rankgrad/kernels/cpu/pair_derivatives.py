@@ -1,0 +1,423 @@
+"""Gradient and Hessian diagonal of pairwise losses on CPUs: one pass over the pairs of a list.
+
+A list is sorted by its scores, so that of two items it is known which stands higher, and
+``exp(s_j - s_i)`` is a product of two exponentials. All is computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad.kernels.cpu.arithmetic import exp
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
+from rankgrad.kernels.cpu.prepare import (
+    APART,
+    NDCG,
+    Array,
+    gains_of,
+    ideal,
+    new_block,
+    sort_descending,
+    take,
+)
+from rankgrad.kernels.pair_derivatives import PairConfig
+
+RANKNET, HINGE, LAMBDAS, LOSS1 = range(4)
+_KINDS = {"ranknet": RANKNET, "hinge": HINGE, "ndcg_loss1": LOSS1}
+_LEAST = 1e-16  # of a logistic pair's p (1 - p)
+_RANGE = 600.0  # of scaled scores in a list whose exponentials are all finite in float64
+
+# Rows of a list's block of memory: scores, labels, weights, what pairs weigh by their preferred
+# item, gains, discounts, the factor of the lower item of a pair, results, exponentials, and the
+# weights of an item's pairs.
+_Z, _Y, _W, _V, _G, _D, _L, _GRAD, _HESS, _E, _RIGHT, _WRONG, _ROWS = range(13)
+
+
+def pair_derivatives(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    config: PairConfig,
+) -> tuple[Tensor, Tensor]:
+    """See :func:`rankgrad.kernels.pair_derivatives.compute`."""
+    bounds = offsets.to(torch.int64).contiguous().numpy()
+    lengths = np.diff(bounds)
+    own_scores, own_labels, own_weights = (
+        np.empty(0) if one is None else one.detach().to(torch.float64).contiguous().numpy()
+        for one in (scores, labels, weights)
+    )
+    gradient, hessian = np.zeros(scores.numel()), np.zeros(scores.numel())
+    options = _options(config, longest)
+    tables = _tables(config, longest)
+
+    def work(first: int, last: int) -> None:
+        _lists(
+            first, last, own_scores, own_labels, own_weights, bounds, gradient, hessian,
+            options, tables,
+        )  # fmt: skip
+
+    share(16.0 * lengths + lengths.astype(np.float64) ** 2, work)
+    dtype = scores.dtype
+    return torch.from_numpy(gradient).to(dtype), torch.from_numpy(hessian).to(dtype)
+
+
+def _options(
+    config: PairConfig, longest: int
+) -> tuple[int, int, int, float, bool, bool, float, float, float]:
+    """Kind, first items that have pairs, k, sigma, gains, norm, and the parts of a pair's weight.
+
+    Those are the part by the distance of two ranks, the part by their discounts, and that of equal
+    labels.
+    """
+    kind = _KINDS.get(config.kind, LAMBDAS)
+    # Pairs with both items past the cutoff count in LambdaLoss@K's eq. 17 only.
+    everywhere = config.k == 0 or (config.kind.startswith("ndcg_loss") and not config.heuristic)
+    by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": config.mu}.get(config.kind, 0.0)
+    by_discount = 1.0 if config.kind in ("lambdarank", "ndcg_loss2++") else 0.0
+    return (
+        kind,
+        longest if everywhere else config.k,
+        config.k,
+        float(config.sigma),
+        config.linear,
+        config.norm,
+        float(by_distance),
+        by_discount,
+        0.5 if config.half else 0.0,
+    )
+
+
+def _tables(config: PairConfig, longest: int) -> tuple[Array, Array, Array, Array]:
+    """By rank: the discount, its step, the factor of a pair's lower item, and the swap's worth."""
+    k = config.k
+    discount = 1 / np.log2(1 + np.arange(1.0, longest + 3))
+    later = np.ones(longest)
+    if k and config.kind.startswith("ndcg_loss") and not config.heuristic:
+        later[k:] = 1 / (1 - discount[k:longest])
+    worth = discount[:longest].copy()
+    if k and not config.norm and not config.heuristic:
+        worth[k:] = 0.0
+    return discount, discount[:-1] - discount[1:], later, worth
+
+
+@compiled
+def _lists(
+    first: int,
+    last: int,
+    scores: Array,
+    labels: Array,
+    weights: Array,
+    offsets: Array,
+    gradient: Array,
+    hessian: Array,
+    options: tuple[int, int, int, float, bool, bool, float, float, float],
+    tables: tuple[Array, Array, Array, Array],
+) -> None:
+    kind, rows, k, sigma, linear, norm, by_distance, by_discount, half = options
+    discount, delta, later, worth = tables
+    for b in range(first, last):
+        items = np.arange(offsets[b], offsets[b + 1])
+        n = items.size
+        if n < 2 or not _differ(labels[offsets[b] : offsets[b + 1]]):
+            continue
+        if not norm:  # of equal scores the less relevant first
+            order = np.arange(n)
+            sort_descending(-labels[offsets[b] : offsets[b + 1]], order)
+            items = items[order]
+        sort_descending(scores, items)
+        block = new_block(_ROWS, n)
+        z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
+        z[:], y[:], w[:] = take(scores, items), take(labels, items), take(weights, items)
+        block[_V, :n] = w
+        block[_D, :n], block[_L, :n] = worth[:n], later[:n]
+        end = min(rows, n)
+        if kind == HINGE:
+            _hinge(block, sigma, end)
+        else:
+            if kind >= LAMBDAS:
+                gains = gains_of(y, NDCG, linear, 1.0)
+                best = ideal(gains, discount, k)
+                block[_G, :n] = gains / (best if best > 0 else 1.0)
+                if kind == LOSS1:
+                    for i in range(n):
+                        block[_V, i] *= block[_G, i] * discount[i]
+            parts = by_distance, by_discount, half, 0.01 if norm and z[0] > z[n - 1] else 0.0
+            z *= sigma
+            factor = sigma
+            if norm:
+                factor *= _norm_factor(block, kind, delta, parts, sigma, end, weights.size > 0)
+            else:
+                _logistic(block, kind, delta, parts, sigma, end)
+            block[_GRAD, :n] *= factor
+            block[_HESS, :n] *= factor * sigma
+        if not norm:
+            _share_alike(block, n)
+        for i in range(n):
+            gradient[items[i]], hessian[items[i]] = block[_GRAD, i], block[_HESS, i]
+
+
+@compiled
+def _differ(labels: Array) -> bool:
+    """Whether two labels are unequal."""
+    found = False
+    for i in range(1, labels.size):
+        found = found or labels[i] != labels[0]
+    return found
+
+
+# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
+# What they write lies in one block of memory with what they read, as compiled_reduction asks.
+
+
+@compiled
+def _hinge(block: Array, margin: float, end: int) -> None:
+    n = block.shape[1] - APART
+    for i in range(end):
+        some = slice(i + 1, n)
+        own = block[_Z, i], block[_Y, i], block[_W, i]
+        others = block[_Z, some], block[_Y, some], block[_W, some]
+        pulled, bent = _hinge_row(own, others, margin, block[_GRAD, some], block[_HESS, some])
+        block[_GRAD, i] -= pulled
+        block[_HESS, i] += bent
+
+
+@compiled_reduction
+def _hinge_row(
+    own: tuple[float, float, float],
+    others: tuple[Array, Array, Array],
+    margin: float,
+    gradient: Array,
+    hessian: Array,
+) -> tuple[float, float]:
+    score, label, weight = own
+    z, y, w = others
+    pulled, bent = 0.0, 0.0
+    for j in range(z.size):
+        gap = score - z[j]
+        right = weight if label > y[j] else 0.0
+        wrong = w[j] if label < y[j] else 0.0
+        pull = (right if gap < margin else 0.0) - wrong
+        bend = 0.5 * (right / max(abs(margin - gap), margin) + wrong / (margin + gap))
+        pulled += pull
+        bent += bend
+        gradient[j] += pull
+        hessian[j] += bend
+    return pulled, bent
+
+
+@compiled
+def _norm_factor(
+    block: Array,
+    kind: int,
+    delta: Array,
+    parts: tuple[float, float, float, float],
+    sigma: float,
+    end: int,
+    weighted: bool,
+) -> float:
+    """Add up the pairs; LightGBM's factor on them, to which items' weights do not belong."""
+    n = block.shape[1] - APART
+    if weighted:
+        block[_V, :n] = 1.0
+    total = 2 * sigma * _logistic(block, kind, delta, parts, sigma, end)
+    if weighted:
+        block[_V, :n] = block[_W, :n]
+        block[_GRAD, :n], block[_HESS, :n] = 0.0, 0.0
+        _logistic(block, kind, delta, parts, sigma, end)
+    return math.log2(1 + total) / total if total > 0 else 1.0
+
+
+@compiled
+def _logistic(
+    block: Array,
+    kind: int,
+    delta: Array,
+    parts: tuple[float, float, float, float],
+    sigma: float,
+    end: int,
+) -> float:
+    """Add up logistic pairs, each once; the sum of their slopes."""
+    n = block.shape[1] - APART
+    z = block[_Z, :n]
+    near = z[0] - z[n - 1] <= _RANGE
+    if near:
+        for j in range(n):
+            block[_E, j] = exp(z[j] - z[0])
+    total = 0.0
+    for i in range(end):
+        some = slice(i + 1, n)
+        scale = 1.0
+        if near:
+            scale = exp(z[0] - z[i])
+        else:
+            for j in range(i + 1, n):
+                block[_E, j] = exp(z[j] - z[i])
+        results = block[_GRAD, some], block[_HESS, some]
+        if kind == LAMBDAS:
+            own = block[_V, i], block[_G, i], block[_D, i], z[i]
+            others = block[_V, some], block[_G, some], block[_D, some], block[_L, some]
+            places = block[_E, some], z[some]
+            if parts[3] > 0:
+                scales = scale, parts[3] * sigma, sigma
+                pulled, bent, slopes = _normalized_row(own, others, places, scales, results)
+            else:
+                pulled, bent, slopes = _lambda_row(
+                    own, others, delta, places, scale, parts, results
+                )
+            total += slopes
+        else:
+            right, wrong = block[_RIGHT, some], block[_WRONG, some]
+            own_label = block[_Y, i], block[_V, i]
+            _weigh(
+                own_label, block[_Y, some], block[_V, some], block[_L, some], parts, right, wrong
+            )
+            pulled, bent = _pair_row(block[_E, some], scale, right, wrong, *results)
+        block[_GRAD, i] -= pulled
+        block[_HESS, i] += bent
+    return total
+
+
+@compiled_reduction
+def _lambda_row(
+    own: tuple[float, float, float, float],
+    others: tuple[Array, Array, Array, Array],
+    delta: Array,
+    places: tuple[Array, Array],
+    scale: float,
+    parts: tuple[float, float, float, float],
+    results: tuple[Array, Array],
+) -> tuple[float, float, float]:
+    """The pairs of an item and those below it, weighed by their gap in gains.
+
+    With ``x = exp(z_j - z_i)`` a slope is ``x / (1 + x)`` if i is preferred, else ``1 / (1 + x)``.
+    """
+    weight, gain, top, _ = own
+    weights, gains, worth, later = others
+    e, _ = places
+    gradient, hessian = results
+    pulled, bent, slopes = 0.0, 0.0, 0.0
+    for j in range(e.size):
+        apart = gain - gains[j]
+        swap = apart * (delta[j] * later[j] * parts[0] + parts[1] * (top - worth[j]))
+        x = e[j] * scale
+        inverse = 1.0 / (1.0 + x)
+        slope = swap * (x * inverse if apart > 0 else inverse)
+        owned = weight if apart > 0 else weights[j]
+        pull = slope * owned
+        bend = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
+        pulled += pull
+        bent += bend
+        slopes += abs(slope)
+        gradient[j] += pull
+        hessian[j] += bend
+    return pulled, bent, slopes
+
+
+@compiled_reduction
+def _normalized_row(
+    own: tuple[float, float, float, float],
+    others: tuple[Array, Array, Array, Array],
+    places: tuple[Array, Array],
+    scales: tuple[float, float, float],
+    results: tuple[Array, Array],
+) -> tuple[float, float, float]:
+    """The same for LambdaRank, divided by the gap in scores."""
+    scale, least, sigma = scales
+    weight, gain, top, score = own
+    weights, gains, worth, _ = others
+    e, z = places
+    gradient, hessian = results
+    pulled, bent, slopes = 0.0, 0.0, 0.0
+    for j in range(e.size):
+        apart = gain - gains[j]
+        x = e[j] * scale
+        above = 1.0 + x
+        # One division for both quotients.
+        both = 1.0 / (above * (least + score - z[j]))
+        inverse = both * (least + score - z[j])
+        swap = apart * (top - worth[j]) * (both * above * sigma)
+        slope = swap * (x * inverse if apart > 0 else inverse)
+        owned = weight if apart > 0 else weights[j]
+        pull = slope * owned
+        bend = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
+        pulled += pull
+        bent += bend
+        slopes += abs(slope)
+        gradient[j] += pull
+        hessian[j] += bend
+    return pulled, bent, slopes
+
+
+@compiled
+def _weigh(
+    own: tuple[float, float],
+    y: Array,
+    w: Array,
+    later: Array,
+    parts: tuple[float, float, float, float],
+    right: Array,
+    wrong: Array,
+) -> None:
+    """The weights of an item's pairs, by which of the two is preferred."""
+    label, weight = own
+    half = parts[2]
+    for j in range(right.size):
+        equal = half if label == y[j] else 0.0
+        right[j] = (1.0 if label > y[j] else equal) * weight * later[j]
+        wrong[j] = (1.0 if label < y[j] else equal) * w[j] * later[j]
+
+
+@compiled_reduction
+def _pair_row(
+    e: Array, scale: float, right: Array, wrong: Array, gradient: Array, hessian: Array
+) -> tuple[float, float]:
+    """With ``x = exp(z_j - z_i)``: slopes ``x / (1 + x)`` and ``1 / (1 + x)``."""
+    pulled, bent = 0.0, 0.0
+    for j in range(e.size):
+        x = e[j] * scale
+        inverse = 1.0 / (1.0 + x)
+        pull = (right[j] * x - wrong[j]) * inverse
+        bend = (right[j] + wrong[j]) * max(x * inverse * inverse, _LEAST)
+        pulled += pull
+        bent += bend
+        gradient[j] += pull
+        hessian[j] += bend
+    return pulled, bent
+
+
+@compiled
+def _share_alike(block: Array, n: int) -> None:
+    """Give items that nothing tells apart, equal in score, label and weight, their mean."""
+    z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
+    start = 0
+    for i in range(1, n + 1):
+        if i < n and z[i] == z[start] and y[i] == y[start]:
+            continue
+        if i - start > 1:
+            order = np.arange(start, i)
+            sort_descending(w, order)
+            _share_runs(block[_GRAD], block[_HESS], w, order)
+        start = i
+
+
+@compiled
+def _share_runs(gradient: Array, hessian: Array, w: Array, order: Array) -> None:
+    """The same within items of equal score and label, in the order of their weights."""
+    start = 0
+    for i in range(1, order.size + 1):
+        if i < order.size and w[order[i]] == w[order[start]]:
+            continue
+        first, second = 0.0, 0.0
+        for j in range(start, i):
+            first += gradient[order[j]]
+            second += hessian[order[j]]
+        for j in range(start, i):
+            gradient[order[j]] = first / (i - start)
+            hessian[order[j]] = second / (i - start)
+        start = i

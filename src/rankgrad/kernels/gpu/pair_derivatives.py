@@ -1,0 +1,442 @@
+"""Gradient and Hessian diagonal of LambdaRank and LambdaLoss for NDCG on GPUs, of flat lists.
+
+Items are sorted by one program per list: by label, which gives the ideal DCG and breaks ties, then
+by score. In that order ``δ(|π_i - π_j|)`` lies along the diagonals. A second kernel sums over the
+pairs of each item, row by row and so without atomic additions: the same input gives the same bits.
+A third shares results among items that nothing tells apart and writes them where items came from.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.pair_derivatives import PairConfig
+
+_ROWS = 16  # of a tile of pairs
+_LOG2E = math.log2(math.e)
+
+#: How a cutoff acts: not at all, as a factor past it (eq. 17), or as a mask of pairs.
+_WHOLE, _FACTOR, _MASK = 0, 1, 2
+
+
+def pair_derivatives(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    offsets: Tensor,
+    longest: int,
+    config: PairConfig,
+) -> tuple[Tensor, Tensor]:
+    """See :func:`rankgrad.kernels.pair_derivatives.compute`; kinds of NDCG alone.
+
+    Nothing here waits for the device.
+    """
+    gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
+    lists, items = offsets.numel() - 1, scores.numel()
+    if lists == 0 or items == 0:
+        return gradient, hessian
+    length = max(16, triton.next_power_of_2(longest))
+    by_label, order = _orders(scores, labels, offsets, length, config.norm)
+    # Scores, labels, weights, gradient, Hessian, and slopes or the number of a run of equal items.
+    ranked = scores.new_empty(6, items)
+    norms = scores.new_empty(lists)
+    warps, weighted = _warps(length), weights is not None
+    given = scores if weights is None else weights
+    _lay_out[(lists,)](
+        scores, labels, given, offsets, by_label, order, ranked, norms, items, config.k,
+        config.linear, weighted, length, num_warps=warps,
+    )  # fmt: skip
+    columns, pair_warps = (64, 1) if longest <= 512 else (128, 4)
+    by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
+    most = longest + max(columns, _ROWS)
+    _sum_pairs[(lists, triton.cdiv(longest, _ROWS))](
+        ranked, offsets, _delta(most, scores), items, most, config.k,
+        float(config.sigma), config.sigma * _LOG2E, by_distance,
+        config.kind != "lambdarank", config.kind != "ndcg_loss2", _cut(config),
+        config.k > 0 and not (config.norm or config.heuristic), config.linear, weighted,
+        config.norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
+        num_warps=pair_warps,
+    )  # fmt: skip
+    grouped = weighted and not config.norm
+    together = _alike(ranked, offsets, length) if grouped else order
+    _share[(lists,)](
+        ranked, offsets, order, together, norms, gradient, hessian, items, float(config.sigma),
+        grouped, config.norm, length, num_warps=warps,
+    )  # fmt: skip
+    return gradient, hessian
+
+
+def _cut(config: PairConfig) -> int:
+    if config.k == 0:
+        return _WHOLE
+    if config.kind == "lambdarank" or config.heuristic:
+        return _MASK
+    return _FACTOR
+
+
+def _delta(most: int, like: Tensor) -> Tensor:
+    """``1 / log2(1 + d) - 1 / log2(2 + d)`` (eq. 13) at the distances d from -most to most."""
+    apart = torch.arange(-most, most + 1, device=like.device, dtype=torch.float64)
+    apart = apart.abs().clamp(min=1)
+    return (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)).to(like.dtype)
+
+
+def _orders(
+    scores: Tensor, labels: Tensor, offsets: Tensor, length: int, norm: bool
+) -> tuple[Tensor, Tensor]:
+    """The items of each list by ascending label, and by descending score.
+
+    Equal scores are ordered by ascending label, and otherwise as they came; with ``norm`` as they
+    came.
+    """
+    grid, warps = (offsets.numel() - 1,), _warps(length)
+    by_label, by_score = torch.empty(2, scores.numel(), dtype=torch.int32, device=scores.device)
+    _sort[grid](labels, by_label, by_label, offsets, False, False, length, num_warps=warps)
+    _sort[grid](scores, by_label, by_score, offsets, not norm, True, length, num_warps=warps)
+    return by_label, by_score
+
+
+def _alike(ranked: Tensor, offsets: Tensor, length: int) -> Tensor:
+    """Places of sorted items in an order in which those equal in score, label, weight are together.
+
+    Items of equal score and label are together already.
+    """
+    grid, warps = (offsets.numel() - 1,), _warps(length)
+    items = ranked.shape[1]
+    by_weight = torch.empty(items, dtype=torch.int32, device=ranked.device)
+    together = torch.empty_like(by_weight)
+    _number_runs[grid](ranked, offsets, items, length, num_warps=warps)
+    _sort[grid](ranked[2], by_weight, by_weight, offsets, False, False, length, num_warps=warps)
+    _sort[grid](ranked[5], by_weight, together, offsets, True, False, length, num_warps=warps)
+    return together
+
+
+def _warps(length: int) -> int:
+    return max(1, min(8, length // 128))
+
+
+@triton.jit
+def _sort(
+    values, before, after, offsets,
+    ORDERED: tl.constexpr, DESCENDING: tl.constexpr, LENGTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Order the items of a list by a value, equal ones as in the order before, or as they came."""
+    start = tl.load(offsets + tl.program_id(0))
+    length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
+    place = tl.arange(0, LENGTH)
+    inside = place < length
+    item = place
+    if ORDERED:
+        item = tl.load(before + start + place, mask=inside, other=0)
+    value = tl.load(values + start + item, mask=inside, other=0.0)
+    if DESCENDING:
+        value = -value
+    bits = (value + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    key = tl.where(inside, (ordered << 32) | place.to(tl.int64), 0x7FFFFFFFFFFFFFFF)
+    found = (tl.sort(key) & 0xFFFFFFFF).to(tl.int32)
+    if ORDERED:
+        found = tl.load(before + start + found, mask=inside, other=0)
+    tl.store(after + start + place, found, mask=inside)
+
+
+@triton.jit
+def _gain(label, LINEAR: tl.constexpr):
+    if LINEAR:
+        return label
+    else:
+        return tl.exp2(label) - 1.0
+
+
+@triton.jit(do_not_specialize=["items", "k"])
+def _lay_out(
+    scores, labels, weights, offsets, by_label, order, ranked, norms, items, k,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, LENGTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Scores, labels and weights in the order of the scores, and one over the ideal DCG.
+
+    That is 0 where all labels are equal: such a list has no pair.
+    """
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    place = tl.arange(0, LENGTH)
+    inside = place < length
+    item = tl.load(order + start + place, mask=inside, other=0)
+    to = ranked + start + place
+    tl.store(to, tl.load(scores + start + item, mask=inside, other=0.0), mask=inside)
+    wide = items.to(tl.int64)
+    tl.store(to + wide, tl.load(labels + start + item, mask=inside, other=0.0), mask=inside)
+    if WEIGHTED:
+        weight = tl.load(weights + start + item, mask=inside, other=0.0)
+        tl.store(to + 2 * wide, weight, mask=inside)
+    graded = tl.load(by_label + start + place, mask=inside, other=0)
+    label = tl.load(labels + start + graded, mask=inside, other=0.0)
+    rank = length - place  # the highest label comes last
+    counted = inside & ((k == 0) | (rank <= k))
+    discount = 1.0 / tl.log2(1.0 + tl.maximum(rank, 1).to(tl.float32))
+    ideal = tl.sum(tl.where(counted, _gain(label, LINEAR) * discount, 0.0), 0)
+    high = tl.max(tl.where(inside, label, -1.0), 0)
+    low = tl.min(tl.where(inside, label, float("inf")), 0)
+    tl.store(norms + at_list, tl.where(high > low, 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0))
+
+
+@triton.jit
+def _reciprocal(x, FAST: tl.constexpr):
+    """``1 / x`` for x from 1 on, in one instruction where it is not interpreted."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
+def _load_item(
+    ranked, start, at, inside, wide, k,
+    CUT: tl.constexpr, SHORT: tl.constexpr, LINEAR: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """All that a pair takes of one item: score, gain, weight, discount, the cutoff's factor."""
+    score = tl.load(ranked + start + at, mask=inside, other=0.0)
+    gain = _gain(tl.load(ranked + wide + start + at, mask=inside, other=0.0), LINEAR)
+    weight = tl.where(inside, 1.0, 0.0)
+    if WEIGHTED:
+        weight = tl.load(ranked + 2 * wide + start + at, mask=inside, other=0.0)
+    rank = at.to(tl.float32) + 1.0
+    discount = 1.0 / tl.log2(1.0 + rank)
+    cut = weight
+    if CUT == 1:
+        past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
+        cut = tl.where(at < k, 1.0, past)
+    if SHORT:  # of no worth past LambdaRank's cutoff
+        discount = tl.where(at < k, discount, 0.0)
+    return score, gain, weight, discount, cut
+
+
+@triton.jit
+def _add_tile(
+    ranked, delta, start, wide, last, first, left, k, middle, steepness, by_distance, least,
+    score, lift, gain, weight, discount, cut, pulls, bends, slopes,
+    DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
+    SIDE: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Add the pairs of a tile. SIDE: its columns stand below all rows (1), above (-1), or mixed."""
+    row = first + tl.arange(0, ROWS)
+    column = left + tl.arange(0, COLUMNS)
+    scores, gains, weights, discounts, cuts = _load_item(
+        ranked, start, column, column < last, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+    )
+    apart = gain[:, None] - gains[None, :]
+    swap = tl.zeros([ROWS, COLUMNS], tl.float32)
+    if DISTANCE:
+        # In 64 bits, so that a thread's rows are at fixed distances from one address.
+        lane = (column - first).to(tl.int64)
+        swap = tl.load(delta + (lane[None, :] - tl.arange(0, ROWS)[:, None]))
+        swap *= by_distance
+        if CUT == 1:
+            if SIDE == 1:
+                swap *= cuts[None, :]
+            elif SIDE == -1:
+                swap *= cut[:, None]
+            else:
+                swap *= tl.where(column[None, :] > row[:, None], cuts[None, :], cut[:, None])
+    if DISCOUNT:
+        swap += tl.abs(discount[:, None] - discounts[None, :])
+    if (CUT == 2) & (SIDE != -1):
+        swap = tl.where((column[None, :] < k) | (row[:, None] < k), swap, 0.0)
+    if SIDE == 0:
+        swap = tl.where(column[None, :] < last, swap, 0.0)
+    if NORM:
+        gap = tl.abs(score[:, None] - scores[None, :])
+        swap /= tl.where(least > 0, least + gap, 1.0)
+    swap *= apart  # negative where the column's item is preferred
+    if SIDE == 0:
+        scores = tl.where(column < last, scores, middle)
+    if NEAR:
+        t = lift[:, None] * tl.exp2((middle - scores) * steepness)[None, :]
+    else:
+        power = (score[:, None] - scores[None, :]) * steepness
+        t = tl.exp2(tl.minimum(tl.maximum(power, -60.0), 60.0))
+    inverse = _reciprocal(1.0 + t, FAST)
+    rest = t * inverse
+    plain = swap * tl.where(apart > 0, inverse, rest)
+    bend = tl.abs(swap) * tl.maximum(rest * inverse, 1e-16)
+    if NORM:
+        slopes += tl.abs(plain)
+    if WEIGHTED:
+        owned = tl.where(apart > 0, weight[:, None], weights[None, :])
+        plain *= owned
+        bend *= owned
+    return pulls - plain, bends + bend, slopes
+
+
+@triton.jit(do_not_specialize=["items", "k", "most"])
+def _sum_pairs(
+    ranked, offsets, delta, items, most, k, sigma, steepness, by_distance,
+    DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Add up the pairs of a block of items: slopes, second derivatives, and absolute slopes."""
+    start = tl.load(offsets + tl.program_id(0))
+    length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
+    first = tl.program_id(1) * ROWS
+    if first < length:
+        wide = items.to(tl.int64)
+        delta += most  # the middle of the table: rank distances to both sides
+        row = first + tl.arange(0, ROWS)
+        score, gain, weight, discount, cut = _load_item(
+            ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+        )
+        pulls = tl.zeros([ROWS, COLUMNS], tl.float32)
+        bends = tl.zeros([ROWS, COLUMNS], tl.float32)
+        slopes = tl.zeros([ROWS, COLUMNS], tl.float32)
+        top = tl.load(ranked + start)
+        bottom = tl.load(ranked + start + length - 1)
+        middle = bottom + 0.5 * (top - bottom)
+        lift = tl.exp2((score - middle) * steepness)
+        least = tl.where(top > bottom, 0.01, 0.0)  # of norm, unless all scores are equal
+        last = length
+        if CUT == 2:  # two items past the cutoff are no pair
+            last = tl.where(first >= k, tl.minimum(last, k), last)
+        # Columns above the rows, below them, and those among them or not all there.
+        above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
+        below = tl.maximum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, above)
+        whole = tl.maximum(last // COLUMNS * COLUMNS, below)
+        near = (top - bottom) * steepness <= 110.0
+        mixed = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
+        for side in tl.static_range(-1, 2):
+            tiles = mixed + (whole < last).to(tl.int32)
+            if side == -1:
+                tiles = above // COLUMNS
+            elif side == 1:
+                tiles = (whole - below) // COLUMNS
+            for tile in range(0, tiles):
+                left = tile * COLUMNS
+                if side == 0:
+                    left = tl.where(tile < mixed, above + left, whole)
+                elif side == 1:
+                    left += below
+                if near:
+                    pulls, bends, slopes = _add_tile(
+                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
+                        by_distance, least, score, lift, gain, weight, discount, cut,
+                        pulls, bends, slopes, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
+                        NORM, True, side, FAST, ROWS, COLUMNS,
+                    )  # fmt: skip
+                else:
+                    pulls, bends, slopes = _add_tile(
+                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
+                        by_distance, least, score, lift, gain, weight, discount, cut,
+                        pulls, bends, slopes, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
+                        NORM, False, side, FAST, ROWS, COLUMNS,
+                    )  # fmt: skip
+        to = ranked + start + row
+        tl.store(to + 3 * wide, tl.sum(pulls, 1) * sigma, mask=row < length)
+        tl.store(to + 4 * wide, tl.sum(bends, 1) * sigma * sigma, mask=row < length)
+        if NORM:
+            tl.store(to + 5 * wide, tl.sum(slopes, 1), mask=row < length)
+
+
+@triton.jit(do_not_specialize=["items"])
+def _number_runs(ranked, offsets, items, LENGTH: tl.constexpr) -> None:
+    """Number the runs of equal score and label in a sorted list."""
+    start = tl.load(offsets + tl.program_id(0))
+    length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
+    wide = items.to(tl.int64)
+    place = tl.arange(0, LENGTH)
+    later = (place > 0) & (place < length)
+    here = ranked + start + place
+    new = tl.load(here, mask=later, other=0.0) != tl.load(here - 1, mask=later, other=0.0)
+    label = tl.load(here + wide, mask=later, other=0.0)
+    new |= label != tl.load(here + wide - 1, mask=later, other=0.0)
+    number = tl.cumsum(new.to(tl.int32), 0).to(tl.float32)
+    tl.store(here + 5 * wide, number, mask=place < length)
+
+
+@triton.jit
+def _differ(ranked, start, wide, one, other, both, WEIGHTED: tl.constexpr):
+    """Whether two places of a sorted list differ in score, label or weight."""
+    left, right = ranked + start + one, ranked + start + other
+    found = tl.load(left, mask=both, other=0.0) != tl.load(right, mask=both, other=0.0)
+    labels = tl.load(left + wide, mask=both, other=0.0)
+    found |= labels != tl.load(right + wide, mask=both, other=0.0)
+    if WEIGHTED:
+        weights = tl.load(left + 2 * wide, mask=both, other=0.0)
+        found |= weights != tl.load(right + 2 * wide, mask=both, other=0.0)
+    return found | (both == 0)
+
+
+@triton.jit
+def _add_in_run(first, second, count, new, first_, second_, count_, new_):
+    """Sums since the last place where a run began."""
+    return (
+        tl.where(new_ > 0, first_, first + first_),
+        tl.where(new_ > 0, second_, second + second_),
+        tl.where(new_ > 0, count_, count + count_),
+        tl.maximum(new, new_),
+    )
+
+
+@triton.jit
+def _take_end(first, second, count, end, first_, second_, count_, end_):
+    """What the end of a run holds; scanned from the back, the other place comes before it."""
+    return (
+        tl.where(end_ > 0, first_, first),
+        tl.where(end_ > 0, second_, second),
+        tl.where(end_ > 0, count_, count),
+        tl.maximum(end, end_),
+    )
+
+
+@triton.jit(do_not_specialize=["items"])
+def _share(
+    ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
+    WEIGHTED: tl.constexpr, NORM: tl.constexpr, LENGTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Results where items came from: means over items alike, or normalized as LightGBM does it."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    scale = tl.load(norms + at_list)
+    wide = items.to(tl.int64)
+    lane = tl.arange(0, LENGTH)
+    inside = lane < length
+    place, before, after = lane, lane - 1, lane + 1
+    has_before, has_after = inside & (lane > 0), lane + 1 < length
+    if WEIGHTED:
+        place = tl.load(together + start + lane, mask=inside, other=0)
+        before = tl.load(together + start + lane - 1, mask=has_before, other=0)
+        after = tl.load(together + start + lane + 1, mask=has_after, other=0)
+    here = ranked + start + place
+    first = tl.load(here + 3 * wide, mask=inside, other=0.0)
+    second = tl.load(here + 4 * wide, mask=inside, other=0.0)
+    if NORM:
+        # Over both items of each pair, so twice the sum over pairs.
+        slopes = tl.load(here + 5 * wide, mask=inside, other=0.0)
+        total = tl.sum(slopes, 0) * sigma * scale
+        scale *= tl.where(total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0)
+    else:
+        starts = _differ(ranked, start, wide, place, before, has_before, WEIGHTED).to(tl.int32)
+        ends = _differ(ranked, start, wide, place, after, has_after, WEIGHTED).to(tl.int32)
+        count = tl.where(inside, 1.0, 0.0)
+        first, second, count, starts = tl.associative_scan(
+            (first, second, count, starts), 0, _add_in_run
+        )
+        first, second, count, ends = tl.associative_scan(
+            (first, second, count, ends), 0, _take_end, reverse=True
+        )
+        first /= tl.maximum(count, 1.0)
+        second /= tl.maximum(count, 1.0)
+    item = tl.load(order + start + place, mask=inside, other=0)
+    tl.store(gradient + start + item, first * scale, mask=inside)
+    tl.store(hessian + start + item, second * scale, mask=inside)

@@ -1,0 +1,89 @@
+"""Boosted trees on the command line: train, predict, evaluate, report, compare."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rankgrad.data import load
+from rankgrad.experiments.trees import TreeCandidate
+
+FILES = {"lightgbm": "trees.txt", "xgboost": "trees.json"}
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tmp_path, kind):
+    library = pytest.importorskip(kind)
+    run = tmp_path / "run"
+    options = ["--loss", "lambdaloss@5", "--model", kind, "--epochs", "6", "-m", "ndcg@5"]
+    facts = in_json("train", folder, *options, "-o", run)
+    assert facts["epochs"] == len(facts["history"]) <= 6
+    values = [line["ndcg@5"] for line in facts["history"]]
+    assert facts["best_value"] == max(values) == values[facts["best_epoch"] - 1]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "best", "metrics.jsonl", "run.json", "settings.toml",
+    ]  # fmt: skip
+
+    rankgrad("predict", run, folder, "-o", tmp_path / "scores.txt")
+    scores = np.loadtxt(tmp_path / "scores.txt")
+    features = np.asarray(load(folder, split="test").features)
+    saved = run / "best" / FILES[kind]  # which the library reads by itself
+    if kind == "lightgbm":
+        alone = library.Booster(model_file=saved).predict(features)
+    else:
+        alone = library.Booster(model_file=saved).predict(library.DMatrix(features))
+    np.testing.assert_allclose(scores, alone, rtol=1e-5, atol=1e-6)
+
+    rankgrad("evaluate", run, folder, "--save")
+    rankgrad("report", run, "-o", tmp_path / "report.html")
+    assert "lambdaloss@5" in (tmp_path / "report.html").read_text()
+    again = in_json("train", folder, *options, "-o", run, "--resume")
+    assert {**again, "seconds": 0} == {**facts, "seconds": 0}
+    assert "trained on the CPU" in refused(
+        "train", folder, *options, "--devices", "2", "-o", tmp_path / "two"
+    )
+    assert not (tmp_path / "two").exists()
+    saved.write_bytes(saved.read_bytes().replace(b"1", b"2", 1))
+    assert "damaged" in refused("predict", run, folder)
+
+
+def test_the_same_bytes_again_and_without_validation(rankgrad, folder, tmp_path):
+    pytest.importorskip("lightgbm")
+    options = ["--loss", "gumbel_neural_ndcg", "--model", "lightgbm(bagging_fraction=0.5)"]
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        rankgrad("train", folder, *options, "--epochs", "3", "--seed", seed, "-o", tmp_path / name)
+    one, again, other = (
+        (tmp_path / name / "best" / "trees.txt").read_bytes() for name in ("one", "again", "other")
+    )
+    assert one == again != other
+    rankgrad(
+        "train", folder / "train.txt", "--model", "lightgbm", "--epochs", "2", "-o", tmp_path / "no"
+    )
+    assert (tmp_path / "no" / "best" / "trees.txt").read_text().count("Tree=") == 2
+
+
+def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
+    in_json, folder, tmp_path, monkeypatch
+):
+    pytest.importorskip("lightgbm")
+    boost = TreeCandidate.boost
+    monkeypatch.setattr(TreeCandidate, "boost", lambda own, *rest: boost(few(own), *rest))
+    monkeypatch.setattr("rankgrad.experiments.trees._GRID", {"lightgbm": {"num_leaves": (2, 3)}})
+    arguments = ["--losses", "mse", "--trees", "lambdaloss@5, neural_ndcg@5", "--lightgbm"]
+    quick = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
+    facts = in_json("compare", folder, *arguments, "-m", "ndcg@5", *quick, "-o", tmp_path / "out")
+    assert [row["candidate"] for row in facts["rows"]] == [
+        "mse", "LightGBM", "lambdaloss@5 × lightgbm", "neural_ndcg@5 × lightgbm",
+    ]  # fmt: skip
+    logs = (tmp_path / "out" / "tuning").rglob("*.json")
+    trials = [json.loads(path.read_text())["trials"] for path in logs]
+    assert len(trials) == 3  # all trees, tuned alike
+    assert {len(one) for one in trials} == {2}
+    candidates = facts["plan"]["candidates"]
+    assert candidates["lambdaloss@5 × lightgbm"]["loss"] == "lambdaloss@5"
+    assert "loss" not in candidates["LightGBM"]
+
+
+def few(candidate):
+    return replace(candidate, rounds=3)

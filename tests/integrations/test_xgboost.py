@@ -1,0 +1,163 @@
+"""Losses and metrics in XGBoost."""
+
+import numpy as np
+import pytest
+import torch
+from integrations.boosted import assert_same_trees, every_loss, ranking_data, xgboost_trees
+
+from rankgrad import losses
+from rankgrad.boosting import xgboost as integration
+from rankgrad.integrations.xgboost import metric, objective, tree_objective
+from rankgrad.metrics import evaluate
+
+xgboost = pytest.importorskip("xgboost")
+
+X, Y, SIZES = ranking_data()
+
+
+def matrix(data=(X, Y, SIZES), **given):
+    features, labels, sizes = data
+    made = xgboost.DMatrix(features, labels, nthread=1)
+    made.set_group(sizes)
+    for name, value in given.items():
+        getattr(made, f"set_{name}")(value)
+    return made
+
+
+def train(chosen, rounds=1, data=None, **options):
+    given = {"nthread": 1, "tree_method": "hist", **options}
+    if isinstance(chosen, str):
+        given, chosen = {**given, "objective": chosen}, None
+    return xgboost.train(given, matrix() if data is None else data, rounds, obj=chosen)
+
+
+MANY = matrix(ranking_data(lists=150))
+
+
+def test_normalized_lambdarank_grows_the_trees_of_rank_ndcg():
+    data = matrix(ranking_data(lists=80, longest=70))  # longer than the 32 that have pairs
+    wanted = xgboost_trees(train("rank:ndcg", 4, data, ndcg_exp_gain=True))
+    chosen = objective("lambdarank@32(norm=true)", hessian_scale=2)
+    assert_same_trees(xgboost_trees(train(chosen, 4, data)), wanted)
+    wanted = xgboost_trees(
+        train("rank:ndcg", 3, data, ndcg_exp_gain=False, lambdarank_num_pair_per_sample=6)
+    )
+    chosen = objective("lambdarank@6(norm=true, gain=linear)", hessian_scale=2)
+    assert_same_trees(xgboost_trees(train(chosen, 3, data)), wanted)
+
+
+@pytest.mark.parametrize("spec", every_loss())
+def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
+    chosen = losses.get(spec, seed=1) if spec.startswith(("gumbel", "listmle")) else spec
+    assert len(xgboost_trees(train(objective(chosen), data=MANY))[0][1]) > 1
+
+
+def test_a_mean_over_lists_would_grow_nothing():
+    """Why gradients are those of the sum over lists."""
+    averaged = objective("lambdaloss@5", hessian_scale=1 / len(SIZES))
+    assert len(xgboost_trees(train(averaged))[0][1]) == 1
+
+
+def test_objective_classes_grow_the_same_trees():
+    pytest.importorskip("xgboost.objective")
+    wanted = xgboost_trees(train(objective("lambdaloss@5"), 2))
+    assert_same_trees(xgboost_trees(train(tree_objective("lambdaloss@5"), 2)), wanted)
+
+
+def test_scikit_learn_estimators_are_told_the_groups():
+    with pytest.raises(ValueError, match="not supported by XGBRanker"):
+        xgboost.XGBRanker(objective=objective("lambdaloss@5"))  # so, as the error says below:
+    options = {"n_estimators": 2, "n_jobs": 1, "tree_method": "hist"}
+    with pytest.raises(ValueError, match=r"XGBRanker takes no objective.*group=sizes"):
+        xgboost.XGBRegressor(objective=objective("lambdaloss@5"), **options).fit(X, Y)
+    chosen = objective("lambdaloss@5", group=SIZES)
+    model = xgboost.XGBRegressor(objective=chosen, **options).fit(X, Y)
+    wanted = xgboost_trees(train(objective("lambdaloss@5"), 2))
+    assert_same_trees(xgboost_trees(model.get_booster()), wanted)
+
+
+def test_weights_of_lists_come_from_the_matrix_and_those_of_items_from_the_caller():
+    random = np.random.default_rng(1)
+    items, per_list = random.uniform(size=len(Y)), random.uniform(size=len(SIZES))
+    scores = random.normal(size=len(Y)).astype(np.float32)
+    chosen = objective("softmax", item_weights=items)
+    gradient, hessian = chosen(scores, matrix(weight=per_list))
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    first, second = losses.get("softmax").gradient_and_hessian(
+        torch.tensor(scores).double(), Y, offsets=offsets, weights=torch.tensor(items)
+    )
+    rows = np.repeat(per_list, SIZES)
+    np.testing.assert_allclose(gradient, first.numpy() * rows, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(hessian, second.numpy() * rows, rtol=1e-4, atol=1e-6)
+    regressor = objective("softmax", group=SIZES)
+    np.testing.assert_array_equal(
+        regressor(Y, scores, sample_weight=items)[0],
+        objective("softmax", group=SIZES, item_weights=items)(Y, scores)[0],
+    )
+    with pytest.raises(ValueError, match="weights of rows twice"):
+        objective("softmax", group=SIZES, item_weights=items)(Y, scores, sample_weight=items)
+
+
+def test_early_stopping_goes_by_our_metric():
+    data = ranking_data(seed=1)
+    chosen, history = metric("ndcg@3"), {}
+    booster = xgboost.train(
+        {"nthread": 1, "learning_rate": 0.5, "disable_default_eval_metric": 1},
+        matrix(), 60, obj=objective("lambdaloss"), evals=[(matrix(data), "vali")],
+        custom_metric=chosen, maximize=chosen.higher_is_better, early_stopping_rounds=5,
+        evals_result=history, verbose_eval=False,
+    )  # fmt: skip
+    curve = history["vali"]["ndcg@3"]
+    assert booster.best_iteration == int(np.argmax(curve)) < 59
+    scores = booster.predict(matrix(data), iteration_range=(0, booster.best_iteration + 1))
+    offsets = np.concatenate([[0], np.cumsum(data[2])])
+    exact = evaluate(scores, data[1], offsets=offsets, metrics="ndcg@3").mean["ndcg@3"]
+    assert max(curve) == pytest.approx(exact)
+
+
+def test_a_matrix_without_groups_is_an_error_that_says_what_to_do():
+    bare = xgboost.DMatrix(X, Y)
+    with pytest.raises(ValueError, match=r"which rows belong together.*qid=qid"):
+        objective("mse")(np.zeros(len(Y)), bare)
+    with pytest.raises(ValueError, match=r"which rows belong together.*qid=qid"):
+        metric("ndcg")(np.zeros(len(Y)), bare)
+    with pytest.raises(ValueError, match="device must be one of"):
+        objective("mse", device="tpu")
+
+
+class OnGpu(torch.Tensor):
+    """Stands in for a CUDA tensor: it says so, and describes its memory as one does."""
+
+    is_cuda = True
+
+    @property
+    def __cuda_array_interface__(self):
+        return {
+            "typestr": "<f4", "shape": tuple(self.shape), "strides": None,
+            "data": (self.data_ptr(), False), "version": 2,
+        }  # fmt: skip
+
+    def numpy(self):
+        raise TypeError("memory of a GPU is not the host's")
+
+
+def test_gradients_on_a_gpu_are_handed_over_where_they_lie(monkeypatch):
+    reader = pytest.importorskip("xgboost.objective")._grad_arrinf
+    waited = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(waited))
+    scores = torch.linspace(-1, 1, len(Y))
+    plain = objective("lambdaloss@5")(scores.numpy(), matrix())
+    on_gpu = [torch.tensor(one).as_subclass(OnGpu) for one in plain]
+    handed = integration.hand_over(*on_gpu)
+    assert waited  # XGBoost does not know PyTorch's stream
+    for one, given in zip(handed, on_gpu, strict=True):
+        assert one.data_ptr() == given.data_ptr()
+        assert f'"data": [{given.data_ptr()}, false]'.encode() in reader(one, len(Y))
+
+
+class Stream:
+    def __init__(self, waited):
+        self.waited = waited
+
+    def synchronize(self):
+        self.waited.append(True)

@@ -1,0 +1,68 @@
+"""Boosted trees in the place of a network."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rankgrad import Ranker
+from rankgrad.data import synthetic
+from rankgrad.models import models
+from rankgrad.training import FittedRanker, Settings, fit
+
+TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
+QUICK = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
+
+
+@pytest.mark.parametrize("model", ["lightgbm(min_data_in_leaf=5)", "xgboost(min_child_weight=0.1)"])
+def test_transforms_weights_and_progress(tmp_path, model):
+    pytest.importorskip(models.get(model).name)
+    told = []
+    weights = np.linspace(0.5, 2, TRAIN.n_items, dtype=np.float32)
+    weighted = replace(TRAIN, weights=weights)
+    settings = Settings(model=model, loss="lambdaloss@5", **QUICK)  # the transforms of networks
+    done = fit(settings, weighted, VALI, folder=tmp_path / "run", on_epoch=told.append)
+    assert told == done.history
+    assert sorted(told[0]) == ["epoch", "ndcg@5", "rr", "seconds"]
+    scores = done.model.predict(VALI.features, VALI.offsets)
+    loaded = FittedRanker.load(tmp_path / "run" / "best")
+    assert np.array_equal(loaded.predict(VALI.features, VALI.offsets), scores)
+    assert len(np.unique(scores)) > 2
+    plain = fit(settings, TRAIN, VALI).model.predict(VALI.features)
+    assert not np.array_equal(plain, scores)
+
+
+def test_a_training_that_fails_leaves_nothing(tmp_path):
+    pytest.importorskip("lightgbm")
+
+    def broken(line):
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        fit(
+            Settings(model="lightgbm", **QUICK),
+            TRAIN,
+            VALI,
+            folder=tmp_path / "run",
+            on_epoch=broken,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):
+    pytest.importorskip("lightgbm")
+    qid = np.repeat(TRAIN.qids, TRAIN.lengths)
+    ranker = Ranker(loss="neural_ndcg@5", model="lightgbm", epochs=5)
+    ranker.fit(TRAIN.features, TRAIN.labels, qid=qid)
+    scores = ranker.predict(TRAIN.features)
+    ranker.save(tmp_path / "saved")
+    for other in (Ranker.load(tmp_path / "saved"), pickle.loads(pickle.dumps(ranker))):
+        assert np.array_equal(other.predict(TRAIN.features), scores)
+
+
+def test_trees_are_no_network():
+    with pytest.raises(TypeError, match="trees are grown by"):
+        models.get("lightgbm").build(5)
+    with pytest.raises(ValueError, match="num_leaves must be a whole number of at least 2"):
+        models.get("lightgbm(num_leaves=1)")
