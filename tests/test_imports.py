@@ -39,7 +39,7 @@ KNOWS = {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance", "locks"),
     },
-    "integrations": {"lists", "options", "losses", "text"},
+    "integrations": {"kernels", "lists", "options", "losses", "metrics", "text", "threads"},
 }
 
 

@@ -57,6 +57,18 @@ def test_queries_without_relevant_items():
     assert str(RankingMetric("rr(empty=1)").metric) == "rr(empty=1)"
 
 
+@pytest.mark.parametrize("scale", [1, 1 << 14, 1 << 40])
+def test_queries_of_any_index_in_any_order(scale):
+    generator = torch.Generator().manual_seed(0)
+    indexes = torch.randint(-5, 20, (300,), generator=generator)
+    given = torch.rand(300, generator=generator), torch.randint(0, 3, (300,), generator=generator)
+    apart, together = RankingMetric("ndcg"), RankingMetric("ndcg")
+    apart.update(*given, indexes * scale)
+    order = indexes.argsort(stable=True)
+    together.update(*(values[order] for values in given), indexes[order])
+    assert apart.compute() == together.compute()
+
+
 def test_a_collection_shares_its_states():
     names = ["ndcg@3", "ap", "rr", "arp"]
     collection = MetricCollection({name: RankingMetric(name) for name in names})

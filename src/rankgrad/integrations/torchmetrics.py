@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from rankgrad.kernels.cpu.grouping import group
 from rankgrad.metrics import Metric, metrics
 from rankgrad.options import check_choice
+from rankgrad.threads import for_work
 
 try:
     import torchmetrics
@@ -34,6 +36,9 @@ _AGGREGATIONS: dict[Aggregation, Callable[[Tensor], Tensor]] = {
     "min": torch.min,
     "max": torch.max,
 }
+
+
+_FEW = 1 << 16  # queries that are always counted
 
 
 class RankingMetric(torchmetrics.Metric):
@@ -126,14 +131,11 @@ class RankingMetric(torchmetrics.Metric):
 
     def compute(self) -> Tensor:
         """The aggregated value of the metric, a scalar."""
-        indexes, preds = dim_zero_cat(self.indexes), dim_zero_cat(self.preds)
-        target = dim_zero_cat(self.target)
-        if (indexes[1:] < indexes[:-1]).any():
-            indexes, order = indexes.sort(stable=True)
-            preds, target = preds[order], target[order]
-        queries, lengths = indexes.unique_consecutive(return_counts=True)
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        values = self.metric(preds, target, offsets=offsets)
+        given = (dim_zero_cat(state) for state in (self.indexes, self.preds, self.target))
+        with for_work(0):  # threads are not worth their start in any step but the metric
+            queries, lengths, preds, target = _by_query(*given)
+            offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+            values = self.metric(preds, target, offsets=offsets)
         defined = ~values.isnan()
         if self.empty_target_action == "error" and not defined.all():
             query = int(queries[~defined][0])
@@ -164,6 +166,25 @@ def _with_rule(metric: Metric, action: EmptyTargetAction | None) -> Metric:
             f"{metric} says empty={metric.empty} and empty_target_action is {action!r}: give one"
         )
     return replace(metric, empty=_EMPTY[action])
+
+
+def _by_query(
+    indexes: Tensor, preds: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The queries, how many items each has, and the items query by query."""
+    if (indexes[1:] < indexes[:-1]).any():
+        lowest = indexes.min()
+        codes = indexes - lowest
+        # Counting takes memory for every index up to the highest, and a CPU.
+        if not indexes.is_cuda and int(codes.max()) < 4 * len(codes) + _FEW:
+            arrays = (codes.numpy(), preds.detach().numpy(), target.detach().numpy())
+            preds, target, counts = map(torch.from_numpy, group(*arrays))
+            queries = counts.nonzero()[:, 0]
+            return queries + lowest, counts[queries], preds, target
+        indexes, order = indexes.sort(stable=True)
+        preds, target = preds[order], target[order]
+    queries, counts = indexes.unique_consecutive(return_counts=True)
+    return queries, counts, preds, target
 
 
 def _check(preds: Tensor, target: Tensor, indexes: Tensor) -> None:
