@@ -3,7 +3,7 @@
     python benchmarks/retrieval_metrics.py
     python benchmarks/retrieval_metrics.py --items 20 200 --repeats 5
 
-Both are given the same items in batches, of all queries mixed, and compute the mean over the queries;
+Both are given the same items in batches, queries mixed, and compute the mean over the queries;
 the two take turns, and the table has the median of each. Only ``compute`` is timed: ``update``
 stores items in both. Both run on one thread, and what is counted is its CPU time, so that other
 processes do not matter. The values must agree. ``--json`` also writes the figures.

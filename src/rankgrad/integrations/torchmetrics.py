@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -77,8 +77,8 @@ class RankingMetric(torchmetrics.Metric):
     tensor(0.8155)
     """
 
-    is_differentiable: ClassVar[bool] = False
-    full_state_update: ClassVar[bool] = False
+    is_differentiable = False
+    full_state_update = False
 
     indexes: list[Tensor]
     preds: list[Tensor]
