@@ -34,7 +34,10 @@ KNOWS = {
         *("models", "training", "significance", "text"),
     },
     "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
-    "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
+    "hub": {"metrics", "significance"},
+    "estimator": {
+        *("files", "hub", "quoting", "schemas", "metrics", "losses", "data", "models", "training"),
+    },
     "text": {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance", "locks"),
