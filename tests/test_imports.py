@@ -33,7 +33,13 @@ KNOWS = {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
         *("models", "training", "significance", "text"),
     },
-    "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
+    "explanations": {
+        *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),
+    },
+    "report": {
+        *("explanations", "files", "quoting", "schemas", "significance", "losses", "metrics"),
+        "training",
+    },
     "hub": {"metrics", "significance"},
     "estimator": {
         *("files", "hub", "quoting", "schemas", "metrics", "losses", "data", "models", "training"),
