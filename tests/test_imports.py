@@ -48,7 +48,9 @@ KNOWS = {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance", "locks"),
     },
-    "integrations": {"kernels", "lists", "options", "losses", "metrics", "text", "threads"},
+    "integrations": {
+        *("estimator", "kernels", "lists", "options", "losses", "metrics", "text", "threads"),
+    },
 }
 
 

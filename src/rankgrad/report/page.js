@@ -550,7 +550,8 @@
   }
 
   function whyTable(candidate, own, [upper, lower, difference, baseline, parts]) {
-    const most = Math.max(...parts.map(([, value]) => Math.abs(value)), 1e-12);
+    const rest = difference - baseline - parts.reduce((sum, [, value]) => sum + value, 0);
+    const most = Math.max(...parts.map(([, value]) => Math.abs(value)), Math.abs(rest), Math.abs(baseline), 1e-12);
     const bar = (value) => make("span", { class: `part ${value < 0 ? "down" : "up"}`, style: `width: ${(100 * Math.abs(value)) / most}%`, "aria-hidden": "true" });
     const number = (value) => (value === null ? "–" : String(value));
     const row = (name, values, value, drawn) => make("tr", {}, make("th", { scope: "row" }, name),
@@ -558,7 +559,6 @@
     const names = kept.reasons.features[candidate];
     const rows = parts.map(([feature, value]) =>
       row(names[feature], [upper, lower].map((rank) => number(own.values[feature][rank])), value, true));
-    const rest = difference - baseline - parts.reduce((sum, [, value]) => sum + value, 0);
     if (names.length > parts.length) rows.push(row("all other features", ["", ""], rest, true));
     if (Math.abs(baseline) > 1e-6) rows.push(row("position in the list", ["", ""], baseline, true));
     rows.push(row("difference of scores", ["", ""], difference, false));
