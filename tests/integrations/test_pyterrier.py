@@ -32,7 +32,7 @@ def fitted():
     return FeatureReranker(ranker).fit(train[0], judged, vali[0], vali[1])
 
 
-@pytest.mark.filterwarnings("ignore:There are shared pipeline components")
+@pytest.mark.filterwarnings("ignore")  # PyTerrier uses what newer pandas warns of
 def test_it_reranks_as_the_ranker_scores(fitted):
     frame, qrels, topics = candidates(30, 2, "c")
     first = pt.Transformer.from_df(frame)

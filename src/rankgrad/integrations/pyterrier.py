@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc]
+class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
     """Reranks the candidates of each query by their features.
 
     PyTerrier's own ``pt.ltr.apply_learned_model`` hands a learner the rows without their queries.
