@@ -77,3 +77,17 @@ def test_wrong_frames():
     uneven = frame.assign(features=[f[: 2 + at % 2] for at, f in enumerate(frame.features)])
     with pytest.raises(ValueError, match="unequal numbers of features"):
         FeatureReranker().fit(uneven, qrels)
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTerrier uses what newer pandas warns of
+@pytest.mark.parametrize("form", ["ltr", "regression"])
+def test_a_ranker_is_a_learner_of_pyterriers_own(form):
+    (train, qrels, _), (vali, others, _) = candidates(20, 0, "a"), candidates(10, 1, "b")
+    ranker = Ranker(model="mlp(hidden=[8])", loss="mse", epochs=2, device="cpu")
+    learned = pt.ltr.apply_learned_model(ranker, form=form)
+    learned.fit(train, qrels, vali, others)
+    assert ranker.n_lists_ == (20 if form == "ltr" else 1)
+    frame, _, _ = candidates(10, 2, "c")
+    found = frame.merge(learned(frame), on=["qid", "docno"])
+    scores = ranker.predict(np.stack(frame.features))
+    np.testing.assert_allclose(found["score_y"], scores, rtol=1e-6)

@@ -590,7 +590,7 @@
       return;
     }
     inspecting = true;
-    $("inspector-lead").textContent = `The first ${kept.top} items as each model ranks them, with their relevance labels. ${count(kept.queries.length)} of ${count(data.changes.queries)} queries are kept on this page: those that change most, and some at random.`;
+    $("inspector-lead").textContent = `The first ${kept.top} items as each model ranks them, with their relevance labels. ${count(kept.queries.length)} of ${count(data.changes.queries)} queries are kept on this page: ${Object.keys(kept.reasons.queries).length ? "some that are explained, " : ""}those that change most, and some at random.`;
     if (kept.averaged) {
       const seeds = [...new Set(kept.seeds.filter((seed) => seed !== null))];
       const which = seeds.length === 1 ? `seed ${seeds[0]}` : "each candidate's first seed";
