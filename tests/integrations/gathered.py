@@ -6,9 +6,6 @@ from pathlib import Path
 
 import torch
 
-if __name__ == "__main__":
-    sys.modules["transformers"] = None  # which torchmetrics would import, for seconds
-
 from rankgrad.integrations.torchmetrics import RankingMetric
 
 # Items of each update, by process: query 1 is split between the processes.

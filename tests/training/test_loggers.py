@@ -6,6 +6,7 @@ import sys
 import pytest
 from learnable import lists
 
+from rankgrad import Ranker
 from rankgrad.training import Settings, fit
 from rankgrad.training.loggers import Logger, MLflow, TensorBoard, WandB, loggers
 
@@ -134,7 +135,15 @@ def test_what_is_missing_is_named_with_its_install_line(spec, package, extra, mo
         logger.start(SETTINGS, None)
 
 
-def test_wrong_use(tmp_path):
+def test_an_estimator_logs_too():
+    data, seen = lists(10, 0), []
+    ranker = Ranker(model="mlp(hidden=[4])", epochs=2, device="cpu")
+    ranker.fit(data.features, data.labels, group=data.lengths, on_epoch=[seen.append, seen.append])
+    assert [line["epoch"] for line in seen] == [1, 1, 2, 2]
+    assert [line["loss"] for line in seen[::2]] == ranker.evals_result_["training"]["loss"]
+
+
+def test_wrong_use():
     with pytest.raises(ValueError, match="tensorboard needs a folder"):
         train(TensorBoard())
     with pytest.raises(ValueError, match="mode must be one of"):

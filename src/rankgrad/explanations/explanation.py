@@ -259,7 +259,7 @@ def explain(
     importance = permutation_importance(
         ranker, part, metric, repeats=repeats, permute=permute, seed=seed, on_feature=on_feature
     )
-    scores = ranker.predict(np.asarray(data.features), np.asarray(data.offsets))
+    scores = ranker.predict(data.features, data.offsets)
     chosen = _chosen(data, scores, lists, random) if isinstance(lists, int) else list(lists)
     shape, count = (len(chosen), top), len(pairs(top))
     items = np.full(shape, -1, np.int64)

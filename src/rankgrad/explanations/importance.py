@@ -157,7 +157,7 @@ class _Values:
     def __call__(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         data = self.data
         found = self.metric(
-            self.ranker.predict(features, np.asarray(data.offsets)),
+            self.ranker.predict(features, data.offsets),
             np.array(data.labels),
             offsets=np.array(data.offsets),
             weights=None if data.weights is None else np.array(data.weights),
