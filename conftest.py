@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import signal
 
@@ -18,6 +19,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # other packages do, too.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Modules of packages that are not installed are not looked through for examples.
+INTEGRATIONS = ("pyterrier", "torchmetrics")
+collect_ignore = [
+    f"src/rankgrad/integrations/{name}.py"
+    for name in INTEGRATIONS
+    if importlib.util.find_spec(name) is None
+]
 
 # Shape annotations are checked at run time in every test. (Compiled kernels have none.)
 CHECKED = ["rankgrad.lists", "rankgrad.sorting", "rankgrad.metrics", "rankgrad.losses"]

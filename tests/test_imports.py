@@ -49,13 +49,25 @@ KNOWS = {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
         *("models", "training", "significance", "text", "boosting"),
     },
-    "report": {"files", "quoting", "schemas", "significance", "losses", "metrics", "training"},
-    "estimator": {"files", "quoting", "schemas", "metrics", "losses", "data", "models", "training"},
+    "explanations": {
+        *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),
+    },
+    "report": {
+        *("explanations", "files", "quoting", "schemas", "significance", "losses", "metrics"),
+        "training",
+    },
+    "hub": {"metrics", "significance"},
+    "estimator": {
+        *("files", "hub", "quoting", "schemas", "metrics", "losses", "data", "models", "training"),
+    },
     "text": {
         *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
         *("models", "training", "significance", "locks"),
     },
-    "integrations": {"lists", "options", "losses", "text", "boosting"},
+    "integrations": {
+        *("estimator", "kernels", "lists", "options", "losses", "metrics", "text", "threads"),
+        *("boosting", "inputs"),
+    },
 }
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rankgrad import (
         data,
         experiments,
+        explanations,
         lists,
         losses,
         metrics,
@@ -59,6 +60,7 @@ __all__ = [
     "data",
     "evaluate",
     "experiments",
+    "explanations",
     "lists",
     "losses",
     "metrics",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import numbers
 import os
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +21,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas
+from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
 from rankgrad.data.dataset import as_float32
-from rankgrad.metrics import evaluate, metrics
+from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training.job import OnEpoch
 
 Array = np.ndarray[Any, Any]
 
 _MANIFEST, _MODEL = "ranker.json", "best"
-_SAVED = {_MANIFEST, _MODEL}
+_SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
 _NOT_SETTINGS = {"random_state", "verbose"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
@@ -158,6 +161,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         eval_set: Any = None,
         eval_qid: Any = None,
         eval_group: Any = None,
+        on_epoch: OnEpoch | Sequence[OnEpoch] | None = None,
     ) -> Ranker:
         """Train on lists.
 
@@ -172,6 +176,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
                 This or ``eval_group`` is needed where there are several lists to train on.
             eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
+            on_epoch: called with the values of each epoch, such as a logger of
+                :mod:`rankgrad.training.loggers`; or several.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
         weights = None
@@ -183,7 +189,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
         result = fit(
-            self._settings(), train, vali, others=named, network=network, quiet=not self.verbose
+            self._settings(),
+            train,
+            vali,
+            others=named,
+            network=network,
+            on_epoch=on_epoch,
+            quiet=not self.verbose,
         )
         self.model_ = result.model
         self.n_lists_, self.longest_list_ = len(train), int(train.lengths.max())
@@ -229,6 +241,32 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: as in :meth:`fit`; ``[len(y)]`` for a single list.
             sample_weight: weights of items, on their gain.
         """
+        chosen = metrics.get(self.metric)
+        found = self.evaluate(
+            X, y, qid, group=group, sample_weight=sample_weight, metrics=[chosen]
+        )[chosen]
+        return -found if chosen.lower_is_better else found
+
+    def evaluate(
+        self,
+        X: Any,
+        y: Any,
+        qid: Any = None,
+        *,
+        group: Any = None,
+        sample_weight: Any = None,
+        metrics: str | Metric | Sequence[str | Metric] | None = None,
+    ) -> Evaluation:
+        """Several metrics over the lists, with the values of each list.
+
+        Args:
+            X: as in :meth:`fit`.
+            y: as in :meth:`fit`.
+            qid: as in :meth:`score`.
+            group: as in :meth:`score`.
+            sample_weight: weights of items, on their gain.
+            metrics: their specs; None for the ranker's ``metric`` and ``metrics``.
+        """
         check_is_fitted(self)
         if qid is None and group is None and self.n_lists_ > 1:
             raise ValueError(
@@ -244,29 +282,132 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, scores, ensure_non_negative=True)
             weights = weights[rows.order]
-        chosen = metrics.get(self.metric)
-        found = evaluate(
+        return evaluate(
             scores[rows.order],
             labels[rows.order],
             offsets=rows.offsets,
             weights=weights,
-            metrics=[chosen],
-        )[str(chosen)]
-        return -found if chosen.lower_is_better else found
+            metrics=self.model_.settings.logged if metrics is None else metrics,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the ranker as a folder; one that is there is replaced, anything else never.
 
         ``rankgrad predict`` and ``rankgrad evaluate`` take the folder too.
         """
+        with self._folder(Path(path)) as place:
+            self._write(place)
+
+    def save_pretrained(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        evaluation: Evaluation | None = None,
+        data: str | None = None,
+        license: str | None = None,
+        repo_id: str | None = None,
+    ) -> None:
+        """:meth:`save` with a model card, as it is on the Hugging Face Hub.
+
+        Args:
+            path: the folder.
+            evaluation: on test data, as :meth:`evaluate` gives it: the card has the metrics, their
+                conventions and their confidence intervals.
+            data: what it was evaluated on, in words, as ``"MQ2008, Fold 1, test"``.
+            license: of the model, an identifier such as ``"apache-2.0"``.
+            repo_id: where it will be on the Hub, for the card.
+        """
+        with self._folder(Path(path)) as place:
+            self._write(place)
+            text = hub.card(
+                self._facts(), evaluation=evaluation, data=data, license=license, repo=repo_id
+            )
+            files.write(place / hub.CARD, text)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        evaluation: Evaluation | None = None,
+        data: str | None = None,
+        license: str | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        **options: Any,
+    ) -> str:
+        """Upload the ranker with a model card to the Hugging Face Hub.
+
+        Args:
+            repo_id: ``"user/name"``; the repository is made if it is not there.
+            evaluation: as in :meth:`save_pretrained`.
+            data: as there.
+            license: as there.
+            private: whether a new repository is.
+            token: None for the one you logged in with.
+            **options: ``revision``, ``create_pr`` and ``message`` of the commit.
+
+        Returns:
+            The address of the commit, or of the pull request.
+
+        Raises:
+            ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place, "ranker")
+            self.save_pretrained(
+                folder, evaluation=evaluation, data=data, license=license, repo_id=repo_id
+            )
+            return hub.upload(folder, repo_id, private=private, token=token, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str | os.PathLike[str],
+        *,
+        model: nn.Module | None = None,
+        **options: Any,
+    ) -> Ranker:
+        """Load a ranker from a folder or from the Hugging Face Hub. No code in it is run.
+
+        Args:
+            repo_id: a folder that :meth:`save_pretrained` wrote, or ``"user/name"`` on the Hub.
+            model: a network of the same class and sizes, where the ranker was given its own.
+            **options: of the download: ``revision``, ``token``, ``cache_dir`` and
+                ``local_files_only``.
+
+        Raises:
+            ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+        """
+        if Path(repo_id).is_dir():
+            return cls.load(repo_id, model)
+        return cls.load(hub.download(os.fspath(repo_id), **options), model)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a model card says of the ranker."""
+        settings = self.model_.settings
+        names = getattr(self, "feature_names_in_", None)
+        score = self.best_score_
+        return {
+            "settings": settings.model_dump(mode="json"),
+            "features": self.n_features_in_ if names is None else names.tolist(),
+            "lists": self.n_lists_,
+            "best_epoch": self.best_iteration_,
+            "validation": None if score is None else (settings.metric, score),
+        }
+
+    def _folder(self, path: Path) -> AbstractContextManager[Path]:
+        """A folder to fill that takes the place of a saved ranker, and of nothing else."""
         check_is_fitted(self)
-        path = Path(path)
         if path.exists() and not (
             path.is_dir() and {inside.name for inside in path.iterdir()} <= _SAVED
         ):
             raise FileExistsError(
                 f"{path} is there and is not a saved Ranker: choose another place"
             )
+        return files.folder(path)
+
+    def _write(self, place: Path) -> None:
+        """Write the ranker into a folder."""
         parameters = self.get_params(deep=False)
         if isinstance(self.model, nn.Module):
             parameters["model"] = None
@@ -285,10 +426,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "n_iter": self.n_iter_,
             "evals_result": _each_value(self.evals_result_, _to_json),
         }
-        with files.folder(path) as place:
-            (place / _MODEL).mkdir()
-            self.model_.write(place / _MODEL)
-            files.write_json(place / _MANIFEST, json.loads(json.dumps(manifest, default=_python)))
+        values = json.loads(json.dumps(manifest, default=_python))
+        (place / _MODEL).mkdir()
+        self.model_.write(place / _MODEL)
+        files.write_json(place / _MANIFEST, values)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:

@@ -297,3 +297,13 @@ def test_the_demo_replaces_only_its_own(rankgrad, tmp_path, monkeypatch):
 
 def test_version(rankgrad):
     assert rankgrad("--version").stdout.startswith("rankgrad 0")
+
+
+def test_epochs_are_logged_where_it_is_asked_for(rankgrad, refused, folder, quick, tmp_path):
+    pytest.importorskip("tensorboard")
+    logged = f'tensorboard(folder="{tmp_path / "events"}")'
+    rankgrad("train", folder, "-o", tmp_path / "run", *quick, "--log", logged)
+    assert list((tmp_path / "events").glob("events.*"))
+    given = ("train", folder, "-o", tmp_path / "other", *quick)
+    assert "There are: " in refused(*given, "--log", "tensorbord")
+    assert not (tmp_path / "other").exists()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from rankgrad import report
+from rankgrad.explanations import Explanation, Importance
+from rankgrad.training.evaluations import Evaluated
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -32,6 +35,27 @@ def browser():
         found.close()
 
 
+def explained(data, scores_of):
+    """What is said of the first two items of list 3 of some data: feature "<i>x" decides."""
+    at, features = 3, ("<i>x", "y")
+    inside = slice(data.offsets[at], data.offsets[at + 1])
+    order = np.argsort(-scores_of[inside], kind="stable")[:2]
+    importance = Importance(
+        "ndcg@5", 0.5, features, ("within lists",) * 2, np.zeros((2, 4), np.float32), 1, 0
+    )
+    return Explanation(
+        importance=importance,
+        lists=np.array([at]),
+        qids=(str(data.qids[at]),),
+        items=order[None],
+        values=np.array([[[7.5, 1], [2.5, 1]]], np.float32),
+        attributions=np.array([[[0.75, -0.25]]], np.float32),
+        differences=np.array([[0.5]], np.float32),
+        baselines=np.zeros((1, 1), np.float32),
+        checksum=data.checksum(),
+    )
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory, run_folder, lists):
     """A report of three losses with two seeds, one with a name that is HTML, and a gap."""
@@ -42,6 +66,8 @@ def written(tmp_path_factory, run_folder, lists):
             folder = place / str(len(loss)) / f"seed{seed}"
             run_folder(folder, data, loss=loss, candidate=loss, seed=seed, quality=quality)
     run_folder(place / "hinge" / "seed0", data, loss="hinge", evaluate=False)
+    first = place / str(len("approx_ndcg")) / "seed0"
+    explained(data, Evaluated.load(first).scores).save(first)
     report.write([place], place / "report.html")
     return place / "report.html"
 
@@ -359,3 +385,25 @@ def test_trees_have_a_chart_of_their_own(opens, written, run_folder, tree_folder
     assert page.evaluate(whole) == "break-word"  # at the ends of words, not within them
     assert "are of seed 0 alone" in page.locator("#inspector-lead").inner_text()
     assert "(seed 0)" in page.locator("#query-label").inner_text()
+
+
+def test_the_inspector_says_why_an_item_stands_above_another(page):
+    page.select_option(
+        "#query",
+        label=next(
+            text for text in page.locator("#query option").all_inner_texts() if text.endswith(" q3")
+        ),
+    )
+    shown = page.locator("#why tbody tr").all()
+    rows = [row.locator("th, td").all_inner_texts() for row in shown]
+    assert [row[0] for row in rows] == ["<i>x", "y", "difference of scores"]
+    assert rows[0][1:4] == ["7.5", "2.5", "+0.7500"]
+    assert rows[2][3] == "+0.5000"
+    choices = page.locator("#why select").all()
+    assert [choice.locator("option").count() for choice in choices] == [1, 1, 1]
+    assert "A: approx_ndcg" in choices[0].inner_text()
+    other = next(
+        t for t in page.locator("#query option").all_inner_texts() if not t.endswith(" q3")
+    )
+    page.select_option("#query", label=other)
+    assert "not explained for this query" in page.inner_text("#why")

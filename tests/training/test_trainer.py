@@ -325,11 +325,6 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(train, vali, tmp_path, capsys, ba
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_tensorboard(train, tmp_path):
-    fit(small(tensorboard=True), train, folder=tmp_path / "run")
-    assert list((tmp_path / "run").glob("events.*"))
-
-
 class OneMember(torch.nn.Module):
     per_item = True
 

@@ -14,6 +14,7 @@ from rankgrad.cli import (
     data,
     demo,
     evaluate,
+    explain,
     import_,
     names,
     predict,
@@ -63,6 +64,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("explain")(explain.explain)
 app.add_typer(text.app, name="text")
 app.command("import")(import_.import_)
 app.command("data")(data.data)

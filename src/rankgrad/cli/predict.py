@@ -70,6 +70,19 @@ def score(
     labelled: bool = True,
 ) -> tuple[Dataset, np.ndarray]:
     """The data, and the scores of its items by a trained ranker."""
+    dataset, model = open_ranker(run, data, split, fold, device, labelled)
+    return dataset, model.predict(dataset.features, dataset.offsets)
+
+
+def open_ranker(
+    run: Path,
+    data: Path,
+    split: str | None,
+    fold: int | None,
+    device: str,
+    labelled: bool = True,
+) -> tuple[Dataset, FittedRanker]:
+    """Data with the features of a trained ranker, and the ranker."""
     from rankgrad.data.dataset import FeaturesError
     from rankgrad.training import Settings
     from rankgrad.training.processes import accelerator
@@ -83,7 +96,7 @@ def score(
             f"the ranker in {run} was trained on {model.n_features} features, and {data} has "
             f"others: give it data with the same ones, or train one on data like these. {error}"
         ) from None
-    return dataset, model.predict(dataset.features, dataset.offsets)
+    return dataset, model
 
 
 def _ranker(run: Path) -> FittedRanker:

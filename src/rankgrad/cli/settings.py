@@ -112,7 +112,19 @@ Memory = Annotated[
         _MACHINE,
     ),
 ]
-Tensorboard = Annotated[bool | None, _option("Also log for TensorBoard.", "no", _MACHINE)]
+Tensorboard = Annotated[
+    bool | None, _option("Also log for TensorBoard, in the run folder.", "no", _MACHINE)
+]
+Log = Annotated[
+    list[str] | None,
+    _option(
+        "Where else epochs are logged: tensorboard, mlflow or wandb, with options as in "
+        "'mlflow(experiment=ranking)' and 'wandb(project=ranking, mode=offline)'; several times "
+        "for several.",
+        "nowhere",
+        _MACHINE,
+    ),
+]
 
 
 def chosen(options: dict[str, Any], file: Path | None) -> Settings:

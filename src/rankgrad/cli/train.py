@@ -62,6 +62,7 @@ def train(
     graphs: options.Graphs = None,
     memory: options.Memory = None,
     tensorboard: options.Tensorboard = None,
+    log: options.Log = None,
     json: Json = False,
 ) -> None:
     """Train a ranker and keep the best epoch in a run folder.
@@ -78,9 +79,11 @@ def train(
       rankgrad train data --loss lambdaloss@10 --model "lightgbm(num_leaves=15)" -o runs/t
       rankgrad train data --settings runs/b/settings.toml --seed 1 -o runs/b1
       rankgrad train data --resume -o runs/b1
+      rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
     from rankgrad.training import RunFolder, Settings, fit
     from rankgrad.training.checks import check_data, check_run
+    from rankgrad.training.loggers import loggers
     from rankgrad.training.tree_fitting import is_tree
 
     check_stdin(data, vali)
@@ -92,13 +95,22 @@ def train(
     chosen = options.chosen(given, settings)
     if is_tree(chosen) and settings is None and transforms is None:
         chosen = chosen.model_copy(update={"transforms": ()})  # trees need none
+    called = [loggers.get(spec) for spec in log or ()]
     check_run(chosen, output, resume)
     training, validation = read(data, vali, fold)
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
         show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
-    result = fit(chosen, training, validation, folder=output, resume=resume, quiet=json)
+    result = fit(
+        chosen,
+        training,
+        validation,
+        folder=output,
+        resume=resume,
+        on_epoch=called,
+        quiet=json,
+    )
     if result.stopped == "interrupted":
         raise stop(f"interrupted and saved; to go on: {_resuming()}")
     if os.environ.get("RANK", "0") != "0":

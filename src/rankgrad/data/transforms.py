@@ -144,6 +144,11 @@ class Transform(nn.Module):
         """The number of features it gives, which a network behind it is built for."""
         return self.n_features
 
+    @property
+    def sources(self) -> Int[Tensor, " g"]:
+        """Which raw feature each feature it gives is made of, counting from 0."""
+        return torch.arange(self.n_features)
+
     def __str__(self) -> str:
         return str(spec_of(self, self.name))
 
@@ -341,6 +346,10 @@ class DropConstant(Transform):
     def n_outputs(self) -> int:
         return min(self.n_features, len(self.kept))
 
+    @property
+    def sources(self) -> Int[Tensor, " g"]:
+        return self.kept.cpu()
+
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         varies = _varies_in_lists(blocks) if self.per_list else _Moments.of(blocks).varies
         if not varies.any():
@@ -385,6 +394,19 @@ class Pipeline(Transform):
     @property
     def n_outputs(self) -> int:
         return self._steps[-1].n_outputs if self._steps else self.n_features
+
+    @property
+    def sources(self) -> Int[Tensor, " g"]:
+        """Which raw feature each feature behind all steps is made of.
+
+        >>> pipeline = Pipeline(["log1p", "drop_constant"]).fit(np.array([[1.0, 7.0], [1.0, 8.0]]))
+        >>> pipeline.sources
+        tensor([1])
+        """
+        found = torch.arange(self.n_features)
+        for step in self._steps:
+            found = found[step.sources]
+        return found
 
     def __str__(self) -> str:
         return str(Spec(self.name, None, {"steps": self._steps} if self._steps else {}))

@@ -76,6 +76,22 @@ class Scorer(nn.Module):
         """:meth:`forward` on checked input."""
         raise TypeError(f"{type(self).__name__} does not say how it scores")
 
+    def inputs(
+        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None
+    ) -> Float[Tensor, "*b n w"]:
+        """What the layers take in: the features, then columns derived of them within the list.
+
+        Column c is derived of feature ``c % f``. Derived columns, such as ranks, may jump where
+        features change; :meth:`score_inputs` of a column does not.
+        """
+        return features
+
+    def score_inputs(
+        self, inputs: Float[Tensor, "*b n w"], mask: Bool[Tensor, "*b n"] | None
+    ) -> Float[Tensor, "*b n"]:
+        """The scores of what :meth:`inputs` gives, so that the two together are :meth:`score`."""
+        return self.score(inputs, mask)
+
     def _check(self, features: Tensor, mask: Tensor | None) -> None:
         if features.dim() < 2:
             raise ValueError(

@@ -107,13 +107,17 @@ class TabMNet(Scorer):
         self.layers = nn.Sequential(*layers, _Own(model.members, width, 1))
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        shape = features.shape[:-1]
-        if self.in_list:
-            real = torch.ones(shape, dtype=torch.bool, device=features.device)
-            added = [
-                IN_LIST[kind](features, real if mask is None else mask) for kind in self.in_list
-            ]
-            features = torch.cat([features, *added], -1)
+        return self.score_inputs(self.inputs(features, mask), mask)
+
+    def inputs(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        if not self.in_list:
+            return features
+        if mask is None:
+            mask = torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
+        return torch.cat([features, *(IN_LIST[kind](features, mask) for kind in self.in_list)], -1)
+
+    def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        features, shape = inputs, inputs.shape[:-1]
         # A GPU would have to be waited for to find the real items, so there all are scored.
         picked = mask is not None and not features.is_cuda
         if mask is not None and not picked:

@@ -492,8 +492,8 @@
     const chosen = $("query").value;
     if (chosen === "") {
       $("query-about").replaceChildren(make("p", { class: "about" }, "No query that is kept has this id."));
-      $("list-a").replaceChildren();
-      return $("list-b").replaceChildren();
+      for (const id of ["list-a", "list-b", "why"]) $(id).replaceChildren();
+      return;
     }
     const query = Number(chosen), about = kept.queries[query];
     const most = kept.labels.reduce((high, label) => Math.max(high, label), 0);
@@ -502,6 +502,72 @@
       make("p", { class: "about" }, make("b", {}, `Query ${queryName(query)}`), `: ${count(about.items)} items, ${inside}. Change in ${data.metrics[listMetric()]} from B to A: ${signed(changeOf(query) || 0)}.`));
     $("list-a").replaceChildren(listTable("A", pair.a, query, ranking(pair.b, query), most));
     $("list-b").replaceChildren(listTable("B", pair.b, query, ranking(pair.a, query), most));
+    showWhy(query);
+  }
+
+  // ---------------------------------------------------------------- why an item stands above another
+
+  const asked = { candidate: null, upper: null, lower: null }; // what was last chosen by hand
+
+  /** The pair to begin with: the first of which the less relevant item stands above. */
+  function firstMistake(own, rows) {
+    const label = (rank) => rows.find((row) => row.item === own.items[rank])?.label ?? 0;
+    return own.pairs.find(([upper, lower]) => label(upper) < label(lower)) ?? own.pairs[0];
+  }
+
+  function choice(text, pairs, chosen, change) {
+    const select = make("select", {});
+    options(select, pairs, chosen);
+    select.addEventListener("change", () => { change(select.value); showLists(); });
+    return make("label", {}, `${text} `, select);
+  }
+
+  function showWhy(query) {
+    const { queries, problems } = kept.reasons;
+    const here = [...new Set([pair.a, pair.b])].filter((candidate) => queries[candidate]?.[query]?.pairs.length);
+    if (!here.length) {
+      const some = Object.keys(queries).length > 0;
+      const why = some
+        ? "Why an item stands above another is not explained for this query and these two."
+        : "To see here why an item stands above another, keep explanations: rankgrad explain RUN DATA --save.";
+      return $("why").replaceChildren(...[why, ...problems].map((text) => make("p", { class: "about" }, text)));
+    }
+    const candidate = here.includes(asked.candidate) ? asked.candidate : here[0];
+    const own = queries[candidate][query], first = firstMistake(own, ranking(candidate, query));
+    const upper = own.pairs.some((one) => one[0] === asked.upper) ? asked.upper : first[0];
+    const shown = own.pairs.find((one) => one[0] === upper && one[1] === asked.lower)
+      ?? (upper === first[0] ? first : own.pairs.find((one) => one[0] === upper));
+    const named = (rank) => `item ${own.items[rank]} (rank ${rank + 1})`;
+    const uppers = [...new Set(own.pairs.map((one) => one[0]))];
+    const lowers = own.pairs.filter((one) => one[0] === upper).map((one) => one[1]);
+    $("why").replaceChildren(
+      make("h3", {}, "Why one item stands above another"),
+      make("div", { class: "controls" },
+        choice("In", here.map((one) => [one, `${one === pair.a ? "A" : "B"}: ${data.candidates[one]}`]), candidate, (value) => { asked.candidate = Number(value); }),
+        choice("why", uppers.map((rank) => [rank, named(rank)]), upper, (value) => { asked.candidate = candidate; asked.upper = Number(value); }),
+        choice("above", lowers.map((rank) => [rank, named(rank)]), shown[1], (value) => { asked.candidate = candidate; asked.upper = upper; asked.lower = Number(value); })),
+      whyTable(candidate, own, shown));
+  }
+
+  function whyTable(candidate, own, [upper, lower, difference, baseline, parts]) {
+    const rest = difference - baseline - parts.reduce((sum, [, value]) => sum + value, 0);
+    const most = Math.max(...parts.map(([, value]) => Math.abs(value)), Math.abs(rest), Math.abs(baseline), 1e-12);
+    const bar = (value) => make("span", { class: `part ${value < 0 ? "down" : "up"}`, style: `width: ${(100 * Math.abs(value)) / most}%`, "aria-hidden": "true" });
+    const number = (value) => (value === null ? "–" : String(value));
+    const row = (name, values, value, drawn) => make("tr", {}, make("th", { scope: "row" }, name),
+      ...values.map((one) => make("td", {}, one)), make("td", {}, signed(value)), make("td", { class: "bars" }, ...(drawn ? [bar(value)] : [])));
+    const names = kept.reasons.features[candidate];
+    const rows = parts.map(([feature, value]) =>
+      row(names[feature], [upper, lower].map((rank) => number(own.values[feature][rank])), value, true));
+    if (names.length > parts.length) rows.push(row("all other features", ["", ""], rest, true));
+    if (Math.abs(baseline) > 1e-6) rows.push(row("position in the list", ["", ""], baseline, true));
+    rows.push(row("difference of scores", ["", ""], difference, false));
+    const heads = ["feature", `item ${own.items[upper]}`, `item ${own.items[lower]}`, "adds", ""];
+    return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What each feature adds" },
+      make("table", { class: "plain" },
+        make("caption", {}, "What each feature adds to the score of the upper item over that of the lower one: integrated gradients from the mean of the two; parts add up to the difference."),
+        make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
+        make("tbody", {}, ...rows)));
   }
 
   function inspectRow(row) {
@@ -524,7 +590,7 @@
       return;
     }
     inspecting = true;
-    $("inspector-lead").textContent = `The first ${kept.top} items as each model ranks them, with their relevance labels. ${count(kept.queries.length)} of ${count(data.changes.queries)} queries are kept on this page: those that change most, and some at random.`;
+    $("inspector-lead").textContent = `The first ${kept.top} items as each model ranks them, with their relevance labels. ${count(kept.queries.length)} of ${count(data.changes.queries)} queries are kept on this page: ${Object.keys(kept.reasons.queries).length ? "some that are explained, " : ""}those that change most, and some at random.`;
     if (kept.averaged) {
       const seeds = [...new Set(kept.seeds.filter((seed) => seed !== null))];
       const which = seeds.length === 1 ? `seed ${seeds[0]}` : "each candidate's first seed";

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rankgrad.report.comparison import Comparison
 from rankgrad.report.curves import numbers
+from rankgrad.report.reasons import Reasons
 from rankgrad.report.runs import Run
 from rankgrad.training.evaluations import Evaluated
 
@@ -72,8 +73,11 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
     used = [at for at, ok in enumerate(found.complete) if ok]
     if not used or not found.metrics:
         return {"queries": [], "candidates": []}
-    chosen = _chosen(found, used)
     starts = np.searchsorted(found.part_of, np.arange(len(found.parts)))
+    reasons = Reasons(
+        {(c, p): _first_run(found, c, own) for c in used for p, own in enumerate(found.parts)}, part
+    )
+    chosen = _chosen(found, used, reasons.rows(starts.tolist()))
     shape = (len(used), len(chosen), TOP)
     items, labels = np.zeros(shape, "<u4"), np.zeros(shape, "<f4")
     scores = np.zeros(shape, "<f4")
@@ -113,13 +117,16 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
         "scores": _pack(scores),
         "codes": _pack(codes),
         "values": _pack(values),
+        "reasons": reasons.packed(chosen, starts.tolist()),
     }
 
 
-def _chosen(found: Comparison, used: Sequence[int]) -> list[int]:
-    """The queries to look into: in turn the largest changes of each pair, then some at random."""
+def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = ()) -> list[int]:
+    """The queries to look into: explained ones, up to a quarter; then in turn the largest changes
+    of each pair, then some at random.
+    """
     total = min(LISTS, len(found.qids), max(1, _ITEMS // (TOP * len(used))))
-    chosen: dict[int, None] = {}
+    chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])
     turns = [_by_change(found, pair) for pair in _pairs(found, used)]
     while turns and len(chosen) < total * 3 // 4:
         for turn in list(turns):

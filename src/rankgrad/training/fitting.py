@@ -6,7 +6,7 @@ import copy
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ def fit(
     resume: bool = False,
     network: nn.Module | None = None,
     others: Mapping[str, Dataset] | None = None,
-    on_epoch: OnEpoch | None = None,
+    on_epoch: OnEpoch | Sequence[OnEpoch] | None = None,
     quiet: bool = True,
 ) -> Fit:
     """Train a ranker.
@@ -65,7 +65,8 @@ def fit(
             gives scores, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
         others: further data sets by name, on which the metrics are logged each epoch, as
             ``"name metric"`` in the history; they choose nothing.
-        on_epoch: called with each new entry of the history.
+        on_epoch: called with each new entry of the history; or several such functions, in this
+            order. Loggers of :mod:`rankgrad.training.loggers` are some.
         quiet: show no progress on the terminal.
 
     >>> from rankgrad.data import Dataset
@@ -79,7 +80,8 @@ def fit(
     if resume and folder is None:
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)
-    job = Job(settings, train, vali, dict(others or {}), path, resume, network, on_epoch, quiet)
+    called = (on_epoch,) if callable(on_epoch) else tuple(on_epoch or ())
+    job = Job(settings, train, vali, dict(others or {}), path, resume, network, called, quiet)
     if network is None and is_tree(settings):
         return fit_trees(job)
     if settings.devices > 1 and not processes.launched():

@@ -45,7 +45,7 @@ class Job:
     folder: Path | None
     resume: bool
     network: nn.Module | None
-    on_epoch: OnEpoch | None
+    on_epoch: tuple[OnEpoch, ...]
     quiet: bool
 
     @property

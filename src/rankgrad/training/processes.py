@@ -12,14 +12,17 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +51,8 @@ def connect(settings: Settings) -> Any:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A new process runs the script that started it.
         raise ChildProcessError(f"processes cannot be started: {_GUARD}")
-    from lightning_fabric import Fabric
+    with _version_only("torchmetrics"):
+        from lightning_fabric import Fabric
 
     _hush()
     options: dict[str, Any] = {"devices": 1}
@@ -59,6 +63,29 @@ def connect(settings: Settings) -> Any:
     fabric = Fabric(accelerator=accelerator(settings), precision=settings.precision, **options)
     fabric.launch()
     return fabric
+
+
+@contextlib.contextmanager
+def _version_only(package: str) -> Iterator[None]:
+    """While open, importing a package gives its version and nothing else.
+
+    Fabric imports torchmetrics to ask for its version. That takes seconds, of which most go to
+    transformers, which torchmetrics imports.
+    """
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        version = None
+    if package in sys.modules or version is None:
+        yield
+        return
+    stand_in = ModuleType(package)
+    stand_in.__version__ = version  # type: ignore[attr-defined]
+    sys.modules[package] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar, and TensorBoard's curves."""
+"""What a person sees of a run: a progress bar."""
 
 from __future__ import annotations
 
@@ -23,16 +23,11 @@ class Progress:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._shown = trainer, 0.0
-        first = trainer.rank == 0
-        self._told = first and not trainer.job.quiet
+        self._told = trainer.rank == 0 and not trainer.job.quiet
         self._bar = _bar() if self._told and sys.stderr.isatty() else None
         self._task: Any = None
         self._loss: Arriving | None = None
         self._steps = 1
-        folder = trainer.job.folder
-        if trainer.settings.tensorboard and folder is None:
-            raise ValueError("tensorboard needs a run folder to log into")
-        self._writer = _writer(str(folder)) if trainer.settings.tensorboard and first else None
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -47,8 +42,6 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-        if self._writer is not None:
-            self._writer.close()
 
     def begin(self, epoch: int, step: int, steps: int) -> None:
         """An epoch begins, at this step."""
@@ -80,9 +73,6 @@ class Progress:
 
     def end(self, line: Mapping[str, float]) -> None:
         """An epoch is finished."""
-        if self._writer is not None:
-            for name, value in line.items():
-                self._writer.add_scalar(name, value, int(line["epoch"]))
         if self._bar is None:
             return
         metric = self._trainer.settings.metric
@@ -119,11 +109,3 @@ def _bar() -> Any:
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
-
-
-def _writer(folder: str) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ImportError("TensorBoard is not installed: pip install tensorboard") from None
-    return SummaryWriter(folder)

@@ -26,6 +26,7 @@ from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.graphs import Graphs, capturable, own_stream
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.job import Fit, Job
+from rankgrad.training.loggers import Callbacks, TensorBoard
 from rankgrad.training.optimisers import learning_rates, optimizers
 from rankgrad.training.progress import Progress
 from rankgrad.training.random_state import RandomState, randomness_of
@@ -105,10 +106,11 @@ class Trainer:
         drawing = self.random.training(self.ranker.network, self.loss)
         items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
         threads = for_work(passes(self.ranker.network, items))
-        with Progress(self) as progress, Interrupts() as interrupts, drawing, threads:
+        callbacks = self._callbacks()
+        with Progress(self) as progress, callbacks, Interrupts() as interrupts, drawing, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
-                    self._finish_epoch(progress)
+                    callbacks(self._finish_epoch(progress))
                 stopped = self._reason() or ("interrupted" if self.asked else None)
             if stopped == "interrupted":
                 self._save()
@@ -263,7 +265,15 @@ class Trainer:
             "are not finite. Lower learning_rate, or set clip"
         )
 
-    def _finish_epoch(self, progress: Progress) -> None:
+    def _callbacks(self) -> Callbacks:
+        """What is called after each epoch, in the first process."""
+        called = self.job.on_epoch if self.rank == 0 else ()
+        if self.settings.tensorboard and self.rank == 0:
+            called = (TensorBoard(), *called)
+        return Callbacks(called, self.settings, self.job.folder)
+
+    def _finish_epoch(self, progress: Progress) -> dict[str, float]:
+        """Validate, choose and save; the new entry of the history."""
         position = self.position
         line = {
             "epoch": position.epoch + 1,
@@ -299,8 +309,7 @@ class Trainer:
                 self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
         self._save(best=improved, line=line)
         progress.end(line)
-        if self.job.on_epoch is not None and self.rank == 0:
-            self.job.on_epoch(dict(line))
+        return line
 
     def _averaged(self) -> AbstractContextManager[None]:
         """The network as it is validated and kept."""

@@ -1,0 +1,203 @@
+"""``rankgrad explain``: which features a ranker relies on, and why an item is above another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rankgrad.cli.arguments import Data, Device, Fold, Json, Split
+from rankgrad.cli.predict import Run, open_ranker
+from rankgrad.cli.printing import console, show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.data import Dataset
+    from rankgrad.explanations import Explanation, PairExplanation
+
+Query = Annotated[
+    str | None,
+    typer.Option(help="Explain pairs of items of this query instead, by its id."),
+]
+_NOTHING = 1e-6  # of a difference of scores
+
+
+def explain(
+    run: Run,
+    data: Data,
+    split: Split = None,
+    fold: Fold = None,
+    metric: Annotated[
+        str, typer.Option("--metric", "-m", help="The metric whose fall is measured.")
+    ] = "ndcg@10",
+    repeats: Annotated[int, typer.Option(help="Permutations of each feature.", min=1)] = 5,
+    permute: Annotated[
+        Literal["within", "across"],
+        typer.Option(
+            help="Permute a feature among the items of each list, or across lists. Within is right "
+            "for rankings: across, items get values that their query never has."
+        ),
+    ] = "within",
+    sample: Annotated[
+        int, typer.Option(help="Take importance on at most so many lists, drawn.", min=1)
+    ] = 1000,
+    queries: Annotated[
+        int, typer.Option(help="Queries whose pairs are explained, for --save and -o.", min=0)
+    ] = 20,
+    query: Query = None,
+    above: Annotated[
+        int | None,
+        typer.Option(help="With --query: the upper item, its number in the list.", min=1),
+    ] = None,
+    below: Annotated[
+        int | None,
+        typer.Option(help="With --query: the lower item, its number in the list.", min=1),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Features to print.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Of the permutations and draws.", min=0)] = 0,
+    device: Device = "auto",
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save",
+            help="Keep it in the run folder, for the query inspector of `rankgrad report`.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A new folder for importance.csv, importance.svg, pairs.csv and explanation.json.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say which features a ranker relies on, and why one item stands above another.
+
+    Importance is permutation importance: by how many points the metric falls on each list when the
+    values of a feature are permuted among the items of the list, with a 95% interval over lists.
+    It says what the model uses, not what the data know: features that say the same share it.
+
+    With --query: what each feature adds to the difference of the scores of two items, by
+    integrated gradients from a point at which the two are the same item; the parts add up to the
+    difference.
+
+    \b
+    Examples:
+      rankgrad explain runs/first MQ2008 --fold 1
+      rankgrad explain runs/first MQ2008 --fold 1 --save && rankgrad report runs/first
+      rankgrad explain runs/first MQ2008 --fold 1 --query 18219 --above 3 --below 7
+      rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
+    """  # noqa: D301
+    from rankgrad import explanations
+
+    if save and not (run / "run.json").is_file():
+        raise ValueError(f"{run} is not a run folder: --save has nowhere to keep the explanation")
+    if output is not None and output.exists():
+        raise FileExistsError(f"{output} is there already: name a new folder")
+    if query is None and (above is not None or below is not None):
+        raise ValueError("--above and --below name items of one query: give --query too")
+    dataset, ranker = open_ranker(run, data, split, fold, device)
+    if query is not None:
+        if save or output is not None:
+            raise ValueError("--query only prints: leave out --save and --output")
+        pair = explanations.explain_pair(ranker, dataset, query, _places(above, below))
+        return _explain_query(pair, top, json)
+    with _progress(quiet=json) as on_feature:
+        found = explanations.explain(
+            ranker,
+            dataset,
+            metric,
+            repeats=repeats,
+            permute=permute,
+            sample=sample,
+            lists=queries,
+            seed=seed,
+            on_feature=on_feature,
+        )
+    if save:
+        from rankgrad.data import layout
+
+        found.save(run, layout.split_name(split or "test"))
+    if output is not None:
+        found.export(output)
+    if json:
+        show_json(found.facts())
+    else:
+        _show(found, dataset, f"{run} on {data}", top)
+    show_notes(dataset.notes)
+
+
+def _places(above: int | None, below: int | None) -> tuple[int, int] | None:
+    """The two items, counting from 0; None if none was asked for."""
+    if above is None and below is None:
+        return None
+    if above is None or below is None:
+        raise ValueError("give both --above and --below")
+    return above - 1, below - 1
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("features")
+        yield lambda done, every: bar.update(task, completed=done, total=every)
+
+
+def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
+    importance = found.importance
+    rows = [
+        (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", how)
+        for name, value, low, high, how in found.importance_rows()[:top]
+    ]
+    lists, more = importance.drops.shape[1], len(importance.features) - len(rows)
+    of = "" if lists == len(dataset) else f" of {len(dataset):,}"
+    under = [
+        f"points are 100 times {importance.metric}, which is {importance.mean:.4f} with all "
+        "features as they are",
+        f"means over {lists:,}{of} lists and {importance.repeats} permutations; intervals say how "
+        "much a mean would move with other queries",
+        "what the model relies on, not what the data know: features that say the same share it",
+    ]
+    if more > 0:
+        under.append(f"{more} more features: --top, --json, or -o for all as CSV")
+    columns = ("feature", f"fall of {importance.metric}, points", "95% interval", "permuted")
+    show_table(columns, rows, title=title, under=under)
+
+
+def _explain_query(pair: PairExplanation, top: int, json: bool) -> None:
+    """Print why one item of a query stands above another."""
+    if json:
+        return show_json(pair.facts())
+    rows = [
+        (name, f"{upper:.6g}", f"{lower:.6g}", f"{adds:+.4f}")
+        for name, upper, lower, adds in pair.rows()[:top]
+    ]
+    others = pair.rows()[top:]
+    if others:
+        rows.append((f"{len(others)} others", "", "", f"{sum(row[3] for row in others):+.4f}"))
+    if abs(pair.baseline) > _NOTHING:
+        rows.append(("position in the list", "", "", f"{pair.baseline:+.4f}"))
+    rows.append(("difference of scores", "", "", f"{pair.difference:+.4f}"))
+    items = [f"item {item + 1}" for item in pair.items]
+    about = [
+        f"{item} (label {label:g}, score {score:.4g})"
+        for item, label, score in zip(items, pair.labels, pair.scores, strict=True)
+    ]
+    show_table(
+        ("feature", *items, "adds"),
+        rows,
+        title=f"query {pair.qid}: {about[0]} above {about[1]}",
+        under=[
+            "integrated gradients from the mean of the two items; parts add up to the difference"
+        ],
+    )

@@ -1,0 +1,22 @@
+"""Explanations of a trained ranker: which features it relies on, and why one item is above another.
+
+>>> from rankgrad import explanations
+>>> sorted(explanations.__all__)
+['Explanation', 'Importance', 'PairExplanation', 'explain', 'explain_pair', 'pair_attributions',
+ 'permutation_importance']
+"""
+
+from rankgrad.explanations.attribution import pair_attributions
+from rankgrad.explanations.explanation import Explanation, explain
+from rankgrad.explanations.importance import Importance, permutation_importance
+from rankgrad.explanations.pair import PairExplanation, explain_pair
+
+__all__ = [
+    "Explanation",
+    "Importance",
+    "PairExplanation",
+    "explain",
+    "explain_pair",
+    "pair_attributions",
+    "permutation_importance",
+]

@@ -1,0 +1,124 @@
+"""Why one item of a query stands above another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad.data import Dataset
+from rankgrad.explanations.attribution import pair_attributions
+from rankgrad.explanations.importance import feature_names
+from rankgrad.quoting import quote
+from rankgrad.training import FittedRanker
+
+
+@dataclass(frozen=True)
+class PairExplanation:
+    """What each feature adds to the score of an item over that of another.
+
+    Attributes:
+        qid: of the list.
+        items: the upper and the lower item, counting from 0.
+        labels: of the two.
+        scores: of the two.
+        features: the names of the features.
+        values: ``[2, F]`` of the two, raw.
+        attributions: ``[F]``; with the baseline they add up to the difference.
+        difference: of the scores.
+        baseline: the part of it that is no feature's.
+        residual: the error of integration.
+    """
+
+    qid: str
+    items: tuple[int, int]
+    labels: tuple[float, float]
+    scores: tuple[float, float]
+    features: tuple[str, ...]
+    values: NDArray[np.float32]
+    attributions: NDArray[np.float64]
+    difference: float
+    baseline: float
+    residual: float
+
+    def rows(self) -> list[tuple[str, float, float, float]]:
+        """Feature, its two values and what it adds; the largest part first."""
+        order = np.argsort(-np.abs(self.attributions), kind="stable")
+        return [
+            (self.features[f], *map(float, self.values[:, f]), float(self.attributions[f]))
+            for f in order
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for JSON; items count from 1."""
+        columns = ("feature", "upper_value", "lower_value", "attribution")
+        return {
+            "query": self.qid,
+            "upper_item": self.items[0] + 1,
+            "lower_item": self.items[1] + 1,
+            "labels": list(self.labels),
+            "scores": list(self.scores),
+            "score_difference": self.difference,
+            "not_of_features": self.baseline,
+            "integration_error": self.residual,
+            "attributions": [dict(zip(columns, row, strict=True)) for row in self.rows()],
+        }
+
+
+def explain_pair(
+    ranker: FittedRanker, data: Dataset, qid: str, items: tuple[int, int] | None = None
+) -> PairExplanation:
+    """Explain why an item of a query stands above another.
+
+    Args:
+        ranker: the trained ranker.
+        data: with the query.
+        qid: its id.
+        items: the upper and the lower item, counting from 0. None for the first neighbors in the
+            ranking of which the upper one is less relevant; without any, the first two.
+
+    Raises:
+        ValueError: the query or an item is not there.
+    """
+    found = np.flatnonzero(np.asarray(data.qids) == qid)
+    if not len(found):
+        known = ", ".join(map(str, data.qids[:5]))
+        raise ValueError(f"there is no query {quote(qid)} in the data; the first are {known}")
+    at = int(found[0])
+    inside = slice(int(data.offsets[at]), int(data.offsets[at + 1]))
+    features, labels = np.array(data.features[inside]), np.array(data.labels[inside])
+    if len(features) < 2:
+        raise ValueError(f"query {quote(qid)} has {len(features)} items: there is no pair of them")
+    scores = ranker.predict(features)
+    pair = _mistake(scores, labels) if items is None else items
+    if pair[0] == pair[1] or max(pair) >= len(features) or min(pair) < 0:
+        raise ValueError(
+            f"a pair must be two items of the {len(features)} of query {quote(qid)}; found "
+            f"{pair[0] + 1} and {pair[1] + 1}, counting from 1"
+        )
+    result = pair_attributions(ranker, features, [pair])
+    upper, lower = pair
+    return PairExplanation(
+        qid=qid,
+        items=(upper, lower),
+        labels=(float(labels[upper]), float(labels[lower])),
+        scores=(float(scores[upper]), float(scores[lower])),
+        features=feature_names(data),
+        values=features[[upper, lower]],
+        attributions=result.values[0],
+        difference=float(result.differences[0]),
+        baseline=float(result.baselines[0]),
+        residual=float(result.residuals[0]),
+    )
+
+
+def _mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[int, int]:
+    """The first neighbors in the ranking that stand the wrong way, or the first two."""
+    order = [int(item) for item in np.argsort(-scores, kind="stable")]
+    for upper, lower in pairwise(order):
+        if labels[upper] < labels[lower]:
+            return upper, lower
+    return order[0], order[1]

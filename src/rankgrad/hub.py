@@ -1,0 +1,218 @@
+"""The Hugging Face Hub: model cards, uploads and downloads of saved rankers.
+
+A ranker on the Hub is the folder that ``Ranker.save`` writes, safetensors and JSON, with a model
+card. Nothing in it is executed when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankgrad.significance import Interval, bootstrap_interval
+
+if TYPE_CHECKING:
+    from rankgrad.metrics import Evaluation
+
+CARD = "README.md"
+_PATTERNS = [CARD, "ranker.json", "best/model.json", "best/model.safetensors"]
+_TASK = "learning-to-rank"
+_SHOWN = 50  # names of features in a card
+
+
+def card(
+    facts: Mapping[str, Any],
+    *,
+    evaluation: Evaluation | None = None,
+    data: str | None = None,
+    license: str | None = None,
+    repo: str | None = None,
+) -> str:
+    """A model card in Markdown, with the metadata that the Hub reads.
+
+    Args:
+        facts: of the ranker, by name: ``settings``, ``features`` (names, or how many), ``lists``,
+            ``best_epoch`` and ``validation``, the metric and its value there, or None.
+        evaluation: of the ranker on test data.
+        data: what it was evaluated on, in words.
+        license: an identifier such as ``"apache-2.0"``.
+        repo: where it is on the Hub, for the example.
+    """
+    settings: Mapping[str, Any] = facts["settings"]
+    parts = [
+        _metadata(evaluation, data, license, repo),
+        f"# {'Ranker' if repo is None else repo.rpartition('/')[2]}",
+        "A learning-to-rank model trained with [rankgrad](https://pypi.org/project/rankgrad): it "
+        "scores the items of a list by their features, higher is better.",
+        _facts_table(facts),
+        "## Use",
+        _example(repo or "FOLDER"),
+        "## Evaluation",
+        _evaluated(facts, evaluation, data),
+        "## Settings",
+        _table(("setting", "value"), [(k, f"`{v}`") for k, v in settings.items()]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def upload(
+    folder: Path,
+    repo: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    message: str = "Upload a ranker",
+) -> str:
+    """Upload a saved ranker; the repository is made if it is not there.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+    """
+    api = _package().HfApi(token=token, library_name="rankgrad")
+    made = api.create_repo(repo, private=private, exist_ok=True)
+    done = api.upload_folder(
+        repo_id=made.repo_id,
+        folder_path=folder,
+        allow_patterns=_PATTERNS,
+        commit_message=message,
+        revision=revision,
+        create_pr=create_pr,
+    )
+    return str(done.pr_url if create_pr else done.commit_url)
+
+
+def download(
+    repo: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+) -> Path:
+    """The folder of a ranker of the Hub, out of the cache where it is there already.
+
+    Raises:
+        ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+    """
+    found = _package().snapshot_download(
+        repo,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        allow_patterns=_PATTERNS,
+        library_name="rankgrad",
+    )
+    return Path(found)
+
+
+def _package() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(
+            "the Hugging Face Hub needs huggingface_hub: pip install 'rankgrad[hub]'"
+        ) from error
+    return huggingface_hub
+
+
+def _metadata(
+    evaluation: Evaluation | None, data: str | None, license: str | None, repo: str | None
+) -> str:
+    """The YAML at the head of a card. JSON is YAML, so values are written as JSON."""
+    lines = ["---", "library_name: rankgrad", f"tags: [{_TASK}, ranking, rankgrad]"]
+    if license is not None:
+        lines.append(f"license: {json.dumps(license)}")
+    if evaluation is not None:
+        name, where = json.dumps(repo or "ranker"), json.dumps(data or "test data")
+        metrics = [
+            {"type": spec, "name": spec, "value": value} | _interval_args(evaluation, spec)
+            for spec, value in evaluation.mean.items()
+            if value == value  # undefined on all lists
+        ]
+        lines += [
+            "model-index:",
+            f"- name: {name}",
+            "  results:",
+            f"  - task: {{type: {_TASK}}}",
+            f"    dataset: {{name: {where}, type: {where}}}",
+            f"    metrics: {json.dumps(metrics)}",
+        ]
+    return "\n".join([*lines, "---"])
+
+
+def _interval_args(evaluation: Evaluation, spec: str) -> dict[str, Any]:
+    low, high = _interval(evaluation, spec)
+    return {"args": {"interval95": [low, high], "lists": evaluation.lists}}
+
+
+def _interval(evaluation: Evaluation, spec: str) -> Interval:
+    return bootstrap_interval(evaluation.per_list[spec].flatten())
+
+
+def _facts_table(facts: Mapping[str, Any]) -> str:
+    settings, features = facts["settings"], facts["features"]
+    if not isinstance(features, int):
+        shown = ", ".join(f"`{name}`" for name in features[:_SHOWN])
+        features = f"{len(features)}: {shown}{', …' if len(features) > _SHOWN else ''}"
+    rows = [
+        ("loss", f"`{settings['loss']}`"),
+        ("model", f"`{settings['model']}`"),
+        ("features", features),
+        ("transforms of features", ", ".join(f"`{t}`" for t in settings["transforms"]) or "none"),
+        ("lists in training", facts["lists"]),
+        ("epoch", facts["best_epoch"]),
+    ]
+    return _table(("", ""), rows)
+
+
+def _example(repo: str) -> str:
+    return (
+        "```python\n"
+        "from rankgrad import Ranker\n\n"
+        f"ranker = Ranker.from_pretrained({json.dumps(repo)})\n"
+        "scores = ranker.predict(X, qid)  # [items, features] and the list of each item\n"
+        "```"
+    )
+
+
+def _evaluated(facts: Mapping[str, Any], evaluation: Evaluation | None, data: str | None) -> str:
+    if evaluation is None:
+        if facts["validation"] is None:
+            return "None was given: neither validation nor test data."
+        metric, value = facts["validation"]
+        return (
+            f"On the validation data, which chose the epoch, {metric} is {value:.4f}: expect less "
+            "on other data. No evaluation on test data was given."
+        )
+    rows = []
+    for spec, value in evaluation.mean.items():
+        low, high = _interval(evaluation, spec)
+        rows.append((f"`{spec}`", f"{value:.4f}", f"{low:.4f} to {high:.4f}"))
+    conventions = str(evaluation).splitlines()[len(evaluation.metrics) :]
+    return "\n\n".join(
+        [
+            f"On {data or 'test data'}:",
+            _table(("metric", "mean", "95% interval"), rows),
+            "\n".join(f"- {line}" for line in conventions),
+            "Intervals are bootstrapped over the lists: they say how much a mean would move with "
+            "other queries, not with another training seed.",
+        ]
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

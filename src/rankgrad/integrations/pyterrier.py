@@ -1,0 +1,100 @@
+"""A ranker as a transformer of PyTerrier: it reranks candidates by their features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankgrad.estimator import Ranker
+
+try:
+    import pyterrier
+    from pyterrier.model import add_ranks
+except ImportError as error:
+    raise ImportError("this needs PyTerrier: pip install 'rankgrad[pyterrier]'") from error
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Array = np.ndarray[Any, Any]
+
+
+class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
+    """Reranks the candidates of each query by their features.
+
+    PyTerrier's own ``pt.ltr.apply_learned_model`` hands a learner the rows without their queries.
+    This one hands on the queries, so that models that look at whole lists, as the default one does,
+    see them, and validation data choose the epoch.
+
+    Args:
+        ranker: what learns, or has learned already, such as ``Ranker.from_pretrained(...)``; to fit
+            the transformer is to fit it.
+
+    Example::
+
+        features = bm25 >> (pt.terrier.Retriever(index, wmodel="PL2") ** pt.text.scorer(...))
+        pipeline = features >> FeatureReranker(Ranker("lambdaloss@10"))
+        pipeline.fit(train_topics, qrels, valid_topics, qrels)
+        pt.Experiment([bm25, pipeline], test_topics, qrels, ["ndcg_cut_10", "map"])
+    """
+
+    def __init__(self, ranker: Ranker | None = None) -> None:
+        super().__init__()
+        self.ranker = Ranker() if ranker is None else ranker
+
+    def fit(
+        self,
+        topics_or_res_tr: DataFrame,
+        qrels_tr: DataFrame,
+        topics_or_res_va: DataFrame | None = None,
+        qrels_va: DataFrame | None = None,
+    ) -> FeatureReranker:
+        """Train the ranker.
+
+        Args:
+            topics_or_res_tr: candidates with ``qid``, ``docno`` and ``features``, an array each.
+            qrels_tr: judgments with ``qid``, ``docno`` and ``label``; candidates without one, or
+                with a negative label, are not relevant.
+            topics_or_res_va: candidates of validation queries, which choose the best epoch.
+            qrels_va: their judgments.
+        """
+        X, y, qid = self._judged(topics_or_res_tr, qrels_tr)
+        validation: dict[str, Any] = {}
+        if topics_or_res_va is not None and qrels_va is not None and len(topics_or_res_va):
+            eval_X, eval_y, eval_qid = self._judged(topics_or_res_va, qrels_va)
+            validation = {"eval_set": (eval_X, eval_y), "eval_qid": eval_qid}
+        self.ranker.fit(X, y, qid, **validation)
+        return self
+
+    def transform(self, inp: DataFrame) -> DataFrame:
+        """The candidates with new scores and ranks."""
+        pyterrier.validate.result_frame(inp, extra_columns=["features"], context=self)
+        if not len(inp):
+            return inp.assign(score=[], rank=[])
+        X, qid = _features(inp), inp["qid"].to_numpy()
+        return add_ranks(inp.assign(score=self.ranker.predict(X, qid).astype(float)))
+
+    def transform_outputs(self, inp_cols: list[str]) -> list[str]:
+        """The columns of what :meth:`transform` gives."""
+        return [*inp_cols, *(name for name in ("score", "rank") if name not in inp_cols)]
+
+    def _judged(self, results: DataFrame, qrels: DataFrame) -> tuple[Array, Array, Array]:
+        """Features, labels and queries of candidates."""
+        pyterrier.validate.result_frame(results, extra_columns=["features"], context=self)
+        if not len(results):
+            raise ValueError("there are no candidates to learn from")
+        labels = qrels[["qid", "docno", "label"]]
+        if labels.duplicated(["qid", "docno"]).any():
+            raise ValueError("qrels judge a document twice for one query")
+        found = results[["qid", "docno"]].merge(labels, on=["qid", "docno"], how="left")
+        y = found["label"].fillna(0).clip(lower=0).to_numpy(dtype=np.float32)
+        return _features(results), y, results["qid"].to_numpy()
+
+
+def _features(results: DataFrame) -> Array:
+    rows = [np.asarray(row, dtype=np.float64) for row in results["features"]]
+    widths = {row.shape for row in rows}
+    if len(widths) > 1:
+        raise ValueError(f"candidates have unequal numbers of features: {sorted(widths)}")
+    return np.stack(rows)

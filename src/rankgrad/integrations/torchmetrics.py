@@ -1,0 +1,199 @@
+"""Any metric of the library as a metric of torchmetrics, all queries computed at once.
+
+torchmetrics computes retrieval metrics query by query in Python. Here the queries are sorted
+together once and the metric is computed over the flat lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rankgrad.kernels.cpu.grouping import group
+from rankgrad.metrics import Metric, metrics
+from rankgrad.options import check_choice
+from rankgrad.threads import for_work
+
+try:
+    import torchmetrics
+    from torchmetrics.utilities import dim_zero_cat
+except ImportError as error:
+    raise ImportError("this needs torchmetrics: pip install 'rankgrad[torchmetrics]'") from error
+
+EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
+Aggregation = Literal["mean", "median", "min", "max"]
+
+_EMPTY: dict[EmptyTargetAction, Literal[0, 1, "skip"]] = {
+    "neg": 0, "pos": 1, "skip": "skip", "error": "skip",
+}  # fmt: skip
+_AGGREGATIONS: dict[Aggregation, Callable[[Tensor], Tensor]] = {
+    "mean": torch.mean,
+    "median": torch.median,
+    "min": torch.min,
+    "max": torch.max,
+}
+
+
+_FEW = 1 << 16  # queries that are always counted
+
+
+class RankingMetric(torchmetrics.Metric):
+    """A ranking metric over queries that arrive in any order, split over batches and processes.
+
+    ``update(preds, target, indexes)`` collects items, ``compute()`` groups them by query and gives
+    the mean of the metric over the queries, as torchmetrics' retrieval metrics do. What the metric
+    counts is said by its spec, and differs from torchmetrics' in this:
+
+    - ``ndcg`` has the gain 2^y - 1 here; ``ndcg(gain=linear)`` is ``RetrievalNormalizedDCG``.
+    - Tied predictions earn the mean over their orders in every metric, in torchmetrics in nDCG
+      alone; elsewhere it takes them in the order in which they happen to be sorted.
+    - Every item has a rank. torchmetrics' average precision, reciprocal rank, precision and recall
+      take items with a prediction of 0 or less as not retrieved.
+    - ``ap@k`` divides by the number of relevant items of the query, as trec_eval does;
+      ``RetrievalMAP(top_k=k)`` by the number of those within the top k.
+
+    Args:
+        metric: the spec of a metric, as ``"ndcg@10"``, or a metric.
+        empty_target_action: how queries without a relevant item count: ``"neg"`` as 0, ``"pos"`` as
+            1, ``"skip"`` not at all (0 if all are skipped), ``"error"`` raises. None: as the metric
+            says, which is 0 unless its spec has ``empty=``.
+        ignore_index: leave out items whose target is this number.
+        aggregation: over the queries: ``"mean"``, ``"median"``, ``"min"``, ``"max"``, or a function
+            of the values ``[B]``.
+        **options: of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
+
+    Raises:
+        ValueError: an option is wrong, or both ``empty_target_action`` and the spec say how empty
+            queries count, and differ.
+
+    >>> metric = RankingMetric("ndcg@10(gain=linear)")
+    >>> metric.update(torch.tensor([0.2, 0.3]), torch.tensor([0, 1]), torch.tensor([0, 0]))
+    >>> metric.update(torch.tensor([0.5, 0.1]), torch.tensor([0, 1]), torch.tensor([1, 1]))
+    >>> metric.compute()
+    tensor(0.8155)
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    indexes: list[Tensor]
+    preds: list[Tensor]
+    target: list[Tensor]
+
+    def __init__(
+        self,
+        metric: str | Metric = "ndcg@10",
+        empty_target_action: EmptyTargetAction | None = None,
+        ignore_index: int | None = None,
+        aggregation: Aggregation | Callable[[Tensor], Tensor] = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.metric = _with_rule(metrics.get(metric), empty_target_action)
+        self.empty_target_action = empty_target_action
+        if ignore_index is not None and not isinstance(ignore_index, int):
+            raise ValueError(f"ignore_index must be a whole number or None, found {ignore_index!r}")
+        self.ignore_index = ignore_index
+        if not callable(aggregation):
+            check_choice("aggregation", aggregation, tuple(_AGGREGATIONS))
+            aggregation = _AGGREGATIONS[aggregation]
+        self.aggregation = aggregation
+        for name in ("indexes", "preds", "target"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    @property
+    def higher_is_better(self) -> bool:  # type: ignore[override]  # torchmetrics has an attribute
+        """False for ``arp``."""
+        return not self.metric.lower_is_better
+
+    def update(self, preds: Tensor, target: Tensor, indexes: Tensor) -> None:
+        """Add items.
+
+        Args:
+            preds: ``[N, ...]`` scores, floating.
+            target: ``[N, ...]`` labels, at least 0, of any type of number.
+            indexes: ``[N, ...]`` the query of each item, whole numbers in any order.
+        """
+        _check(preds, target, indexes)
+        preds, target, indexes = preds.flatten(), target.flatten(), indexes.flatten()
+        if self.ignore_index is not None:
+            used = target != self.ignore_index
+            preds, target, indexes = preds[used], target[used], indexes[used]
+        if preds.dtype != torch.float64:
+            preds = preds.float()
+        self.preds.append(preds)
+        self.target.append(target.float())
+        self.indexes.append(indexes.long())
+
+    def compute(self) -> Tensor:
+        """The aggregated value of the metric, a scalar."""
+        given = (dim_zero_cat(state) for state in (self.indexes, self.preds, self.target))
+        with for_work(0):  # threads are not worth their start in any step but the metric
+            queries, lengths, preds, target = _by_query(*given)
+            offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+            values = self.metric(preds, target, offsets=offsets)
+        defined = ~values.isnan()
+        if self.empty_target_action == "error" and not defined.all():
+            query = int(queries[~defined][0])
+            raise ValueError(
+                f"query {query} has no relevant item, one of {int((~defined).sum())} such queries: "
+                "choose another empty_target_action than 'error'"
+            )
+        if not defined.any():
+            return values.new_zeros(())
+        return self.aggregation(values[defined])
+
+    def sync(self, *arguments: Any, **options: Any) -> None:
+        """Bring together the items of all processes; one without any takes part with no items."""
+        if not self.preds:
+            self.preds.append(torch.zeros(0, device=self.device))
+            self.target.append(torch.zeros(0, device=self.device))
+            self.indexes.append(torch.zeros(0, dtype=torch.int64, device=self.device))
+        super().sync(*arguments, **options)
+
+
+def _with_rule(metric: Metric, action: EmptyTargetAction | None) -> Metric:
+    """The metric with the rule for empty queries that torchmetrics calls so."""
+    if action is None:
+        return metric
+    check_choice("empty_target_action", action, tuple(_EMPTY))
+    if metric.empty not in (0, _EMPTY[action]):
+        raise ValueError(
+            f"{metric} says empty={metric.empty} and empty_target_action is {action!r}: give one"
+        )
+    return replace(metric, empty=_EMPTY[action])
+
+
+def _by_query(
+    indexes: Tensor, preds: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The queries, how many items each has, and the items query by query."""
+    if (indexes[1:] < indexes[:-1]).any():
+        lowest = indexes.min()
+        codes = indexes - lowest
+        # Counting takes memory for every index up to the highest, and a CPU.
+        if not indexes.is_cuda and int(codes.max()) < 4 * len(codes) + _FEW:
+            arrays = (codes.numpy(), preds.detach().numpy(), target.detach().numpy())
+            preds, target, counts = map(torch.from_numpy, group(*arrays))
+            queries = counts.nonzero()[:, 0]
+            return queries + lowest, counts[queries], preds, target
+        indexes, order = indexes.sort(stable=True)
+        preds, target = preds[order], target[order]
+    queries, counts = indexes.unique_consecutive(return_counts=True)
+    return queries, counts, preds, target
+
+
+def _check(preds: Tensor, target: Tensor, indexes: Tensor) -> None:
+    if not preds.shape == target.shape == indexes.shape:
+        raise ValueError(
+            f"preds, target and indexes must have one shape, found {list(preds.shape)}, "
+            f"{list(target.shape)} and {list(indexes.shape)}"
+        )
+    if not preds.is_floating_point():
+        raise ValueError(f"preds must be floating, found {preds.dtype}")
+    if indexes.is_floating_point() or indexes.dtype == torch.bool:
+        raise ValueError(f"indexes must be whole numbers, found {indexes.dtype}")

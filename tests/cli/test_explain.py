@@ -1,0 +1,69 @@
+"""``rankgrad explain``, and what it keeps in the report."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def test_importance_as_a_table_json_and_files(rankgrad, in_json, run, folder, tmp_path):
+    given = ("explain", run, folder, "--repeats", 1, "--device", "cpu")
+    shown = rankgrad(*given, "--top", 3, "-o", tmp_path / "out").stdout
+    found = in_json(*given)
+    assert [row["feature"] for row in found["importance"][:3]] == re.findall(r"│ +(\d+) │", shown)
+    assert "13 more features" in shown
+    assert "95% interval" in shown
+    assert (found["lists"], found["metric"]) == (6, "ndcg@10")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"importance.csv", "importance.svg", "pairs.csv", "explanation.json"}
+
+
+def test_a_pair_adds_up(rankgrad, in_json, run, folder):
+    given = ("explain", run, folder, "--device", "cpu")
+    qid = in_json("evaluate", run, folder, "--per-list")["per_list"]["qid"][0]
+    found = in_json(*given, "--query", qid, "--above", 2, "--below", 1)
+    total = sum(row["attribution"] for row in found["attributions"])
+    assert total == pytest.approx(found["score_difference"], abs=1e-3)
+    scores = found["scores"]
+    assert found["score_difference"] == pytest.approx(scores[0] - scores[1], abs=1e-5)
+    shown = rankgrad(*given, "--query", qid, "--top", 2).stdout
+    assert f"query {qid}: item" in shown
+    assert "14 others" in shown
+
+
+def test_the_inspector_has_what_is_kept(rankgrad, run, folder, tmp_path):
+    rankgrad("evaluate", run, folder, "--save", "--device", "cpu")
+    rankgrad("explain", run, folder, "--repeats", 1, "--queries", 2, "--save", "--device", "cpu")
+    rankgrad("report", run, "-o", tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    (queries,) = data["lists"]["reasons"]["queries"].values()
+    assert len(queries) == 2
+    assert data["lists"]["reasons"]["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--above", 1), "give --query too"),
+        (("--query", "none such"), "there is no query"),
+        (("--query", "x", "--above", 1), "give both --above and --below"),
+        (("--query", "x", "--save"), "--query only prints"),
+        (("-m", "ndgc"), "ndgc"),
+    ],
+)
+def test_wrong_use(refused, trained, folder, more, message):
+    assert message in refused("explain", trained, folder, "--device", "cpu", *more)
+
+
+def test_what_is_there_is_not_replaced(refused, trained, folder, tmp_path):
+    assert "is there already" in refused("explain", trained, folder, "-o", tmp_path)
+    assert "is not a run folder" in refused("explain", trained / "best", folder, "--save")

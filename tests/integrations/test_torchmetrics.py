@@ -1,0 +1,112 @@
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("torchmetrics")
+
+from integrations import gathered
+from torchmetrics import MetricCollection
+
+from rankgrad.integrations.torchmetrics import RankingMetric
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_two_processes_compute_what_one_does(tmp_path):
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", gathered.__file__, str(tmp_path), str(rank), "2"],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors[-3000:]
+    alone = gathered.compute([20], 0).compute().item()
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for values in found.values():
+            assert values == pytest.approx([alone, alone], rel=1e-6)
+
+
+def test_queries_without_relevant_items():
+    given = torch.tensor([0.4, 0.3, 0.2]), torch.tensor([0, 0, 1]), torch.tensor([4, 9, 9])
+    values = {}
+    for action in ("neg", "pos", "skip"):
+        metric = RankingMetric("rr", action)
+        metric.update(*given)
+        values[action] = metric.compute().item()
+    assert values == {"neg": 0.25, "pos": 0.75, "skip": 0.5}
+    metric = RankingMetric("rr", "error")
+    metric.update(*given)
+    with pytest.raises(ValueError, match="query 4 has no relevant item, one of 1"):
+        metric.compute()
+    metric = RankingMetric("rr", "skip")
+    metric.update(given[0][:1], given[1][:1], given[2][:1])
+    assert metric.compute() == 0.0
+    assert str(RankingMetric("rr(empty=1)").metric) == "rr(empty=1)"
+
+
+@pytest.mark.parametrize("scale", [1, 1 << 14, 1 << 40])
+def test_queries_of_any_index_in_any_order(scale):
+    generator = torch.Generator().manual_seed(0)
+    indexes = torch.randint(-5, 20, (300,), generator=generator)
+    given = torch.rand(300, generator=generator), torch.randint(0, 3, (300,), generator=generator)
+    apart, together = RankingMetric("ndcg"), RankingMetric("ndcg")
+    apart.update(*given, indexes * scale)
+    order = indexes.argsort(stable=True)
+    together.update(*(values[order] for values in given), indexes[order])
+    assert apart.compute() == together.compute()
+
+
+def test_a_collection_shares_its_states():
+    names = ["ndcg@3", "ap", "rr", "arp"]
+    collection = MetricCollection({name: RankingMetric(name) for name in names})
+    preds, target, indexes = gathered.data()
+    for part in (slice(0, 9), slice(9, 20)):
+        collection.update(preds[part], target[part], indexes[part])
+    assert len(collection.compute_groups) == 1
+    found = collection.compute()
+    assert found["ndcg@3"] == gathered.compute([20], 0).compute()
+    better = {name: collection[name].higher_is_better for name in names}
+    assert better == {"ndcg@3": True, "ap": True, "rr": True, "arp": False}
+    again = pickle.loads(pickle.dumps(collection["ap"]))
+    assert again.compute() == found["ap"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "ndgc"}, "ndgc"),
+        ({"empty_target_action": "drop"}, "empty_target_action must be one of"),
+        ({"metric": "ap(empty=1)", "empty_target_action": "skip"}, "give one"),
+        ({"ignore_index": "x"}, "ignore_index must be a whole number"),
+        ({"aggregation": "sum"}, "aggregation must be one of"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        RankingMetric(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([0.1, 0.2], [1, 0], [0]), r"one shape, found \[2\], \[2\] and \[1\]"),
+        (([1, 2], [1, 0], [0, 0]), "preds must be floating, found torch.int64"),
+        (([0.1, 0.2], [1, 0], [0.0, 1.0]), "indexes must be whole numbers, found torch.float32"),
+    ],
+)
+def test_wrong_items(given, message):
+    with pytest.raises(ValueError, match=message):
+        RankingMetric("ap").update(*map(torch.tensor, given))
