@@ -212,6 +212,37 @@ def test_embedding_head_is_the_cosine_of_embeddings_made_apart(kind, attention):
     assert own.predict(pairs)[0] == pytest.approx(20 * (cosine - 0.5), rel=1e-4)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_cross_attention_goes_from_a_bi_encoder_to_a_cross_encoder(attention, tmp_path):
+    def scores(factor):
+        options = {"attn_implementation": attention}
+        own = of_class("Bert", "Model", options, head="embedding", cross_attention=factor)
+        return own, own.predict(list(zip(QUERIES, TEXTS, strict=True)))
+
+    apart, little, (joint, full) = scores(0.0)[1], scores(1e-4)[1], scores(1.0)
+    np.testing.assert_allclose(little, apart, atol=0.02)
+    assert np.abs(full - apart).max() > 0.1
+    # At 1 it is the network's own attention over both texts, by positions from the start of each.
+    query, text = (joint.tokenizer(t)["input_ids"] for t in (QUERIES[0], TEXTS[0]))
+    with torch.no_grad():
+        hidden = joint.network(
+            input_ids=torch.tensor([query + text]),
+            position_ids=torch.tensor([[*range(len(query)), *range(len(text))]]),
+        ).last_hidden_state[0]
+    vectors = (hidden[: len(query)].mean(0), hidden[len(query) :].mean(0))
+    cosine = torch.cosine_similarity(*vectors, dim=0).item()
+    assert full[0] == pytest.approx(20 * (cosine - 0.5), rel=1e-4)
+    joint.save(tmp_path / "saved")
+    assert TextRanker.from_pretrained(tmp_path / "saved").reading.cross_attention == 1.0
+
+
+def test_cross_attention_is_checked():
+    with pytest.raises(ValueError, match="cross_attention must be from 0 to 1, found 1.5"):
+        Reading(head="embedding", cross_attention=1.5)
+    with pytest.raises(ValueError, match="cross_attention needs head='embedding', found .*classi"):
+        Reading(cross_attention=0.1)
+
+
 def test_embedding_heads_that_would_be_wrong_are_refused():
     for kind, found in (("ModernBert", "type 'modernbert'"), ("DebertaV2", "type 'deberta-v2'")):
         with pytest.raises(ValueError, match=f"head='embedding' is not supported .* {found}"):

@@ -115,6 +115,10 @@ def train(
         str | None,
         _option("classifier, similarity or embedding.", "classifier", _READING),
     ] = None,
+    cross_attention: Annotated[
+        float | None,
+        _option("Of the head embedding: the factor of attention between texts.", "0", _READING),
+    ] = None,
     max_length: Annotated[
         str | None, _option("Tokens an input.", "the model's limit", _READING)
     ] = None,

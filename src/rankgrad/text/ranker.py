@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import torch
@@ -58,8 +59,11 @@ class Reading:
             new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
             the query's and of the document's tokens, plus a linear function of the [CLS] vector
             that is 0 at the start, so that an encoder trained for sentence embeddings starts from
-            what it knows; ``"embedding"``, the same with texts that do not see each other, which is
-            a bi-encoder.
+            what it knows; ``"embedding"``, the same with both texts encoded as if alone, which is a
+            bi-encoder as long as ``cross_attention`` is 0.
+        cross_attention: with ``"embedding"``, what attention from one text to the other is
+            multiplied by before it is normalized, from 0 to 1. Above 0 it is a cross-encoder,
+            which starts near the bi-encoder if it is small.
     """
 
     max_length: int | None = None
@@ -67,10 +71,18 @@ class Reading:
     document_tokens: int | None = None
     pooling: Pooling = "mean"
     head: Head = "classifier"
+    cross_attention: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLINGS)
         check_choice("head", self.head, HEADS)
+        if not 0 <= self.cross_attention <= 1:
+            raise ValueError(f"cross_attention must be from 0 to 1, found {self.cross_attention}")
+        if self.cross_attention and self.head != "embedding":
+            raise ValueError(
+                f"cross_attention needs head='embedding', found head={self.head!r}, whose texts "
+                "see each other anyway"
+            )
 
 
 class Similarity(nn.Module):
@@ -206,7 +218,7 @@ class TextRanker(nn.Module):
         """Token types are left out: one that the encoder was not trained with would disturb it."""
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
-            inputs |= _apart(self.network, query, document)
+            inputs |= _apart(self.network, query, document, self.reading.cross_attention)
         hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -313,6 +325,7 @@ class _ReadingFacts(TypedDict):
     document_tokens: Annotated[int, Field(ge=1)] | None
     pooling: Pooling
     head: Head
+    cross_attention: NotRequired[Annotated[float, Field(ge=0, le=1)]]
 
 
 class _Manifest(TypedDict):
@@ -429,8 +442,10 @@ _PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def _apart(network: PreTrainedModel, query: Tensor, document: Tensor) -> dict[str, Tensor]:
-    """Inputs whose two texts do not see each other, and both count positions from their start."""
+def _apart(
+    network: PreTrainedModel, query: Tensor, document: Tensor, cross_attention: float = 0.0
+) -> dict[str, Tensor]:
+    """Inputs whose two texts hardly see each other, and both count positions from their start."""
     device = query.device
     side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
     half = torch.is_autocast_enabled(device.type)
@@ -438,6 +453,9 @@ def _apart(network: PreTrainedModel, query: Tensor, document: Tensor) -> dict[st
     # Eager attention adds the mask to the logits, so that it cannot be boolean.
     mask = torch.zeros(side.shape[0], 1, side.shape[1], side.shape[1], dtype=dtype, device=device)
     mask.masked_fill_((side[:, :, None] != side[:, None, :])[:, None], torch.finfo(dtype).min)
+    if cross_attention > 0:
+        across = query[:, :, None] & document[:, None, :]
+        mask.masked_fill_((across | across.mT)[:, None], math.log(cross_attention))
     places, first = torch.arange(side.shape[1], device=device), first_position(network)
     places = torch.where(query, places, places - query.sum(-1, keepdim=True)) + first
     return {

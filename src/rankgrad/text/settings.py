@@ -18,7 +18,8 @@ class TextSettings(TomlSettings):
         loss: what is minimized, over the candidates of a query.
         metric: the validation metric that chooses the best epoch.
         metrics: further ones, logged each epoch.
-        head: see :class:`rankgrad.text.ranker.Reading`, also for the next four.
+        head: see :class:`rankgrad.text.ranker.Reading`, also for the next five.
+        cross_attention: of the head ``embedding``.
         max_length: tokens per input.
         passages: inputs per document, at most.
         document_tokens: of a document that are read, at most.
@@ -59,6 +60,7 @@ class TextSettings(TomlSettings):
     metric: str = "ndcg@10(gain=linear)"
     metrics: tuple[str, ...] = ("ap",)
     head: Head = "classifier"
+    cross_attention: float = Field(default=0.0, ge=0, le=1)
     max_length: MaybeCount = None
     passages: Count = 1
     document_tokens: MaybeCount = None
@@ -93,4 +95,5 @@ class TextSettings(TomlSettings):
             document_tokens=self.document_tokens,
             pooling=self.pooling,
             head=self.head,
+            cross_attention=self.cross_attention,
         )
