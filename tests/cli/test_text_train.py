@@ -113,6 +113,14 @@ def test_a_teacher_is_trained_on_and_the_grades_evaluate(place, rankgrad, refuse
     rankgrad(*train(place, *distilled, "-o", tmp_path / "distilled"))
     run = "runs/ranknet/fold1-seed0/test.run"
     assert (tmp_path / "plain" / run).read_text() != (tmp_path / "distilled" / run).read_text()
+    beside = [*distilled, "--teacher-weight", 0.5, "--teacher-loss", "margin_mse"]
+    rankgrad(*train(place, *beside, "-o", tmp_path / "mixed"))
+    found = {(tmp_path / name / run).read_text() for name in ("plain", "distilled", "mixed")}
+    assert len(found) == 3
+    settings = (tmp_path / "mixed/runs/ranknet/fold1-seed0/settings.toml").read_text()
+    assert 'teacher_weight = 0.5\nteacher_loss = "margin_mse"' in settings
+    said = refused(*train(place, *options, "--teacher-weight", 0.5, "-o", tmp_path / "none"))
+    assert "need a teacher: give --teacher RUN" in said
     said = refused(*train(place, *options, "-o", tmp_path / "distilled"))
     assert "the train data are not those" in said
     said = refused("predict", tmp_path / "plain/runs/ranknet/fold1-seed0", place / "docs.jsonl")

@@ -237,9 +237,9 @@ def test_cross_attention_goes_from_a_bi_encoder_to_a_cross_encoder(attention, tm
 
 
 def test_cross_attention_is_checked():
-    with pytest.raises(ValueError, match="cross_attention must be from 0 to 1, found 1.5"):
+    with pytest.raises(ValueError, match=r"cross_attention must be from 0 to 1, found 1\.5"):
         Reading(head="embedding", cross_attention=1.5)
-    with pytest.raises(ValueError, match="cross_attention needs head='embedding', found .*classi"):
+    with pytest.raises(ValueError, match=r"cross_attention needs head='embedding', found .*classi"):
         Reading(cross_attention=0.1)
 
 

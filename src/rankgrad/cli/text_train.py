@@ -41,8 +41,22 @@ def train(
         Path | None,
         typer.Option(
             help="A TREC run of a better ranker, such as an LLM reranker's: train on it instead of "
-            "the grades, which evaluate as ever.",
+            "the grades, or beside them, which evaluate as ever.",
         ),
+    ] = None,
+    teacher_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the loss by the teacher's labels, from 0 to 1; the rest is that of the loss "
+            "by the grades.",
+            min=0.0,
+            max=1.0,
+            show_default="1, the teacher alone",
+        ),
+    ] = None,
+    teacher_loss: Annotated[
+        str | None,
+        typer.Option(help="Of the teacher's labels.", show_default="that of the grades"),
     ] = None,
     teacher_labels: Annotated[
         Literal["shift", "minmax", "softmax", "rank"],
@@ -159,6 +173,8 @@ def train(
           --protocol smoothi_table2 -o runs/robust
       rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ --teacher llm.run \\
           --teacher-labels rank -l ranknet -o runs/distilled
+      rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ --teacher llm.run \\
+          --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
     from rankgrad.experiments.text import CrossValidation, cross_validate
@@ -177,6 +193,8 @@ def train(
     )
     depth = depth or (paper.text.depth if paper and paper.text else None)
     candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
+    if teacher is None and (teacher_weight, teacher_loss) != (None, None):
+        raise ValueError("--teacher-weight and --teacher-loss need a teacher: give --teacher RUN")
     if teacher is not None:
         candidates = candidates.taught(read_run(teacher), teacher_labels)
     empty = sum(int(n == 0) for n in candidates.lengths)

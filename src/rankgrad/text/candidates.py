@@ -30,7 +30,8 @@ class Candidates:
         first_stage: their scores in the first stage, ``[N]``.
         qrels: the judgments of these queries, also of documents that were not retrieved; without
             judgments, none.
-        teacher: labels to train on instead of the grades, ``[N]``, where there is a teacher.
+        teacher: labels to train on instead of the grades, or beside them, ``[N]``, where there is a
+            teacher.
     """
 
     qids: tuple[str, ...]
@@ -108,7 +109,8 @@ class Candidates:
         Evaluation stays with the grades. A document that the teacher does not have gets label 0.
 
         Args:
-            run: the teacher's ranked lists by query; queries without one are not trained on.
+            run: the teacher's ranked lists by query; the teacher's labels of queries without one
+                are 0.
             how: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
             temperature: see there.
 
@@ -129,10 +131,21 @@ class Candidates:
                 labels[first:last] = own.numpy()
         return replace(self, teacher=labels)
 
-    @property
-    def targets(self) -> NDArray[np.float32]:
-        """What a ranker is trained on, ``[N]``: the teacher's labels, or the grades."""
-        return self.labels if self.teacher is None else self.teacher
+    def targets(self, teacher_weight: float = 1.0) -> NDArray[np.float32]:
+        """What a ranker is trained on.
+
+        Args:
+            teacher_weight: of a teacher, where there is one.
+
+        Returns:
+            The grades, ``[N]``; with a teacher its labels, or both, ``[N, 2]``, if its weight is
+            below 1.
+        """
+        if self.teacher is None:
+            return self.labels
+        if teacher_weight < 1:
+            return np.stack([self.labels, self.teacher], 1)
+        return self.teacher
 
     def __len__(self) -> int:
         return len(self.qids)
