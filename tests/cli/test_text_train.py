@@ -92,6 +92,30 @@ def test_rerank_says_what_is_wrong(place, tmp_path):
         assert said in found.stderr
 
 
+def test_a_causal_language_model_trains_and_reranks(place, rankgrad, refused, tmp_path):
+    tiny_models.causal().save_pretrained(tmp_path / "lm")
+    tiny_models.tokenizer(model_max_length=64).save_pretrained(tmp_path / "lm")
+    words = tiny_models.PROMPT
+    lines = [f"{name} = '{value}'\n" for name, value in vars(words).items()]
+    (tmp_path / "prompt.toml").write_text("".join(lines))
+    options = ["--model", tmp_path / "lm", "--fold", 1, "-l", "lambdaloss@10"]
+    said = refused(*train(place, *options, "--max-length", 20, "-o", tmp_path / "none"))
+    assert "max_length=20 leaves nothing for the pair" in said  # the default prompt is long
+    asked = ["--prompt", tmp_path / "prompt.toml"]
+    rankgrad(*train(place, *options, *asked, "--lr", 1e-3, "-o", tmp_path / "runs"))
+    one = tmp_path / "runs/runs/lambdaloss-at-10/fold1-seed0"
+    rerank = [place / "bm25.run", *texts(place), "--device", "cpu"]
+    rankgrad("text", "rerank", one, *rerank, "-o", tmp_path / "trained.run")
+    rankgrad("text", "rerank", tmp_path / "lm", *rerank, *asked, "-o", tmp_path / "before.run")
+    trained, before = read_run(tmp_path / "trained.run"), read_run(tmp_path / "before.run")
+    tested = read_run(one / "test.run")
+    for query in tested:
+        assert trained[query].scores == pytest.approx(tested[query].scores, abs=1e-4)
+    assert any(list(before[q].scores) != list(trained[q].scores) for q in tested)
+    said = refused("text", "rerank", one, *rerank, *asked, "-o", tmp_path / "c.run")
+    assert "has the prompt that it was trained with" in said
+
+
 def test_the_papers_protocol_is_what_it_prints(place):
     from rankgrad.experiments.protocol import protocols
     from rankgrad.text.settings import TextSettings

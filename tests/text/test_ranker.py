@@ -1,5 +1,7 @@
 """Text rankers: tokens, passages, heads, saving, and what is odd about inputs."""
 
+import re
+
 import numpy as np
 import pytest
 import tiny_models
@@ -240,7 +242,54 @@ def test_cross_attention_is_checked():
     with pytest.raises(ValueError, match=r"cross_attention must be from 0 to 1, found 1\.5"):
         Reading(head="embedding", cross_attention=1.5)
     with pytest.raises(ValueError, match=r"cross_attention needs head='embedding', found .*classi"):
-        Reading(cross_attention=0.1)
+        Reading(head="classifier", cross_attention=0.1)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_a_causal_language_model_is_a_ranker(kind, tmp_path):
+    network, tokenizer = tiny_models.causal(kind), tiny_models.tokenizer(model_max_length=64)
+    own = TextRanker(network, tokenizer, Reading(prompt=tiny_models.PROMPT)).eval()
+    assert own.reading.head == "causal"
+    assert own.head_parameters() == []
+    pairs = list(zip(QUERIES, TEXTS, strict=True))
+    scores = own.predict(pairs)
+    scorer = rankgrad.text.CausalScorer(network, tokenizer, prompt=tiny_models.PROMPT).eval()
+    with torch.no_grad():
+        wanted = [scorer(scorer.encode(query, [text])[0])[0] for query, text in pairs]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+    half = own.predict(pairs, precision="bf16-mixed")
+    assert len(np.unique(half)) == len(np.unique(scores))
+    own.save(tmp_path / "saved")
+    again = TextRanker.from_pretrained(tmp_path / "saved", trained=True)
+    np.testing.assert_allclose(again.predict(pairs), scores, rtol=1e-5, atol=1e-6)
+    # Also without our file it is recognized; the prompt must be given then.
+    (tmp_path / "saved" / "rankgrad.json").unlink()
+    asked = Reading(prompt=tiny_models.PROMPT)
+    bare = TextRanker.from_pretrained(tmp_path / "saved", asked, trained=True)
+    np.testing.assert_allclose(bare.predict(pairs), scores, rtol=1e-5, atol=1e-6)
+    classifier = TextRanker.from_pretrained(tmp_path / "saved", Reading(head="classifier"))
+    assert classifier.head_parameters()
+
+
+def test_wrong_prompts_are_named(tmp_path):
+    network, tokenizer = tiny_models.causal(), tiny_models.tokenizer(model_max_length=64)
+    with pytest.raises(ValueError, match="passages are not supported for causal"):
+        TextRanker(network, tokenizer, Reading(passages=2, prompt=tiny_models.PROMPT))
+    with pytest.raises(ValueError, match="head='causal' needs a causal language model, found Bert"):
+        ranker(head="causal")
+    with pytest.raises(ValueError, match="a prompt is for causal language models, and not for Be"):
+        ranker(prompt=tiny_models.PROMPT)
+    with pytest.raises(ValueError, match="a prompt is for causal language models, found head"):
+        Reading(head="similarity", prompt=tiny_models.PROMPT)
+    for text, said in (
+        ("body = 'a {query}'", "the body must have {document} in it"),
+        ("boddy = 'a'", "there is no 'boddy' in a prompt"),
+        ("yes = 1", "yes must be a text, found 1"),
+        ("yes", "is not TOML"),
+    ):
+        (tmp_path / "prompt.toml").write_text(text)
+        with pytest.raises(ValueError, match=re.escape(said)):
+            rankgrad.text.Prompt.read(tmp_path / "prompt.toml")
 
 
 def test_embedding_heads_that_would_be_wrong_are_refused():

@@ -127,12 +127,17 @@ def train(
     ] = None,
     head: Annotated[
         str | None,
-        _option("classifier, similarity or embedding.", "classifier", _READING),
+        _option(
+            "classifier, similarity, embedding or causal.",
+            "causal for causal language models, else classifier",
+            _READING,
+        ),
     ] = None,
     cross_attention: Annotated[
         float | None,
         _option("Of the head embedding: the factor of attention between texts.", "0", _READING),
     ] = None,
+    prompt: arguments.PromptFile = None,
     max_length: Annotated[
         str | None, _option("Tokens an input.", "the model's limit", _READING)
     ] = None,
@@ -181,6 +186,7 @@ def train(
     from rankgrad.text.settings import TextSettings
 
     given = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
+    given["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
     chosen = _settings(given, settings, paper)
     plan = CrossValidation(

@@ -241,6 +241,15 @@ def tokenize(
     )
 
 
+def rows_as_inputs(rows: Sequence[Sequence[int]], padding: int) -> PairInputs:
+    """Pairs whose tokens are known, one input each; all tokens count as the document's."""
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    ids = _joined([np.array(row, np.int32) for row in rows], np.int32)
+    segments = torch.full((len(ids),), DOCUMENT, dtype=torch.int8)
+    pairs = np.arange(len(rows) + 1)
+    return PairInputs(ids, None, segments, offsets.astype(np.int64), pairs, padding=padding)
+
+
 def first_position(network: PreTrainedModel) -> int:
     """The position of an input's first token: RoBERTa and its like count from after the padding's.
 

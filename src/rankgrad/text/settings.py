@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from rankgrad.text.ranker import Head, Pooling, Reading
+from rankgrad.text.scorers import Prompt
 from rankgrad.training.toml_settings import (
     Count,
     MaybeCount,
@@ -29,8 +30,9 @@ class TextSettings(TomlSettings):
         teacher_loss: what is minimized by the teacher's labels; None for the same loss.
         metric: the validation metric that chooses the best epoch.
         metrics: further ones, logged each epoch.
-        head: see :class:`rankgrad.text.ranker.Reading`, also for the next five.
+        head: see :class:`rankgrad.text.ranker.Reading`, also for the next six.
         cross_attention: of the head ``embedding``.
+        prompt: of a causal language model: ``prefix``, ``body``, ``suffix``, ``yes`` and ``no``.
         max_length: tokens per input.
         passages: inputs per document, at most.
         document_tokens: of a document that are read, at most.
@@ -72,8 +74,9 @@ class TextSettings(TomlSettings):
     teacher_loss: MaybeText = None
     metric: str = "ndcg@10(gain=linear)"
     metrics: tuple[str, ...] = ("ap",)
-    head: Head = "classifier"
+    head: Head = "auto"
     cross_attention: float = Field(default=0.0, ge=0, le=1)
+    prompt: Annotated[Prompt | None, BeforeValidator(none)] = None
     max_length: MaybeCount = None
     passages: Count = 1
     document_tokens: MaybeCount = None
@@ -114,4 +117,5 @@ class TextSettings(TomlSettings):
             pooling=self.pooling,
             head=self.head,
             cross_attention=self.cross_attention,
+            prompt=self.prompt,
         )
