@@ -7,7 +7,7 @@ import pytest
 import tiny_models
 import torch
 from sentence_transformers import CrossEncoder
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertModel, PreTrainedTokenizerFast
 
 import rankgrad.text
@@ -179,6 +179,54 @@ def test_passages_pool_the_first_vectors(pooling):
         pooled = vectors.mean(0) if pooling == "mean" else vectors.amax(0)
         wanted = own.network.classifier(own.network.bert.pooler(pooled[None, None]))
     np.testing.assert_allclose(own.score(inputs), wanted[0].numpy(), rtol=1e-5)
+
+
+def of_letters(kind):
+    """A tokenizer whose words have a token for each letter; in bytes, for the space before, too."""
+    special = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}
+    letters = "abcdefghij"
+    if kind == "WordPiece":
+        tokens = [*letters, *(f"##{letter}" for letter in letters)]
+        model = models.WordPiece({**special, **{t: 4 + at for at, t in enumerate(tokens)}})
+        made = Tokenizer(model)
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        vocabulary = {**special, **{t: 4 + at for at, t in enumerate(["Ġ", *letters])}}
+        made = Tokenizer(models.BPE(vocabulary, []))
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", **names)
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "bytes"])
+def test_every_token_up_to_the_limit_is_in_a_passage(kind):
+    tokenizer, random = of_letters(kind), np.random.default_rng(0)
+    texts = [
+        " ".join("".join(random.choice([*"abcdefghij"], n)) for n in random.integers(1, 8, count))
+        for count in random.integers(1, 40, 200)
+    ]
+    texts += ["a" * 90, "ab  cd " * 9]  # a word that is longer than a passage, double spaces
+    for number, text in enumerate(texts):
+        most, limit = int(random.integers(2, 15)), [None, 33][number % 2]
+        inputs = tokenize(
+            tokenizer, ["abc"], [text], max_length=18, passages=Passages(most, limit)
+        )  # 12 tokens of the document fit into an input
+        assert len(inputs.offsets) - 1 <= most
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        found = inputs.ids[inputs.segments == DOCUMENT].tolist()
+        read = min(12 * most, limit or 10**9)
+        if kind == "WordPiece":  # the rest of a word that had to be cut begins like a word
+            found, tokens = ([(t - 4) % 10 for t in own] for own in (found, tokens))
+        assert found == tokens[: len(found)]
+        if len(tokens) <= read:
+            assert found == tokens
+        else:  # parts end with a whole word, which has 8 tokens at most
+            assert read - 8 * (len(inputs.offsets) - 1) < len(found) <= read
 
 
 def test_passages_are_of_equal_length_and_end_at_the_limit():

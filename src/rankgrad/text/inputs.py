@@ -148,7 +148,8 @@ class Passages:
         tokens: of a document that are read, at most; None for as many as fit into its inputs.
 
     The SmoothI paper reads 800 tokens in two inputs: ``Passages(2, 800)``. A document that needs
-    several inputs is cut into parts of about equal length, between words.
+    several inputs is cut into parts of about equal length, between words if the rest still fits
+    then. A document that is longer than what is read ends with a whole word.
     """
 
     most: int = 1
@@ -157,25 +158,47 @@ class Passages:
     def split(self, text: str, encoding: Any, space: int) -> list[str]:
         """The parts of a document of which each fits into a number of tokens.
 
+        Together they are the text from its start on, all of it if it fits. A part begins where the
+        one before ends, with the white space in between, which some tokenizers need to find the
+        same tokens again.
+
         Args:
             text: the document.
             encoding: its tokens, with the characters and the words that they are of.
             space: tokens that an input has for the document.
         """
-        total = min(len(encoding.ids), self.most * space, self.tokens or len(encoding.ids))
         words, spans = encoding.word_ids, encoding.offsets
-        count = max(1, math.ceil(total / space))
-        size = math.ceil(total / count) if total else 0
-        cuts = [0]
-        for _ in range(count):
-            end = min(cuts[-1] + size, total)
-            while end < len(words) and end > cuts[-1] + 1 and words[end] == words[end - 1]:
-                end -= 1  # a word is not cut
-            cuts.append(end)
-        return [
-            text[spans[first][0] : spans[last - 1][1]] if last > first else ""
-            for first, last in itertools.pairwise(cuts)
-        ]
+        total = min(len(words), self.most * space, self.tokens or len(words))
+        cuts = _cuts(words, total, max(1, math.ceil(total / space)), space)
+        ends = [0, *(spans[cut - 1][1] if cut else 0 for cut in cuts)]
+        return [text[first:last] for first, last in itertools.pairwise(ends)]
+
+
+def _cuts(words: Sequence[Any], total: int, count: int, space: int) -> list[int]:
+    """The tokens at which the parts of a document end, each at the end of a word if possible.
+
+    Args:
+        words: the word of each token, also of those that are not read.
+        total: tokens that are read, at most.
+        count: of parts.
+        space: tokens of a part, at most.
+    """
+    cuts = [0]
+    for left in range(count - 1, -1, -1):  # parts after this one
+        start = cuts[-1]
+        highest = min(start + space, total)
+        share = min(start + math.ceil((total - start) / (left + 1)), highest)
+        rest = max(start + 1, total - left * space)  # from here on, what follows has its space
+        # A text that is longer than what is read ends earlier rather than within a word.
+        lowest = start + 1 if total < len(words) else rest
+        nearest = (*range(share, rest - 1, -1), *range(share + 1, highest + 1))
+        ends = (*nearest, *range(min(rest, highest + 1) - 1, lowest - 1, -1))
+        cuts.append(next((end for end in ends if _ends_word(words, end)), share))
+    return cuts[1:]
+
+
+def _ends_word(words: Sequence[Any], end: int) -> bool:
+    return end == len(words) or words[end] != words[end - 1]
 
 
 def tokenize(
