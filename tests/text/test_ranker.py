@@ -8,11 +8,16 @@ import tiny_models
 import torch
 from sentence_transformers import CrossEncoder
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertModel, PreTrainedTokenizerFast
+from transformers import (
+    BertModel,
+    PreTrainedTokenizerFast,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
 
 import rankgrad.text
 from rankgrad import files
-from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, tokenize
+from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, length_limit, tokenize
 from rankgrad.text.ranker import Reading, TextRanker
 
 # transformers compiles parts of DeBERTa-v2 so when it is imported.
@@ -359,6 +364,16 @@ def test_a_document_longer_than_the_limit_is_cut_as_if_it_ended_there():
     for wanted in (3, 33):
         with pytest.raises(ValueError, match=f"max_length must be from 5 to .* 32, found {wanted}"):
             ranker(max_length=wanted)
+
+
+def test_models_without_a_limit_and_those_that_read_the_last_position():
+    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16, "num_labels": 1}
+    config = XLNetConfig(vocab_size=len(tiny_models.VOCABULARY), **sizes)
+    network, tokenizer = XLNetForSequenceClassification(config), tiny_models.tokenizer()
+    with pytest.raises(ValueError, match="XLNetForSequenceClassification reads its last position"):
+        TextRanker(network, tokenizer)
+    assert length_limit(network, tokenizer, None) == 32  # the tokenizer's; the model says -1
+    assert length_limit(network, tiny_models.tokenizer(model_max_length=int(1e30)), None) == 512
 
 
 def test_an_empty_document_holds_the_query_alone():

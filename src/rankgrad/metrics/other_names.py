@@ -4,9 +4,9 @@
 ``AP``, ``RR``, ``AP(rel=2)@10`` are ir_measures'. Both have the linear gain in nDCG, so
 ``ndcg_cut_10`` and ``nDCG@10`` are ``ndcg@10(gain=linear)``. Case is ignored where nothing hangs on
 it: it does between ``ndcg`` and ``nDCG``, so other spellings of these are refused. Names that are
-ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp.p=0.9``, which is how
-trec_eval writes its parameter. As in ir_measures, ``RBP(p=0.8, rel=1)`` has binary relevance, and
-``RBP(p=0.8)`` graded relevance, which is what trec_eval has.
+ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp.p=0.9``, which is
+how trec_eval writes its parameter. As in ir_measures, ``RBP(p=0.8, rel=1)`` has binary relevance,
+and ``RBP(p=0.8)`` graded relevance, which is what trec_eval has.
 """
 
 from __future__ import annotations

@@ -37,11 +37,8 @@ class RBP(LinearBinaryMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("persistence", self.persistence, 0, 1)
-
-    @property
-    def kernel_applies(self) -> bool:
-        """Whether the kernel computes this metric: its relevance is binary."""
-        return not self.graded and super().kernel_applies
+        if self.graded:  # the kernel has binary relevance
+            object.__setattr__(self, "kernel_applies", False)
 
     def linear_kernel(self) -> tuple[str, int, str, float, float] | None:
         return None if self.graded else super().linear_kernel()

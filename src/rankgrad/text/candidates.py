@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.data.trec import Qrels, RankedList, Run
+from rankgrad.data.trec import Qrels, RankedList, Run, check_zeros
 from rankgrad.text.distillation import Transform, labels_from_run
 from rankgrad.text.evaluation import Conventions, RunEvaluation, evaluate_run
 
@@ -67,8 +67,12 @@ class Candidates:
             depth: take so many documents of each list.
 
         Raises:
-            ValueError: a document of the run has no text, or no query of the topics has candidates.
+            ValueError: a document of the run has no text, no query of the topics has candidates, or
+                ids of queries differ by leading zeros alone.
         """
+        check_zeros(topics, run, ("the topics", "the run"))
+        if qrels is not None:
+            check_zeros(topics, qrels, ("the topics", "the judgments"))
         chosen = [qid for qid in topics if (qid in run if qrels is None else qid in qrels)]
         docids: list[str] = []
         first: list[float] = []

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # what a token is part of
 _PAIRS = 4096  # tokenized at a time
+_UNLIMITED = 10**9  # tokenizers without a limit say more
+_USUAL = 512
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ def length_limit(
     Args:
         network: an encoder or a causal language model.
         tokenizer: its tokenizer.
-        wanted: None for as many as there can be.
+        wanted: None for as many as there can be, or 512 where there is no limit.
         least: how many there must be.
 
     Raises:
@@ -303,8 +305,10 @@ def length_limit(
     """
     known = int(tokenizer.model_max_length)
     positions = getattr(network.config, "max_position_embeddings", None)
-    if positions is not None:
+    if positions is not None and int(positions) > 0:  # some say -1 for no limit
         known = min(known, int(positions) - first_position(network))
+    if wanted is None and known > _UNLIMITED:
+        return _USUAL
     if wanted is None:
         return known
     if not least <= wanted <= known:

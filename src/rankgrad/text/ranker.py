@@ -144,6 +144,7 @@ class TextRanker(nn.Module):
         super().__init__()
         self.network, self.tokenizer = network, tokenizer
         self.reading = (reading or Reading()).resolved(type(network).__name__)
+        _check_supported(network, self.reading)
         # Shorter inputs would hold no token of the query or none of the document.
         least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
         self.max_length = length_limit(network, tokenizer, self.reading.max_length, least=least)
@@ -154,7 +155,6 @@ class TextRanker(nn.Module):
         self.similarity: Similarity | None = None
         if self.reading.head in ("similarity", "embedding"):
             self.similarity = Similarity(network.config.hidden_size)
-        _check_supported(network, self.reading)
         self._prompt: PromptTokens | None = None
         if self.reading.head == "causal":
             prompt = self.reading.prompt or Prompt()
@@ -448,6 +448,11 @@ _BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "came
 def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
     """An error if a network is of a class that a way of reading is not known to be right for."""
     name, kind = type(network).__name__, network.config.model_type
+    if reading.head == "classifier" and getattr(network.config, "summary_type", None) == "last":
+        raise ValueError(
+            f"{name} reads its last position, which is padding here: use an encoder that reads its "
+            "first one, such as BERT"
+        )
     if reading.head == "classifier" and reading.passages > 1 and name not in _PASSAGE_HEADS:
         raise ValueError(
             f"passages are not supported for {name}, whose classification head is not known here: "
