@@ -116,6 +116,43 @@ def test_a_causal_language_model_trains_and_reranks(place, rankgrad, refused, tm
     assert "has the prompt that it was trained with" in said
 
 
+def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
+    out = tmp_path / "compared"
+    base = [place / "bm25.run", *texts(place), "--qrels", place / "qrels", "--device", "cpu"]
+    options = ["--models", place / "model", "--losses", "softmax, hinge", "--epochs", 1]
+    made = ["compare", *base, *options, "--seeds", 2, "--folds", "1,2", "-o", out]
+    found = json.loads(rankgrad(*made, "--json").stdout)
+    assert [row["candidate"] for row in found["rows"]] == ["first stage", "hinge", "softmax"]
+    assert not found["problems"]
+    assert (found["plan"]["folds"], found["plan"]["seeds"]) == ([1, 2], [0, 1])
+    run = out / "runs/softmax/fold2-seed1"
+    written = run.stat().st_mtime_ns, (run / "metrics.jsonl").stat().st_mtime_ns
+    said = rankgrad(*made).output  # goes on with what is there
+    assert (run.stat().st_mtime_ns, (run / "metrics.jsonl").stat().st_mtime_ns) == written
+    assert "relevant documents that were not retrieved count" in said
+    # The folder of text runs alone, with another test; the report takes it over.
+    again = ["compare", out, "--baseline", "first stage", "--correction", "holm", "--json"]
+    facts = json.loads(rankgrad(*again).stdout)
+    means = [row["mean"]["ndcg@10(gain=linear)"] for row in facts["rows"]]
+    assert means == [row["mean"]["ndcg@10(gain=linear)"] for row in found["rows"]]
+    assert {d["reference"] for d in facts["differences"]} == {"first stage"}
+    assert "Holm" in facts["significance"]
+    told = write([out], tmp_path / "page.html")
+    assert told.candidates[told.baseline].name == "first stage"
+    assert "Holm" in str(told.how)
+    assert "ndcg@10(gain=linear)" in rankgrad("compare", out, "--format", "csv").stdout
+    (out / "runs/hinge/fold1-seed0/evaluations/test/evaluation.json").unlink()
+    less = CliRunner().invoke(app, ["compare", str(out)])
+    assert less.exit_code == 1
+    assert "gap: hinge, fold 1 seed 0: it has not been run to its end" in less.stdout
+    for more, message in (
+        ([out, "--losses", "softmax"], "are compared as they are: leave out --losses"),
+        ([*base, *options, "-o", out, "--tune", 3], "--tune is not for text"),
+        ([*base, *options], "-o is missing"),
+    ):
+        assert message in refused("compare", *more)
+
+
 def test_the_papers_protocol_is_what_it_prints(place):
     from rankgrad.experiments.protocol import protocols
     from rankgrad.text.settings import TextSettings

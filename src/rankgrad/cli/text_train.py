@@ -188,7 +188,7 @@ def train(
     given = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
     given["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
-    chosen = _settings(given, settings, paper)
+    chosen = settings_of(given, settings, paper)
     plan = CrossValidation(
         settings=chosen,
         losses=tuple(losses or (_losses(paper) if paper else [chosen.loss])),
@@ -206,7 +206,7 @@ def train(
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
         show_notes([f"{empty} judged queries have no candidates: they count 0"])
-    with _Watching(quiet=json) as watching:
+    with Watching(quiet=json) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
         raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
@@ -241,7 +241,7 @@ def _show_published(paper: Protocol) -> None:
         )
 
 
-def _settings(
+def settings_of(
     given: dict[str, Any], file: Path | None, paper: Protocol | None = None
 ) -> TextSettings:
     """The options that were given, over settings of a file or a paper, over the defaults."""
@@ -266,7 +266,7 @@ def _settings(
     return TextSettings(**values)
 
 
-class _Watching:
+class Watching:
     """A progress bar over all runs, and Ctrl-C as a request to stop after the current step."""
 
     def __init__(self, quiet: bool) -> None:
@@ -279,7 +279,7 @@ class _Watching:
         self._interrupts = Interrupts()
         self._task = self._bar.add_task("runs", total=None)
 
-    def __enter__(self) -> _Watching:
+    def __enter__(self) -> Watching:
         self._interrupts.__enter__()
         if not self._bar.disable:
             self._bar.start()

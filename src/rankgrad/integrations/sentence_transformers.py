@@ -129,7 +129,7 @@ class RankingLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """What a model card says about this loss."""
-        facts = {
+        facts: dict[str, Any] = {
             "loss": str(self.loss),
             "mini_batch_size": self.mini_batch_size,
             "teacher": self.teacher,
