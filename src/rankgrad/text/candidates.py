@@ -135,21 +135,10 @@ class Candidates:
                 labels[first:last] = own.numpy()
         return replace(self, teacher=labels)
 
-    def targets(self, teacher_weight: float = 1.0) -> NDArray[np.float32]:
-        """What a ranker is trained on.
-
-        Args:
-            teacher_weight: of a teacher, where there is one.
-
-        Returns:
-            The grades, ``[N]``; with a teacher its labels, or both, ``[N, 2]``, if its weight is
-            below 1.
-        """
-        if self.teacher is None:
-            return self.labels
-        if teacher_weight < 1:
-            return np.stack([self.labels, self.teacher], 1)
-        return self.teacher
+    @property
+    def targets(self) -> NDArray[np.float32]:
+        """What a ranker is trained on, ``[N]``: the teacher's labels, or the grades."""
+        return self.labels if self.teacher is None else self.teacher
 
     def __len__(self) -> int:
         return len(self.qids)

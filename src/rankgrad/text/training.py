@@ -127,7 +127,10 @@ class _Training:
         keeper: Keeper | None,
     ) -> None:
         self.ranker, self.data, self.settings, self.keeper = ranker, data, settings, keeper
-        self.targets = data.candidates.targets(settings.teacher_weight if loss is None else 1.0)
+        found = data.candidates
+        self.targets = found.targets  # [N], or with grades and a teacher [N, 2]
+        if found.teacher is not None and settings.teacher_weight < 1 and loss is None:
+            self.targets = np.stack([found.labels, found.teacher], 1)
         self.loss: Any = self._loss() if loss is None else loss
         lengths = np.diff(data.candidates.offsets)
         self.lists = data.train[lengths[data.train] > 0]
