@@ -318,9 +318,9 @@ def check_zeros(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[s
         other: by query id.
         names: what they are, for the error.
 
-    >>> check_zeros({"051": "a"}, {"51": {"d": 1}}, ("the topics", "the judgments"))
+    >>> check_zeros({"051": "a"}, {"51": {}}, ("topics", "qrels"))
     Traceback (most recent call last):
-    ValueError: query '051' of the topics is '51' in the judgments: leading zeros differ; write ...
+    ValueError: query '051' of topics is '51' in qrels: leading zeros differ; write them alike
     """
     short = {query.lstrip("0"): query for query in other if query not in one}
     for query in one:
@@ -328,7 +328,7 @@ def check_zeros(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[s
         if found is not None and query.isdigit():
             raise ValueError(
                 f"query {query!r} of {names[0]} is {found!r} in {names[1]}: leading zeros differ; "
-                "write the ids alike in both"
+                "write them alike"
             )
 
 

@@ -36,7 +36,7 @@ class MixedLoss(nn.Module):
     >>> scores, grades = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([0.0, 1.0, 0.0])
     >>> teacher = torch.tensor([0.0, 3.0, 2.0])
     >>> loss(scores, torch.stack([grades, teacher], -1))
-    tensor(0.4306)
+    tensor(0.4724)
     """
 
     def __init__(
