@@ -201,7 +201,8 @@ def findings(title: str, rows: list[Row], found: CollectionValues) -> list[str]:
 def _sentence(gap: float, p: float, other: str) -> str:
     sure = "" if p < LEVEL else "not "
     word = "better" if gap >= 0 else "worse"
-    return f"{sure}significantly {word} than {other} ({gap:+.3f}, p = {_p(p).replace('= ', '')})"
+    shown_p = f"p {_p(p)}" if p < 0.001 else f"p = {_p(p)}"
+    return f"{sure}significantly {word} than {other} ({gap:+.3f}, {shown_p})"
 
 
 def recipes(found: CollectionValues) -> str:
