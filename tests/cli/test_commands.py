@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -251,6 +253,14 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     assert "is there already" in refused("report", run, "-o", page)
     rankgrad("report", run, "-o", page, "--overwrite")
     assert "is not a run folder" in refused("evaluate", page, folder, "--save")
+    pipe, found = tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    said = rankgrad("report", run, "-o", pipe)
+    reader.join(timeout=60)
+    assert "<html" in found[0]
+    assert "file://" not in said.output and str(pipe) in said.stderr
     assert "is not there" in refused("report", tmp_path / "other", "-o", tmp_path / "x.html")
     assert "holds no run folder" in refused("report", folder, "-o", tmp_path / "x.html")
     assert "there are: ndcg@3" in refused("report", run, "-m", "ap", "-o", page, "--overwrite")

@@ -92,6 +92,67 @@ def test_rerank_says_what_is_wrong(place, tmp_path):
         assert said in found.stderr
 
 
+def test_a_causal_language_model_trains_and_reranks(place, rankgrad, refused, tmp_path):
+    tiny_models.causal().save_pretrained(tmp_path / "lm")
+    tiny_models.tokenizer(model_max_length=64).save_pretrained(tmp_path / "lm")
+    words = tiny_models.PROMPT
+    lines = [f"{name} = '{value}'\n" for name, value in vars(words).items()]
+    (tmp_path / "prompt.toml").write_text("".join(lines))
+    options = ["--model", tmp_path / "lm", "--fold", 1, "-l", "lambdaloss@10"]
+    said = refused(*train(place, *options, "--max-length", 20, "-o", tmp_path / "none"))
+    assert "max_length=20 leaves nothing for the pair" in said  # the default prompt is long
+    asked = ["--prompt", tmp_path / "prompt.toml"]
+    rankgrad(*train(place, *options, *asked, "--lr", 1e-3, "-o", tmp_path / "runs"))
+    one = tmp_path / "runs/runs/lambdaloss-at-10/fold1-seed0"
+    rerank = [place / "bm25.run", *texts(place), "--device", "cpu"]
+    rankgrad("text", "rerank", one, *rerank, "-o", tmp_path / "trained.run")
+    rankgrad("text", "rerank", tmp_path / "lm", *rerank, *asked, "-o", tmp_path / "before.run")
+    trained, before = read_run(tmp_path / "trained.run"), read_run(tmp_path / "before.run")
+    tested = read_run(one / "test.run")
+    for query in tested:
+        assert trained[query].scores == pytest.approx(tested[query].scores, abs=1e-4)
+    assert any(list(before[q].scores) != list(trained[q].scores) for q in tested)
+    said = refused("text", "rerank", one, *rerank, *asked, "-o", tmp_path / "c.run")
+    assert "has the prompt that it was trained with" in said
+
+
+def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
+    out = tmp_path / "compared"
+    base = [place / "bm25.run", *texts(place), "--qrels", place / "qrels", "--device", "cpu"]
+    options = ["--models", place / "model", "--losses", "softmax, hinge", "--epochs", 1]
+    made = ["compare", *base, *options, "--seeds", 2, "--folds", "1,2", "-o", out]
+    found = json.loads(rankgrad(*made, "--json").stdout)
+    assert [row["candidate"] for row in found["rows"]] == ["first stage", "hinge", "softmax"]
+    assert not found["problems"]
+    assert (found["plan"]["folds"], found["plan"]["seeds"]) == ([1, 2], [0, 1])
+    run = out / "runs/softmax/fold2-seed1"
+    written = run.stat().st_mtime_ns, (run / "metrics.jsonl").stat().st_mtime_ns
+    said = rankgrad(*made).output  # goes on with what is there
+    assert (run.stat().st_mtime_ns, (run / "metrics.jsonl").stat().st_mtime_ns) == written
+    assert "relevant documents that were not retrieved count" in said
+    # The folder of text runs alone, with another test; the report takes it over.
+    again = ["compare", out, "--baseline", "first stage", "--correction", "holm", "--json"]
+    facts = json.loads(rankgrad(*again).stdout)
+    means = [row["mean"]["ndcg@10(gain=linear)"] for row in facts["rows"]]
+    assert means == [row["mean"]["ndcg@10(gain=linear)"] for row in found["rows"]]
+    assert {d["reference"] for d in facts["differences"]} == {"first stage"}
+    assert "Holm" in facts["significance"]
+    told = write([out], tmp_path / "page.html")
+    assert told.candidates[told.baseline].name == "first stage"
+    assert "Holm" in str(told.how)
+    assert "ndcg@10(gain=linear)" in rankgrad("compare", out, "--format", "csv").stdout
+    (out / "runs/hinge/fold1-seed0/evaluations/test/evaluation.json").unlink()
+    less = CliRunner().invoke(app, ["compare", str(out)])
+    assert less.exit_code == 1
+    assert "gap: hinge, fold 1 seed 0: it has not been run to its end" in less.stdout
+    for more, message in (
+        ([out, "--losses", "softmax"], "are compared as they are: leave out --losses"),
+        ([*base, *options, "-o", out, "--tune", 3], "--tune is not for text"),
+        ([*base, *options], "-o is missing"),
+    ):
+        assert message in refused("compare", *more)
+
+
 def test_the_papers_protocol_is_what_it_prints(place):
     from rankgrad.experiments.protocol import protocols
     from rankgrad.text.settings import TextSettings
@@ -113,6 +174,14 @@ def test_a_teacher_is_trained_on_and_the_grades_evaluate(place, rankgrad, refuse
     rankgrad(*train(place, *distilled, "-o", tmp_path / "distilled"))
     run = "runs/ranknet/fold1-seed0/test.run"
     assert (tmp_path / "plain" / run).read_text() != (tmp_path / "distilled" / run).read_text()
+    beside = [*distilled, "--teacher-weight", 0.5, "--teacher-loss", "margin_mse"]
+    rankgrad(*train(place, *beside, "-o", tmp_path / "mixed"))
+    found = {(tmp_path / name / run).read_text() for name in ("plain", "distilled", "mixed")}
+    assert len(found) == 3
+    settings = (tmp_path / "mixed/runs/ranknet/fold1-seed0/settings.toml").read_text()
+    assert 'teacher_weight = 0.5\nteacher_loss = "margin_mse"' in settings
+    said = refused(*train(place, *options, "--teacher-weight", 0.5, "-o", tmp_path / "none"))
+    assert "need a teacher: give --teacher RUN" in said
     said = refused(*train(place, *options, "-o", tmp_path / "distilled"))
     assert "the train data are not those" in said
     said = refused("predict", tmp_path / "plain/runs/ranknet/fold1-seed0", place / "docs.jsonl")

@@ -97,7 +97,9 @@ def test_a_damaged_run(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 0 a 1\n1 0 b\n", "line 2: expected four columns .*, found 3"),
+        ("1 0 a 1\n1 0 b\n", "line 2: expected four columns .*, found 3$"),
+        ("query-id\tcorpus-id\tscore\n1\ta\t1\n", "line 1: expected four .* are BEIR's: drop"),
+        ("1 a 1\n", "line 1: expected four columns .*, found 3. Three columns .* are BEIR's"),
         ("1 0 a 1\n1 0 b 2 3\n", "line 2: expected four columns .*, found 5"),
         ("1 0 a 1.0\n", "line 1: the grade '1.0' is not a whole number"),
         ("1 0 a 1\n2 0 a 1\n1 0 a 1\n", "line 3: document 'a' is judged twice for query '1'"),

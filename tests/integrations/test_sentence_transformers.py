@@ -104,6 +104,44 @@ def test_a_teachers_scores(folder):
     assert "Hofst" in loss.citation and "Gao, Luyu" in loss.citation
 
 
+def test_a_teacher_beside_the_labels(folder):
+    model = CrossEncoder(folder, device="cpu").eval()
+    teacher = [[3.0 * y - 2.5 for y in own] for own in LABELS]
+    grades, taught = labels(), [torch.tensor([3.0 * y for y in own]) for own in LABELS]
+
+    def value(weight, columns=(QUERIES, DOCUMENTS, teacher)):
+        loss = RankingLoss(
+            model, "softmax", teacher="shift", teacher_weight=weight, teacher_loss="margin_mse"
+        )
+        return loss, loss(list(columns), grades)
+
+    own = RankingLoss(model, "softmax")([QUERIES, DOCUMENTS], grades)
+    its = RankingLoss(model, "margin_mse")([QUERIES, DOCUMENTS], taught)
+    loss, mixed = value(0.25)
+    torch.testing.assert_close(mixed, 0.75 * own + 0.25 * its)
+    torch.testing.assert_close(value(1.0)[1], its)
+    mixed.backward()
+    assert loss.get_config_dict() == {
+        "loss": "softmax",
+        "mini_batch_size": 32,
+        "teacher": "shift",
+        "teacher_loss": "margin_mse",
+        "teacher_weight": 0.25,
+    }
+    assert "Hofst" in loss.citation
+    assert loss.citation.count("Gao, Luyu") == 1
+    with pytest.raises(ValueError, match="below 1 needs a column of the teacher's scores"):
+        value(0.5, (QUERIES, DOCUMENTS))
+    with pytest.raises(ValueError, match=r"\[7, 3, 0, 4\] scores of the teacher"):
+        value(0.5, (QUERIES, DOCUMENTS, [*teacher[:3], [0.0] * 4]))
+    with pytest.raises(ValueError, match="has 3 input columns; it needs queries and documents"):
+        RankingLoss(model)([QUERIES, DOCUMENTS, teacher], grades)
+    with pytest.raises(ValueError, match="need a teacher, such as teacher='shift'"):
+        RankingLoss(model, teacher_weight=0.5)
+    with pytest.raises(ValueError, match="teacher_weight must be from 0 to 1, found 2"):
+        RankingLoss(model, teacher="shift", teacher_weight=2)
+
+
 def test_wrong_use_is_named(folder):
     with pytest.raises(ValueError, match="num_labels=1, found 2"):
         RankingLoss(SimpleNamespace(num_labels=2))
@@ -139,11 +177,14 @@ def test_a_model_wrapped_by_ddp(folder, tmp_path):
         distributed.destroy_process_group()
 
 
-def test_a_training_run(tmp_path):
+@pytest.mark.parametrize("teacher", [None, "minmax"])
+def test_a_training_run(teacher, tmp_path):
     """In bf16, with accumulated gradients, whose backward pass runs outside autocast."""
     scorer("encoder", dropout=0.0).save_pretrained(tmp_path / "start")
     model = CrossEncoder(str(tmp_path / "start"), device="cpu")
-    dataset = Dataset.from_dict({"query": QUERIES, "docs": DOCUMENTS, "labels": LABELS})
+    columns = {"query": QUERIES, "docs": DOCUMENTS}
+    columns |= {} if teacher is None else {"teacher": LABELS}
+    dataset = Dataset.from_dict({**columns, "labels": LABELS})
     arguments = CrossEncoderTrainingArguments(
         output_dir=str(tmp_path / "run"),
         per_device_train_batch_size=2,
@@ -158,7 +199,13 @@ def test_a_training_run(tmp_path):
         logging_steps=1,
         seed=3,
     )
-    loss = RankingLoss(model, "neural_ndcg@10", mini_batch_size=4)
+    loss = RankingLoss(
+        model,
+        "neural_ndcg@10",
+        mini_batch_size=4,
+        teacher=teacher,
+        teacher_weight=1.0 if teacher is None else 0.5,
+    )
     trainer = CrossEncoderTrainer(
         model=model, args=arguments, train_dataset=dataset, eval_dataset=dataset, loss=loss
     )

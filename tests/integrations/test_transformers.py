@@ -78,6 +78,32 @@ def test_a_teachers_scores():
     torch.testing.assert_close(found, ListLoss("margin_mse")(outputs, shifted))
 
 
+def test_a_teacher_beside_the_labels():
+    examples = [
+        {"query": "word1", "documents": ["word2", "word3"], "labels": [1, 0], "teacher": [5, -1]},
+        {"query": "word5", "documents": ["word4"], "labels": [1], "teacher": [-3]},
+        {"query": "word5", "documents": [], "labels": [], "teacher": []},
+    ]
+    labels = ListCollator(tokenizer(), teacher="teacher")(examples)["labels"]
+    assert labels.tolist() == [
+        [[1, 5], [0, -1]],
+        [[1, -3], [-100, -100]],
+        [[-100, -100], [-100, -100]],
+    ]
+    outputs = SimpleNamespace(logits=torch.randn(6))
+    loss = ListLoss("softmax", teacher="shift", teacher_weight=0.5, teacher_loss="margin_mse")
+    own = ListLoss("softmax")(outputs, labels[..., 0])
+    its = ListLoss("margin_mse", teacher="shift")(outputs, labels[..., 1])
+    torch.testing.assert_close(loss(outputs, labels), (own + its) / 2)
+    # Trainer counts every label that is not padding.
+    count = (labels != -100).sum()
+    torch.testing.assert_close(loss(outputs, labels, count), (own + its) / 2)
+    with pytest.raises(ValueError, match=r"shape \[lists, items, 2\], found \[3, 2\]"):
+        loss(outputs, labels[..., 0])
+    with pytest.raises(ValueError, match="has 2 documents and 1 teacher"):
+        ListCollator(tokenizer(), teacher="teacher")([{**examples[0], "teacher": [1]}])
+
+
 def test_batches():
     made = ListCollator(tokenizer())
     examples = [

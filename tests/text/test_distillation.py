@@ -6,7 +6,7 @@ import torch
 
 from rankgrad import kernels, losses
 from rankgrad.data.trec import RankedList
-from rankgrad.text import labels_from_run, teacher_labels
+from rankgrad.text import MixedLoss, labels_from_run, teacher_labels
 from rankgrad.text.candidates import Candidates
 
 TEACHER = torch.tensor([-3.0, 2.5, 0.5, -1.0, 0.5])
@@ -35,6 +35,25 @@ def test_runs():
     run = {"d1": -7.5, "d3": 2.0, "d8": 11.0}
     assert labels_from_run(run, ["d3", "d1", "d9"]).tolist() == [9.5, 0, 0]
     assert labels_from_run(run, ["d3", "d1", "d9"], "rank").tolist() == [1, 0.5, 0]
+
+
+def test_a_teacher_beside_the_grades():
+    torch.manual_seed(0)
+    scores, grades = torch.randn(9, requires_grad=True), torch.randint(3, (9,)).float()
+    offsets, taught = torch.tensor([0, 4, 9]), teacher_labels(torch.randn(9))
+    own = losses.get("approx_ndcg@3")(scores, grades, offsets=offsets)
+    its = losses.get("margin_mse")(scores, taught, offsets=offsets)
+    columns = torch.stack([grades, taught], -1)
+    for weight in (0.0, 0.3, 1.0):
+        mixed = MixedLoss("approx_ndcg@3", weight, "margin_mse")
+        value = mixed(scores, columns, offsets=offsets)
+        torch.testing.assert_close(value, (1 - weight) * own + weight * its)
+    mixed.progress = 0.5
+    assert (mixed.loss.progress, mixed.teacher_loss.progress) == (0.5, 0.5)
+    twice = MixedLoss("gumbel_neural_ndcg(seed=1)")  # draws of its own for each of the two
+    assert twice.loss is not twice.teacher_loss
+    with pytest.raises(ValueError, match=r"labels must have shape \[9, 2\], .* found \[9\]"):
+        mixed(scores, grades, offsets=offsets)
 
 
 def test_wrong_teachers_are_named():

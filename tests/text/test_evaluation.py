@@ -65,5 +65,9 @@ def test_paired_tests_against_the_first_run():
 
 
 def test_a_run_of_other_queries():
-    with pytest.raises(ValueError, match="no query of the run is judged: the run has '01', the"):
+    with pytest.raises(ValueError, match="no query of the run is judged: the run has 'q1', the"):
+        evaluate_run({"q1": ranked("a")}, QRELS)
+    with pytest.raises(ValueError, match="query '01' of the run is '1' in the judgments: leading"):
         evaluate_run({"01": ranked("a")}, QRELS)
+    both = {"1": ranked("a"), "01": ranked("a")}  # another query
+    assert evaluate_run(both, QRELS, ["ap"]).queries == ("1",)

@@ -1,16 +1,23 @@
 """Text rankers: tokens, passages, heads, saving, and what is odd about inputs."""
 
+import re
+
 import numpy as np
 import pytest
 import tiny_models
 import torch
 from sentence_transformers import CrossEncoder
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertModel,
+    PreTrainedTokenizerFast,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
 
 import rankgrad.text
 from rankgrad import files
-from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, tokenize
+from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, length_limit, tokenize
 from rankgrad.text.ranker import Reading, TextRanker
 
 # transformers compiles parts of DeBERTa-v2 so when it is imported.
@@ -179,6 +186,54 @@ def test_passages_pool_the_first_vectors(pooling):
     np.testing.assert_allclose(own.score(inputs), wanted[0].numpy(), rtol=1e-5)
 
 
+def of_letters(kind):
+    """A tokenizer whose words have a token for each letter; in bytes, for the space before, too."""
+    special = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}
+    letters = "abcdefghij"
+    if kind == "WordPiece":
+        tokens = [*letters, *(f"##{letter}" for letter in letters)]
+        model = models.WordPiece({**special, **{t: 4 + at for at, t in enumerate(tokens)}})
+        made = Tokenizer(model)
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        vocabulary = {**special, **{t: 4 + at for at, t in enumerate(["Ġ", *letters])}}
+        made = Tokenizer(models.BPE(vocabulary, []))
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", **names)
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "bytes"])
+def test_every_token_up_to_the_limit_is_in_a_passage(kind):
+    tokenizer, random = of_letters(kind), np.random.default_rng(0)
+    texts = [
+        " ".join("".join(random.choice([*"abcdefghij"], n)) for n in random.integers(1, 8, count))
+        for count in random.integers(1, 40, 200)
+    ]
+    texts += ["a" * 90, "ab  cd " * 9]  # a word that is longer than a passage, double spaces
+    for number, text in enumerate(texts):
+        most, limit = int(random.integers(2, 15)), [None, 33][number % 2]
+        inputs = tokenize(
+            tokenizer, ["abc"], [text], max_length=18, passages=Passages(most, limit)
+        )  # 12 tokens of the document fit into an input
+        assert len(inputs.offsets) - 1 <= most
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        found = inputs.ids[inputs.segments == DOCUMENT].tolist()
+        read = min(12 * most, limit or 10**9)
+        if kind == "WordPiece":  # the rest of a word that had to be cut begins like a word
+            found, tokens = ([(t - 4) % 10 for t in own] for own in (found, tokens))
+        assert found == tokens[: len(found)]
+        if len(tokens) <= read:
+            assert found == tokens
+        else:  # parts end with a whole word, which has 8 tokens at most
+            assert read - 8 * (len(inputs.offsets) - 1) < len(found) <= read
+
+
 def test_passages_are_of_equal_length_and_end_at_the_limit():
     tokenizer = tiny_models.tokenizer()
     words = tiny_models.WORDS * 30
@@ -212,6 +267,84 @@ def test_embedding_head_is_the_cosine_of_embeddings_made_apart(kind, attention):
     assert own.predict(pairs)[0] == pytest.approx(20 * (cosine - 0.5), rel=1e-4)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_cross_attention_goes_from_a_bi_encoder_to_a_cross_encoder(attention, tmp_path):
+    def scores(factor):
+        options = {"attn_implementation": attention}
+        own = of_class("Bert", "Model", options, head="embedding", cross_attention=factor)
+        return own, own.predict(list(zip(QUERIES, TEXTS, strict=True)))
+
+    apart, little, (joint, full) = scores(0.0)[1], scores(1e-4)[1], scores(1.0)
+    np.testing.assert_allclose(little, apart, atol=0.02)
+    assert np.abs(full - apart).max() > 0.1
+    # At 1 it is the network's own attention over both texts, by positions from the start of each.
+    query, text = (joint.tokenizer(t)["input_ids"] for t in (QUERIES[0], TEXTS[0]))
+    with torch.no_grad():
+        hidden = joint.network(
+            input_ids=torch.tensor([query + text]),
+            position_ids=torch.tensor([[*range(len(query)), *range(len(text))]]),
+        ).last_hidden_state[0]
+    vectors = (hidden[: len(query)].mean(0), hidden[len(query) :].mean(0))
+    cosine = torch.cosine_similarity(*vectors, dim=0).item()
+    assert full[0] == pytest.approx(20 * (cosine - 0.5), rel=1e-4)
+    joint.save(tmp_path / "saved")
+    assert TextRanker.from_pretrained(tmp_path / "saved").reading.cross_attention == 1.0
+
+
+def test_cross_attention_is_checked():
+    with pytest.raises(ValueError, match=r"cross_attention must be from 0 to 1, found 1\.5"):
+        Reading(head="embedding", cross_attention=1.5)
+    with pytest.raises(ValueError, match=r"cross_attention needs head='embedding', found .*classi"):
+        Reading(head="classifier", cross_attention=0.1)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_a_causal_language_model_is_a_ranker(kind, tmp_path):
+    network, tokenizer = tiny_models.causal(kind), tiny_models.tokenizer(model_max_length=64)
+    own = TextRanker(network, tokenizer, Reading(prompt=tiny_models.PROMPT)).eval()
+    assert own.reading.head == "causal"
+    assert own.head_parameters() == []
+    pairs = list(zip(QUERIES, TEXTS, strict=True))
+    scores = own.predict(pairs)
+    scorer = rankgrad.text.CausalScorer(network, tokenizer, prompt=tiny_models.PROMPT).eval()
+    with torch.no_grad():
+        wanted = [scorer(scorer.encode(query, [text])[0])[0] for query, text in pairs]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+    half = own.predict(pairs, precision="bf16-mixed")
+    assert len(np.unique(half)) == len(np.unique(scores))
+    own.save(tmp_path / "saved")
+    again = TextRanker.from_pretrained(tmp_path / "saved", trained=True)
+    np.testing.assert_allclose(again.predict(pairs), scores, rtol=1e-5, atol=1e-6)
+    # Also without our file it is recognized; the prompt must be given then.
+    (tmp_path / "saved" / "rankgrad.json").unlink()
+    asked = Reading(prompt=tiny_models.PROMPT)
+    bare = TextRanker.from_pretrained(tmp_path / "saved", asked, trained=True)
+    np.testing.assert_allclose(bare.predict(pairs), scores, rtol=1e-5, atol=1e-6)
+    classifier = TextRanker.from_pretrained(tmp_path / "saved", Reading(head="classifier"))
+    assert classifier.head_parameters()
+
+
+def test_wrong_prompts_are_named(tmp_path):
+    network, tokenizer = tiny_models.causal(), tiny_models.tokenizer(model_max_length=64)
+    with pytest.raises(ValueError, match="passages are not supported for causal"):
+        TextRanker(network, tokenizer, Reading(passages=2, prompt=tiny_models.PROMPT))
+    with pytest.raises(ValueError, match="head='causal' needs a causal language model, found Bert"):
+        ranker(head="causal")
+    with pytest.raises(ValueError, match="a prompt is for causal language models, and not for Be"):
+        ranker(prompt=tiny_models.PROMPT)
+    with pytest.raises(ValueError, match="a prompt is for causal language models, found head"):
+        Reading(head="similarity", prompt=tiny_models.PROMPT)
+    for text, said in (
+        ("body = 'a {query}'", "the body must have {document} in it"),
+        ("boddy = 'a'", "there is no 'boddy' in a prompt"),
+        ("yes = 1", "yes must be a text, found 1"),
+        ("yes", "is not TOML"),
+    ):
+        (tmp_path / "prompt.toml").write_text(text)
+        with pytest.raises(ValueError, match=re.escape(said)):
+            rankgrad.text.Prompt.read(tmp_path / "prompt.toml")
+
+
 def test_embedding_heads_that_would_be_wrong_are_refused():
     for kind, found in (("ModernBert", "type 'modernbert'"), ("DebertaV2", "type 'deberta-v2'")):
         with pytest.raises(ValueError, match=f"head='embedding' is not supported .* {found}"):
@@ -231,6 +364,16 @@ def test_a_document_longer_than_the_limit_is_cut_as_if_it_ended_there():
     for wanted in (3, 33):
         with pytest.raises(ValueError, match=f"max_length must be from 5 to .* 32, found {wanted}"):
             ranker(max_length=wanted)
+
+
+def test_models_without_a_limit_and_those_that_read_the_last_position():
+    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16, "num_labels": 1}
+    config = XLNetConfig(vocab_size=len(tiny_models.VOCABULARY), **sizes)
+    network, tokenizer = XLNetForSequenceClassification(config), tiny_models.tokenizer()
+    with pytest.raises(ValueError, match="XLNetForSequenceClassification reads its last position"):
+        TextRanker(network, tokenizer)
+    assert length_limit(network, tokenizer, None) == 32  # the tokenizer's; the model says -1
+    assert length_limit(network, tiny_models.tokenizer(model_max_length=int(1e30)), None) == 512
 
 
 def test_an_empty_document_holds_the_query_alone():

@@ -153,6 +153,12 @@ def test_candidates_name_what_is_missing():
         ValueError, match=r"candidates for none of 1 topics: .* '1', are not theirs"
     ):
         Candidates.of(run, {"a": "text"}, {"7": "query"})
+    topics = {"1": "query", "051": "query"}  # the other query would be there alone
+    texts, qrels = {"a": "text", "b": "text"}, {"1": {"a": 1}, "51": {"a": 1}}
+    with pytest.raises(ValueError, match="query '051' of the topics is '51' in the judgments"):
+        Candidates.of(run, texts, topics, qrels)
+    with pytest.raises(ValueError, match="query '051' of the topics is '51' in the run"):
+        Candidates.of({**run, "51": run["1"]}, texts, topics)
 
 
 def test_folds_hold_each_query_once():

@@ -100,6 +100,8 @@ def test_a_run_that_is_trained_is_not_resumed(run):
     refused = pytest.raises(locks.LockedError, match=r"another process is training in .*run")
     with RunFolder.open(run).locked(), refused:
         fit(SETTINGS, *data, folder=run, resume=True)
+    with RunFolder.open(run).locked(), refused:  # and not told to be there already
+        fit(SETTINGS, *data, folder=run)
     fit(SETTINGS, *data, folder=run, resume=True)
     assert not (run / "run.lock").exists()
 
@@ -128,5 +130,6 @@ def test_of_two_that_start_at_once_one_trains(tmp_path, monkeypatch):
     for thread in threads:
         thread.join()
     errors = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    assert errors == [f"{tmp_path / 'run'} is there already: resume it, or choose another"]
+    (said,) = errors
+    assert said.startswith(f"another process has just started a run in {tmp_path / 'run'}: wait")
     assert len(RunFolder.open(tmp_path / "run").history) == 2

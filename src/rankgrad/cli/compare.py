@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rankgrad.training import Settings
 
 _COMPARED, _TESTS = "What is compared", "Significance and tables"
+_TEXT = "Text, where DATA is a TREC run"
 
 
 def compare(
@@ -27,20 +28,21 @@ def compare(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="A folder of train, vali and test, or of folds of these.",
+            help="A folder of train, vali and test, or of folds of these. For text, the candidates "
+            "as a TREC run, with --collection; or a folder of `rankgrad text train`.",
             show_default=False,
         ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FOLDER",
             help="Where every run has its folder; the same command goes on with what is there.",
-            show_default=False,
+            show_default="for text runs that are there, their folder",
         ),
-    ],
+    ] = None,
     losses: Annotated[
         str | None,
         typer.Option(
@@ -156,6 +158,32 @@ def compare(
     precision: options.Precision = None,
     device: options.Device = None,
     memory: options.Memory = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="The documents, as `rankgrad text train` takes them.", rich_help_panel=_TEXT
+        ),
+    ] = None,
+    topics: Annotated[
+        str | None,
+        typer.Option(
+            help="The queries.", rich_help_panel=_TEXT, show_default="those of the collection"
+        ),
+    ] = None,
+    qrels: Annotated[
+        Path | None,
+        typer.Option(
+            help="TREC judgments.", rich_help_panel=_TEXT, show_default="those of the collection"
+        ),
+    ] = None,
+    interpolate: Annotated[
+        bool,
+        typer.Option(
+            "--interpolate",
+            help="Mix scores with those of the first stage; validation chooses the weight.",
+            rich_help_panel=_TEXT,
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compare losses and models on the same data, and say what is significant.
@@ -173,12 +201,31 @@ def compare(
       rankgrad compare data --losses "softmax, smoothi_ndcg" --tune 20 -m ndcg@5 -o out
       rankgrad compare data --losses "mse, softmax" --models "mlp, context_aware" -o out
       rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomisation
+      rankgrad compare bm25.run --collection cranfield/ --models MiniLM/ \\
+          --losses "hinge, lambdaloss@10" --seeds 3 -o out
+      rankgrad compare runs/text --baseline "first stage" --correction holm
     """  # noqa: D301
+    from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
     from rankgrad.metrics.evaluate import DEFAULT
     from rankgrad.training import Settings
 
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    how = experiment.Significance(test, correction, 1 if sides == 1 else 2)
+    if compare_text.is_text(data, collection):
+        texts = compare_text.Texts(collection, topics, qrels, interpolate)
+        asked = {**given, "settings": settings, "losses": losses, "models": models, "tune": tune}
+        asked |= {"lightgbm": lightgbm or None, "xgboost": xgboost or None, "workers": workers}
+        asked |= {"metric": metric, "validation_metric": validation_metric}
+        asked |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
+        compared = compare_text.compare(data, output, texts, {**asked, "seeds": _seeds(seeds)})
+        if baseline is not None:
+            baseline = compared.plan.candidate(baseline).name
+        compare_text.save(compared, baseline, how)
+        _finish(compared, how, baseline, intervals, format, json)
+        return
+    if output is None:
+        raise ValueError("-o is missing: the folder of all runs")
     metrics = tuple(metric or DEFAULT)
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
@@ -193,7 +240,6 @@ def compare(
         settings=shared,
         tune=tune,
     )
-    how = experiment.Significance(test, correction, 1 if sides == 1 else 2)
     if baseline is not None:
         baseline = plan.candidate(baseline).name
     try:
@@ -203,6 +249,18 @@ def compare(
             )
     except KeyboardInterrupt:
         raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
+    _finish(found, how, baseline, intervals, format, json)
+
+
+def _finish(
+    found: Comparison,
+    how: Significance,
+    baseline: str | None,
+    intervals: bool,
+    format: Literal["terminal", "markdown", "latex", "csv"],
+    json: bool,
+) -> None:
+    """Show the comparison; gaps in it are an exit code."""
     if json:
         show_json(found.facts(baseline=baseline, how=how))
     else:

@@ -95,11 +95,15 @@ def report(
 
 def show_written(output: Path, found: Comparison) -> None:
     """Say what was written and how to look at it."""
+    from rankgrad import files
     from rankgrad.report.tables import word
 
     candidates = len(found.candidates)
     runs = sum(len(candidate.runs) for candidate in found.candidates)
     counts = f"{candidates} {word('candidates', candidates)}, {runs} {word('runs', runs)}"
-    typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")
-    typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
+    if files.is_stream(output):  # what reads it wants the page alone
+        typer.echo(f"{output}: {counts}", err=True)
+    else:
+        typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")
+        typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
     show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)

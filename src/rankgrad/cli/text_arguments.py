@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from rankgrad.text.candidates import Candidates
+    from rankgrad.text.scorers import Prompt
 
 Run = Annotated[
     Path,
@@ -46,6 +47,21 @@ Depth = Annotated[
     int | None,
     typer.Option(help="Candidates a query at most.", min=1, show_default="all of the run"),
 ]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="What a causal language model is asked: TOML with prefix, body (with {query} and "
+        "{document}), suffix, yes and no.",
+        show_default="what Qwen3-Reranker is",
+    ),
+]
+
+
+def read_prompt(path: Path | None) -> Prompt | None:
+    """The prompt of a file, if there is one."""
+    from rankgrad.text.scorers import Prompt
+
+    return None if path is None else Prompt.read(path)
 
 
 def read(

@@ -17,8 +17,8 @@ def rerank(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder, "
-            "or a name on the hub.",
+            help="A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder "
+            "or of a causal language model that answers yes or no, or a name on the hub.",
             show_default=False,
         ),
     ],
@@ -40,6 +40,7 @@ def rerank(
             show_default="scores of the model alone",
         ),
     ] = None,
+    prompt: arguments.PromptFile = None,
     batch_size: Annotated[int, typer.Option(help="Documents at a time.", min=1)] = 64,
     precision: Annotated[
         Literal["32-true", "bf16-mixed"], typer.Option(help="Of matrix products.")
@@ -56,11 +57,13 @@ def rerank(
           --topics topics.tsv -o reranked.run --interpolate chosen
       rankgrad text rerank cross-encoder/ms-marco-MiniLM-L6-v2 bm25.run --collection docs.tsv \\
           --topics queries.tsv -o reranked.run --depth 100
+      rankgrad text rerank Qwen/Qwen3-Reranker-0.6B bm25.run --collection docs.tsv \\
+          --topics queries.tsv -o reranked.run
     """  # noqa: D301
     from rankgrad.data.trec import read_run, write_run
     from rankgrad.experiments.text import device_of
     from rankgrad.text.interpolation import interpolate as mix
-    from rankgrad.text.ranker import TextRanker
+    from rankgrad.text.ranker import Reading, TextRanker
     from rankgrad.text.runs import TextRun, is_text_run
 
     if output.exists() and not overwrite:
@@ -70,7 +73,14 @@ def rerank(
     candidates = arguments.read(
         run, collection, topics, None, field=field, depth=depth, judged=False
     )
-    ranker = TextRanker.from_pretrained(model, trained=True) if trained is None else trained.best()
+    asked = arguments.read_prompt(prompt)
+    if trained is not None and asked is not None:
+        raise ValueError(f"--prompt: {model} has the prompt that it was trained with")
+    if trained is not None:
+        ranker = trained.best()
+    else:
+        reading = None if asked is None else Reading(prompt=asked)
+        ranker = TextRanker.from_pretrained(model, reading, trained=True)
     ranker.to(device_of(device))
     scores = ranker.score(
         ranker.tokenize(*candidates.pairs()), batch_size=batch_size, precision=precision

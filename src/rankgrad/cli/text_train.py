@@ -41,8 +41,22 @@ def train(
         Path | None,
         typer.Option(
             help="A TREC run of a better ranker, such as an LLM reranker's: train on it instead of "
-            "the grades, which evaluate as ever.",
+            "the grades, or beside them, which evaluate as ever.",
         ),
+    ] = None,
+    teacher_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the loss by the teacher's labels, from 0 to 1; the rest is that of the loss "
+            "by the grades.",
+            min=0.0,
+            max=1.0,
+            show_default="1, the teacher alone",
+        ),
+    ] = None,
+    teacher_loss: Annotated[
+        str | None,
+        typer.Option(help="Of the teacher's labels.", show_default="that of the grades"),
     ] = None,
     teacher_labels: Annotated[
         Literal["shift", "minmax", "softmax", "rank"],
@@ -113,8 +127,17 @@ def train(
     ] = None,
     head: Annotated[
         str | None,
-        _option("classifier, similarity or embedding.", "classifier", _READING),
+        _option(
+            "classifier, similarity, embedding or causal.",
+            "causal for causal language models, else classifier",
+            _READING,
+        ),
     ] = None,
+    cross_attention: Annotated[
+        float | None,
+        _option("Of the head embedding: the factor of attention between texts.", "0", _READING),
+    ] = None,
+    prompt: arguments.PromptFile = None,
     max_length: Annotated[
         str | None, _option("Tokens an input.", "the model's limit", _READING)
     ] = None,
@@ -155,14 +178,17 @@ def train(
           --protocol smoothi_table2 -o runs/robust
       rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ --teacher llm.run \\
           --teacher-labels rank -l ranknet -o runs/distilled
+      rankgrad text train bm25.run --collection cranfield/ --model MiniLM/ --teacher llm.run \\
+          --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
     from rankgrad.experiments.text import CrossValidation, cross_validate
     from rankgrad.text.settings import TextSettings
 
     given = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
+    given["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
-    chosen = _settings(given, settings, paper)
+    chosen = settings_of(given, settings, paper)
     plan = CrossValidation(
         settings=chosen,
         losses=tuple(losses or (_losses(paper) if paper else [chosen.loss])),
@@ -173,12 +199,14 @@ def train(
     )
     depth = depth or (paper.text.depth if paper and paper.text else None)
     candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
+    if teacher is None and (teacher_weight, teacher_loss) != (None, None):
+        raise ValueError("--teacher-weight and --teacher-loss need a teacher: give --teacher RUN")
     if teacher is not None:
         candidates = candidates.taught(read_run(teacher), teacher_labels)
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
         show_notes([f"{empty} judged queries have no candidates: they count 0"])
-    with _Watching(quiet=json) as watching:
+    with Watching(quiet=json) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
         raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
@@ -213,7 +241,7 @@ def _show_published(paper: Protocol) -> None:
         )
 
 
-def _settings(
+def settings_of(
     given: dict[str, Any], file: Path | None, paper: Protocol | None = None
 ) -> TextSettings:
     """The options that were given, over settings of a file or a paper, over the defaults."""
@@ -238,7 +266,7 @@ def _settings(
     return TextSettings(**values)
 
 
-class _Watching:
+class Watching:
     """A progress bar over all runs, and Ctrl-C as a request to stop after the current step."""
 
     def __init__(self, quiet: bool) -> None:
@@ -251,7 +279,7 @@ class _Watching:
         self._interrupts = Interrupts()
         self._task = self._bar.add_task("runs", total=None)
 
-    def __enter__(self) -> _Watching:
+    def __enter__(self) -> Watching:
         self._interrupts.__enter__()
         if not self._bar.disable:
             self._bar.start()

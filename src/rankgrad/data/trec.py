@@ -283,7 +283,7 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
         if len(columns) != _QRELS_COLUMNS:
             raise ValueError(
                 f"{path}, line {number}: expected four columns (qid iteration docid grade), found "
-                f"{len(columns)}"
+                f"{len(columns)}{_beir_hint(columns)}"
             )
         query, _, document, grade = columns
         if not re.fullmatch(r"[+-]?[0-9]+", grade):
@@ -297,6 +297,39 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
     if not qrels:
         raise ValueError(f"{path} has no judgments in it")
     return qrels
+
+
+def _beir_hint(columns: Sequence[str]) -> str:
+    """What to do with judgments of three columns, as BEIR has them."""
+    header = columns[0].lower().replace("_", "-") == "query-id"
+    if len(columns) != _QRELS_COLUMNS - 1 or not (header or columns[2].lstrip("+-").isdigit()):
+        return ""
+    return (
+        ". Three columns (query-id corpus-id score) are BEIR's: drop the header and put a column "
+        "of 0 in between, as with awk 'NR > 1 {print $1, 0, $2, $3}'"
+    )
+
+
+def check_zeros(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, str]) -> None:
+    """An error if queries of two sources differ by leading zeros alone, so that they do not match.
+
+    Args:
+        one: by query id.
+        other: by query id.
+        names: what they are, for the error.
+
+    >>> check_zeros({"051": "a"}, {"51": {}}, ("topics", "qrels"))
+    Traceback (most recent call last):
+    ValueError: query '051' of topics is '51' in qrels: leading zeros differ; write them alike
+    """
+    short = {query.lstrip("0"): query for query in other if query not in one}
+    for query in one:
+        found = None if query in other else short.get(query.lstrip("0"))
+        if found is not None and query.isdigit():
+            raise ValueError(
+                f"query {query!r} of {names[0]} is {found!r} in {names[1]}: leading zeros differ; "
+                "write them alike"
+            )
 
 
 def looks_like_qrels(path: str | os.PathLike[str]) -> bool:

@@ -116,12 +116,12 @@ def _gather(
                 evaluated[task.key] = found
                 if task.candidate.is_tuned(plan):
                     chosen[task.candidate.name, task.fold] = jobs.chosen(task)
-    _check_data(evaluated)
+    check_data(evaluated)
     again = {key: why for key, why in (remade or {}).items() if key in evaluated}
     return Comparison(plan, folder, evaluated, gaps, chosen, again)
 
 
-def _check_data(evaluated: Mapping[Key, Evaluated]) -> None:
+def check_data(evaluated: Mapping[Key, Evaluated]) -> None:
     """Runs of the same fold must be of the same test data."""
     first: dict[int | None, Key] = {}
     for key, found in evaluated.items():

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.experiments import significance
-from rankgrad.experiments.plans import Plan
 from rankgrad.experiments.significance import Interval, Significance
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.training.evaluations import Evaluated
@@ -38,6 +37,40 @@ class Difference:
     better: bool
 
 
+class Compared(Protocol):
+    """What results are of: as much of a :class:`rankgrad.experiments.plans.Plan` as
+    they need.
+    """
+
+    @property
+    def candidates(self) -> Sequence[Any]:
+        """Each with a name."""
+        ...
+
+    @property
+    def folds(self) -> tuple[int | None, ...]: ...
+
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+
+    @property
+    def tune(self) -> int | None: ...
+
+    @property
+    def settings(self) -> Any: ...
+
+    def candidate(self, name: str) -> Any:
+        """The candidate of this name."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Results:
     """What a comparison found: the evaluation of every run, or the reason why there is none.
@@ -47,7 +80,7 @@ class Results:
     value of each list averaged over seeds, all folds' lists together.
     """
 
-    plan: Plan
+    plan: Compared
     folder: Path
     evaluated: Mapping[Key, Evaluated]
     gaps: Mapping[Key, str]

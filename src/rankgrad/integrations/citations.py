@@ -65,12 +65,12 @@ _PAPERS = {  # by the beginning of a loss's name
 }
 
 
-def citation(loss: Loss) -> str:
-    """The entries to cite for a loss trained with gradient caching.
+def citation(*trained: Loss) -> str:
+    """The entries to cite for losses trained with gradient caching.
 
     >>> "Hofst" in citation(losses.get("margin_mse"))
     True
     """
-    name = str(loss).removeprefix("gumbel_")
-    papers = [paper for start, paper in _PAPERS.items() if name.startswith(start)]
-    return "\n\n".join([*papers, GRADIENT_CACHING])
+    names = [str(loss).removeprefix("gumbel_") for loss in trained]
+    papers = [paper for name in names for start, paper in _PAPERS.items() if name.startswith(start)]
+    return "\n\n".join(dict.fromkeys([*papers, GRADIENT_CACHING]))

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rankgrad import losses
 from rankgrad.integrations.citations import citation
 from rankgrad.losses import Loss
-from rankgrad.options import check_choice, check_whole
+from rankgrad.options import check_whole
 from rankgrad.text.cached import cached_scores
-from rankgrad.text.distillation import TRANSFORMS, Transform, teacher_labels
+from rankgrad.text.distillation import (
+    MixedLoss,
+    Transform,
+    taught_loss,
+    teacher_labels,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers.cross_encoder import CrossEncoder
@@ -39,8 +43,12 @@ class RankingLoss(nn.Module):
         loss: the spec of a loss, as ``"neural_ndcg@10"``, or a loss. Raw logits are its scores.
         mini_batch_size: documents that have a graph at the same time. It bounds the memory and
             does not change the gradient, but for the random numbers of dropout. None: all of them.
-        teacher: labels are a teacher's scores, to be transformed by
-            :func:`rankgrad.text.teacher_labels` in this way, as ``"shift"`` for ``margin_mse``.
+        teacher: how a teacher's scores become labels, a transform of
+            :func:`rankgrad.text.teacher_labels`, as ``"shift"`` for ``margin_mse``. The scores are
+            one more column, after the documents; without that column, the labels are the scores.
+        teacher_weight: of the loss by the teacher's labels; the rest is that of the loss by the
+            labels. 1 is the teacher alone.
+        teacher_loss: the loss by the teacher's labels; by default that by the labels.
 
     Raises:
         ValueError: the model has more than one output, or an option is wrong.
@@ -55,6 +63,18 @@ class RankingLoss(nn.Module):
         })
         loss = RankingLoss(model, "neural_ndcg@10", mini_batch_size=32)
         CrossEncoderTrainer(model=model, train_dataset=dataset, loss=loss).train()
+
+    The same with a teacher beside the labels::
+
+        dataset = Dataset.from_dict({
+            "query": ["what are pandas", "capital of france"],
+            "docs": [["Pandas are bears.", "Pandas is a library.", "Fish."], ["Paris.", "Lyon."]],
+            "teacher": [[8.1, 5.5, -3.0], [9.7, -0.2]],
+            "labels": [[2, 1, 0], [1, 0]],
+        })
+        loss = RankingLoss(
+            model, "neural_ndcg@10", teacher="shift", teacher_weight=0.5, teacher_loss="margin_mse"
+        )
     """
 
     uses_gradient_cache = True  # what sentence-transformers asks of losses that wrap others
@@ -66,16 +86,16 @@ class RankingLoss(nn.Module):
         *,
         mini_batch_size: int | None = 32,
         teacher: Transform | None = None,
+        teacher_weight: float = 1.0,
+        teacher_loss: str | Loss | None = None,
     ) -> None:
         super().__init__()
         if model.num_labels != 1:
             raise ValueError(f"the model must have num_labels=1, found {model.num_labels}")
         if mini_batch_size is not None:
             check_whole("mini_batch_size", mini_batch_size)
-        if teacher is not None:
-            check_choice("teacher", teacher, TRANSFORMS)
         self.model = model
-        self.loss = losses.get(loss) if isinstance(loss, str) else loss
+        self.loss = taught_loss(loss, teacher, teacher_weight, teacher_loss)
         self.mini_batch_size = mini_batch_size
         self.teacher: Transform | None = teacher
 
@@ -89,7 +109,8 @@ class RankingLoss(nn.Module):
         """The loss of a batch of queries, attached to the graph: a scalar.
 
         Args:
-            inputs: the queries, and the list of documents of each.
+            inputs: the queries, the list of documents of each, and a teacher's scores of them,
+                where there is a teacher beside the labels.
             labels: of each query, one label per document, none negative (but for a teacher's).
             prompt: given to the model's preprocessing.
             task: given to the model's preprocessing.
@@ -98,23 +119,34 @@ class RankingLoss(nn.Module):
             ValueError: inputs and labels do not fit together, or a label is wrong.
         """
         queries, documents = _checked(inputs, labels)
+        scored = self._teacher_scores(inputs)
         pairs = [(q, d) for q, own in zip(queries, documents, strict=True) for d in own]
         offsets = torch.tensor([0, *accumulate(len(own) for own in documents)])
         scores = self._scores(pairs, prompt, task)
-        value: Tensor = self.loss(scores, self._labels(labels).to(scores.device), offsets=offsets)
+        targets = self._labels(labels, scored).to(scores.device)
+        value: Tensor = self.loss(scores, targets, offsets=offsets)
         return value
 
     def get_config_dict(self) -> dict[str, Any]:
         """What a model card says about this loss."""
-        return {
+        facts: dict[str, Any] = {
             "loss": str(self.loss),
             "mini_batch_size": self.mini_batch_size,
             "teacher": self.teacher,
         }
+        if isinstance(self.loss, MixedLoss):
+            facts |= {
+                "loss": str(self.loss.loss),
+                "teacher_loss": str(self.loss.teacher_loss),
+                "teacher_weight": self.loss.weight,
+            }
+        return facts
 
     @property
     def citation(self) -> str:
         """BibTeX entries for a model card."""
+        if isinstance(self.loss, MixedLoss):
+            return citation(self.loss.loss, self.loss.teacher_loss)
         return citation(self.loss)
 
     def _scores(self, pairs: list[Pair], prompt: str | None, task: str | None) -> Tensor:
@@ -144,27 +176,56 @@ class RankingLoss(nn.Module):
             for name, value in tokens.items()
         }
 
-    def _labels(self, labels: Sequence[Tensor]) -> Tensor:
-        if self.teacher is not None:
-            labels = [teacher_labels(own, self.teacher) for own in labels]
-        return torch.cat([torch.as_tensor(own).float() for own in labels])
+    def _teacher_scores(self, inputs: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
+        """The column of a teacher's scores, or None."""
+        most = 2 if self.teacher is None else 3
+        if len(inputs) > most:
+            wanted = "queries and documents (with a teacher its scores, too: give teacher='shift')"
+            if most == 3:
+                wanted = "queries, documents and a teacher's scores"
+            raise ValueError(f"RankingLoss has {len(inputs)} input columns; it needs {wanted}")
+        if len(inputs) == 3:
+            _check_lengths(inputs[1], inputs[2], "scores of the teacher")
+            return inputs[2]
+        if isinstance(self.loss, MixedLoss):
+            raise ValueError(
+                "RankingLoss with teacher_weight below 1 needs a column of the teacher's scores "
+                "after the documents"
+            )
+        return None
+
+    def _labels(self, labels: Sequence[Tensor], scored: Sequence[Any] | None) -> Tensor:
+        """What the loss takes: labels or a teacher's labels ``[N]``, or both, ``[N, 2]``."""
+        given = torch.cat([torch.as_tensor(own).float() for own in labels])
+        if self.teacher is None:
+            return given
+        found = [
+            teacher_labels(own, self.teacher).to(given)
+            for own in (labels if scored is None else scored)
+        ]
+        taught = torch.cat(found)
+        return torch.stack([given, taught], -1) if isinstance(self.loss, MixedLoss) else taught
 
 
 def _checked(
     inputs: Sequence[Sequence[Any]], labels: Sequence[Tensor]
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    if len(inputs) != 2:
+    if len(inputs) < 2:
         raise ValueError(
             "RankingLoss needs two input columns, the queries and their lists of documents, found "
             f"{len(inputs)}"
         )
     if labels is None or isinstance(labels, Tensor):
         raise ValueError("RankingLoss needs a column of labels, with a list for each query")
-    queries, documents = inputs
-    found, wanted = [len(own) for own in labels], [len(own) for own in documents]
-    if found != wanted:
-        raise ValueError(f"queries have {wanted} documents and {found} labels: they must agree")
+    queries, documents = inputs[:2]
+    _check_lengths(documents, labels, "labels")
     return queries, documents
+
+
+def _check_lengths(documents: Sequence[Any], column: Sequence[Any], what: str) -> None:
+    found, wanted = [len(own) for own in column], [len(own) for own in documents]
+    if found != wanted:
+        raise ValueError(f"queries have {wanted} documents and {found} {what}: they must agree")
 
 
 def _text_length(pair: Pair) -> int:

@@ -36,11 +36,10 @@ try:
 except ImportError as error:
     raise ImportError("this needs transformers: pip install 'rankgrad[text]'") from error
 
-from rankgrad import losses
 from rankgrad.losses import Loss
-from rankgrad.options import check_choice, check_whole
+from rankgrad.options import check_whole
 from rankgrad.text.cached import cached_scores
-from rankgrad.text.distillation import TRANSFORMS, Transform, teacher_labels
+from rankgrad.text.distillation import MixedLoss, Transform, taught_loss, teacher_labels
 
 PADDING_LABEL = -100  # what Trainer does not count
 
@@ -59,15 +58,23 @@ class ListLoss:
         loss: the spec of a loss, or a loss.
         teacher: labels are a teacher's scores, transformed by
             :func:`rankgrad.text.teacher_labels` in this way.
+        teacher_weight: of the loss by the teacher's labels. Below 1, labels are ``[lists, items,
+            2]``: a label and a teacher's score (see :class:`ListCollator`).
+        teacher_loss: the loss by the teacher's labels; by default that by the labels.
 
     Raises:
         ValueError: an unknown loss or transform.
     """
 
-    def __init__(self, loss: str | Loss, *, teacher: Transform | None = None) -> None:
-        if teacher is not None:
-            check_choice("teacher", teacher, TRANSFORMS)
-        self.loss = losses.get(loss) if isinstance(loss, str) else loss
+    def __init__(
+        self,
+        loss: str | Loss,
+        *,
+        teacher: Transform | None = None,
+        teacher_weight: float = 1.0,
+        teacher_loss: str | Loss | None = None,
+    ) -> None:
+        self.loss = taught_loss(loss, teacher, teacher_weight, teacher_loss)
         self.teacher: Transform | None = teacher
 
     def __call__(
@@ -77,25 +84,37 @@ class ListLoss:
 
         Args:
             outputs: the model's, with ``logits``.
-            labels: ``[lists, items]``, -100 on padding.
+            labels: ``[lists, items]``, -100 on padding; with a teacher beside them ``[lists, items,
+                2]``.
             num_items_in_batch: real documents in all batches of the step, and of all processes.
 
         Raises:
             ValueError: labels are missing, or do not fit the logits.
         """
-        if labels is None or labels.ndim != 2:
+        mixed = isinstance(self.loss, MixedLoss)
+        if labels is None or labels.ndim != 2 + mixed or (mixed and labels.shape[2] != 2):
             found = "none" if labels is None else list(labels.shape)
-            raise ValueError(f"labels must have shape [lists, items], found {found}")
-        mask = labels != PADDING_LABEL
+            wanted = "[lists, items, 2]" if mixed else "[lists, items]"
+            raise ValueError(f"labels must have shape {wanted}, found {found}")
+        mask = (labels[..., 0] if mixed else labels) != PADDING_LABEL
         scores = _as_lists(outputs["logits"] if isinstance(outputs, dict) else outputs.logits, mask)
         value: Tensor = self.loss(scores, self._labels(labels, mask), mask)
         if num_items_in_batch is None:
             return value
-        return value * (mask.sum() / max(1, num_items_in_batch))
+        # Trainer has counted both columns.
+        return value * ((labels != PADDING_LABEL).sum() / max(1, num_items_in_batch))
 
     def _labels(self, labels: Tensor, mask: Tensor) -> Tensor:
+        if isinstance(self.loss, MixedLoss):
+            grades, scores = labels.unbind(-1)
+            taught = self._teacher_labels(scores, mask)
+            return torch.stack([grades.masked_fill(~mask, 0).to(taught), taught], -1)
         if self.teacher is None:
             return labels.masked_fill(~mask, 0)
+        return self._teacher_labels(labels, mask)
+
+    def _teacher_labels(self, labels: Tensor, mask: Tensor) -> Tensor:
+        assert self.teacher is not None
         found = torch.zeros(labels.shape, device=labels.device)
         for own, row, real in zip(found, labels, mask, strict=True):
             own[real] = teacher_labels(row[real], self.teacher).to(own)
@@ -162,6 +181,7 @@ class ListCollator:
         tokenizer: encodes pairs of query and document.
         max_length: tokens per pair; by default the tokenizer's limit.
         columns: the names of the three columns.
+        teacher: the name of a column of a teacher's scores; labels are ``[lists, items, 2]`` then.
     """
 
     def __init__(
@@ -170,30 +190,27 @@ class ListCollator:
         *,
         max_length: int | None = None,
         columns: tuple[str, str, str] = ("query", "documents", "labels"),
+        teacher: str | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.columns = columns
+        self.teacher = teacher
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Tokens ``[N, length]`` and labels ``[lists, items]`` of some examples.
 
         Raises:
-            ValueError: an example has other numbers of documents and labels.
+            ValueError: an example has other numbers of documents, labels and a teacher's scores.
         """
-        query, documents, labels = self.columns
+        query, documents, _ = self.columns
         pairs = [(example[query], text) for example in examples for text in example[documents]]
         rows, least = [], 0
         if not pairs:  # the model still runs, for processes to synchronize gradients
             pairs, least = [(example[query], "") for example in examples], 1
         for example in examples:
-            if len(example[documents]) != len(example[labels]):
-                raise ValueError(
-                    f"the query {example[query]!r} has {len(example[documents])} documents and "
-                    f"{len(example[labels])} labels: they must agree"
-                )
-            row = torch.tensor(example[labels], dtype=torch.float32)
-            rows.append(torch.cat([row, row.new_full((least,), PADDING_LABEL)]))
+            row = self._row(example)
+            rows.append(torch.cat([row, row.new_full((least, *row.shape[1:]), PADDING_LABEL)]))
         encoded = self.tokenizer(
             [pair[0] for pair in pairs],
             [pair[1] for pair in pairs],
@@ -207,6 +224,19 @@ class ListCollator:
         )
         return {**encoded, "labels": padded}
 
+    def _row(self, example: dict[str, Any]) -> Tensor:
+        """The labels of an example, ``[n]``, or with a teacher ``[n, 2]``."""
+        query, documents, labels = self.columns
+        found = []
+        for name in [labels] if self.teacher is None else [labels, self.teacher]:
+            if len(example[documents]) != len(example[name]):
+                raise ValueError(
+                    f"the query {example[query]!r} has {len(example[documents])} documents and "
+                    f"{len(example[name])} {name}: they must agree"
+                )
+            found.append(torch.tensor(example[name], dtype=torch.float32))
+        return found[0] if self.teacher is None else torch.stack(found, -1)
+
 
 class ScheduleCallback(TrainerCallback):
     """Tells a loss how far training is, which its temperature schedules follow.
@@ -217,7 +247,7 @@ class ScheduleCallback(TrainerCallback):
         loss: the library's loss, such as ``ListLoss(...).loss`` or ``RankingLoss(...).loss``.
     """
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Loss | MixedLoss) -> None:
         self.loss = loss
 
     def on_step_begin(

@@ -4,8 +4,9 @@
 ``AP``, ``RR``, ``AP(rel=2)@10`` are ir_measures'. Both have the linear gain in nDCG, so
 ``ndcg_cut_10`` and ``nDCG@10`` are ``ndcg@10(gain=linear)``. Case is ignored where nothing hangs on
 it: it does between ``ndcg`` and ``nDCG``, so other spellings of these are refused. Names that are
-ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp(persistence=0.9)``
-where grades are 0 and 1.
+ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp.p=0.9``, which is
+how trec_eval writes its parameter. As in ir_measures, ``RBP(p=0.8, rel=1)`` has binary relevance,
+and ``RBP(p=0.8)`` graded relevance, which is what trec_eval has.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "success": ("hits", {}),
 }
 _OPTIONS = {"rel": "threshold", "p": "persistence"}  # ir_measures'
+_TREC_RBP = re.compile(r"rbp\.p=([0-9.]+)", re.I)
 _TREC_CUTOFF = re.compile(r"(map_cut|ndcg_cut|p|recall|success)[_.](\d+)(\(.*)?", re.I | re.S)
 _OPTIONS_FIRST = re.compile(r"(\w+)(\([^()]*\))@(\d+)")
 
@@ -48,12 +50,16 @@ def parse(text: str, known: Container[str]) -> Spec:
     text = text.strip()
     if match := _TREC_CUTOFF.fullmatch(text):
         text = f"{match[1]}@{match[2]}{match[3] or ''}"
+    elif match := _TREC_RBP.fullmatch(text):
+        text = f"RBP(p={match[1]})"
     elif match := _OPTIONS_FIRST.fullmatch(text):
         text = f"{match[1]}@{match[3]}{match[2]}"
     spec = Spec.parse(text)
     lower = spec.name.lower()
     if spec.name in known:
         return spec
+    if lower == "rbp" and not {"rel", "threshold", "graded"} & set(spec.options):
+        return Spec("rbp", spec.k, {"graded": True, **_ours(spec)})
     if lower == "ndcg":
         return (
             Spec("ndcg", spec.k, {**_LINEAR, **_ours(spec)}) if spec.name == "nDCG" else _ask(spec)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
 from rankgrad.options import check_between
@@ -21,6 +22,8 @@ class RBP(LinearBinaryMetric):
 
     Args:
         persistence: p in (0, 1), how likely the user goes on to the next item.
+        graded: ``rel = y / max y``, by the highest label of the list, also of an item that was not
+            retrieved, as trec_eval has it; else relevance is binary.
 
     >>> RBP(persistence=0.5)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.6250])
@@ -30,13 +33,20 @@ class RBP(LinearBinaryMetric):
     kernel: ClassVar[str | None] = "rbp"
 
     persistence: float = 0.8
+    graded: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("persistence", self.persistence, 0, 1)
 
+    def kernel_options(self) -> MetricOptions | None:
+        return None if self.graded else super().kernel_options()  # its relevance is binary
+
+    def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        return labels if self.graded else super().gains(labels)
+
     def discount(self, ranks: Tensor) -> Tensor:
         return (1 - self.persistence) * self.persistence ** (ranks - 1)
 
     def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-        return torch.ones_like(gains[:, 0])
+        return gains.amax(-1) if self.graded else torch.ones_like(gains[:, 0])

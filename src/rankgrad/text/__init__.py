@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankgrad.text.cached import cached_backward, cached_scores
-from rankgrad.text.distillation import labels_from_run, teacher_labels
+from rankgrad.text.distillation import MixedLoss, labels_from_run, teacher_labels
 from rankgrad.text.scorers import CausalScorer, EncoderScorer, Prompt
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CausalScorer",
     "EncoderScorer",
+    "MixedLoss",
     "Prompt",
     "TextRanker",
     "cached_backward",

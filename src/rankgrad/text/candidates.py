@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.data.trec import Qrels, RankedList, Run
+from rankgrad.data.trec import Qrels, RankedList, Run, check_zeros
 from rankgrad.text.distillation import Transform, labels_from_run
 from rankgrad.text.evaluation import Conventions, RunEvaluation, evaluate_run
 
@@ -30,7 +30,8 @@ class Candidates:
         first_stage: their scores in the first stage, ``[N]``.
         qrels: the judgments of these queries, also of documents that were not retrieved; without
             judgments, none.
-        teacher: labels to train on instead of the grades, ``[N]``, where there is a teacher.
+        teacher: labels to train on instead of the grades, or beside them, ``[N]``, where there is a
+            teacher.
     """
 
     qids: tuple[str, ...]
@@ -66,8 +67,12 @@ class Candidates:
             depth: take so many documents of each list.
 
         Raises:
-            ValueError: a document of the run has no text, or no query of the topics has candidates.
+            ValueError: a document of the run has no text, no query of the topics has candidates, or
+                ids of queries differ by leading zeros alone.
         """
+        check_zeros(topics, run, ("the topics", "the run"))
+        if qrels is not None:
+            check_zeros(topics, qrels, ("the topics", "the judgments"))
         chosen = [qid for qid in topics if (qid in run if qrels is None else qid in qrels)]
         docids: list[str] = []
         first: list[float] = []
@@ -108,7 +113,8 @@ class Candidates:
         Evaluation stays with the grades. A document that the teacher does not have gets label 0.
 
         Args:
-            run: the teacher's ranked lists by query; queries without one are not trained on.
+            run: the teacher's ranked lists by query; the teacher's labels of queries without one
+                are 0.
             how: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
             temperature: see there.
 

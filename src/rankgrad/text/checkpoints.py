@@ -19,12 +19,7 @@ def load_network(auto: Any, name_or_path: str | os.PathLike[str], **options: Any
         FileNotFoundError: a path that is not there.
         ValueError: a folder has its weights as pickles only.
     """
-    folder = Path(name_or_path)
-    named = os.fspath(name_or_path)
-    if (folder.is_absolute() or named.startswith((".", "~")) or named.count("/") > 1) and not (
-        folder.is_dir()
-    ):
-        raise FileNotFoundError(f"there is no folder {named}")
+    folder = check_there(name_or_path)
     if (
         folder.is_dir()
         and not any(folder.glob("*.safetensors"))
@@ -34,4 +29,15 @@ def load_network(auto: Any, name_or_path: str | os.PathLike[str], **options: Any
             f"{folder} has its weights as a pickle (.bin), which is never loaded: save the model "
             "with save_pretrained of a present transformers, which writes model.safetensors"
         )
-    return auto.from_pretrained(named, use_safetensors=True, **options)
+    return auto.from_pretrained(os.fspath(name_or_path), use_safetensors=True, **options)
+
+
+def check_there(name_or_path: str | os.PathLike[str]) -> Path:
+    """The path of a name; an error if it looks like a folder's and there is none."""
+    folder = Path(name_or_path)
+    named = os.fspath(name_or_path)
+    if (folder.is_absolute() or named.startswith((".", "~")) or named.count("/") > 1) and not (
+        folder.is_dir()
+    ):
+        raise FileNotFoundError(f"there is no folder {named}")
+    return folder

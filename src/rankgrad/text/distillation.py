@@ -1,4 +1,7 @@
-"""Labels from a teacher: its scores, or its order alone, as labels that any loss takes."""
+"""Labels from a teacher: its scores, or its order alone, as labels that any loss takes.
+
+They stand in the place of the grades, or beside them as one more column (:class:`MixedLoss`).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,114 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankgrad.data.trec import RankedList
+from rankgrad.losses import Loss, losses
 from rankgrad.options import check_choice, check_positive
 
 Transform = Literal["shift", "minmax", "softmax", "rank"]
 TRANSFORMS = ("shift", "minmax", "softmax", "rank")
+
+
+class MixedLoss(nn.Module):
+    """``(1 - weight) loss(scores, grades) + weight teacher_loss(scores, teacher's labels)``.
+
+    Each of the two is the mean over the lists on which it is defined.
+
+    Args:
+        loss: of the grades: a spec, or a loss.
+        weight: of the teacher, from 0 to 1.
+        teacher_loss: of the teacher's labels; by default that of the grades.
+
+    Raises:
+        ValueError: an unknown loss, or a weight that is not from 0 to 1.
+
+    >>> loss = MixedLoss("softmax", 0.25, "margin_mse")
+    >>> scores, grades = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([0.0, 1.0, 0.0])
+    >>> teacher = torch.tensor([0.0, 3.0, 2.0])
+    >>> loss(scores, torch.stack([grades, teacher], -1))
+    tensor(0.4724)
+    """
+
+    def __init__(
+        self, loss: str | Loss, weight: float = 0.5, teacher_loss: str | Loss | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = check_weight(weight)
+        # Two objects also where both are alike: a loss with noise has its own generator.
+        self.loss = losses.get(str(loss)) if isinstance(loss, str) else loss
+        self.teacher_loss = losses.get(str(self.loss if teacher_loss is None else teacher_loss))
+
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        *,
+        offsets: Tensor | None = None,
+    ) -> Tensor:
+        """The mixed loss, a scalar.
+
+        Args:
+            scores: ``[..., n]`` or ``[N]``.
+            labels: ``[..., n, 2]`` or ``[N, 2]``: the grade and the teacher's label.
+            mask: as losses take it.
+            offsets: as losses take them.
+        """
+        if labels.shape != (*scores.shape, 2):
+            raise ValueError(
+                f"labels must have shape {[*scores.shape, 2]}, a grade and a teacher's label each, "
+                f"found {list(labels.shape)}"
+            )
+        own = self.loss(scores, labels[..., 0], mask, offsets=offsets)
+        its = self.teacher_loss(scores, labels[..., 1], mask, offsets=offsets)
+        mixed: Tensor = (1 - self.weight) * own + self.weight * its
+        return mixed
+
+    @property
+    def progress(self) -> float:
+        """Of training, from 0 to 1: what temperature schedules follow."""
+        return self.loss.progress
+
+    @progress.setter
+    def progress(self, value: float) -> None:
+        self.loss.progress = self.teacher_loss.progress = value
+
+
+def taught_loss(
+    loss: str | Loss,
+    teacher: Transform | None,
+    weight: float = 1.0,
+    teacher_loss: str | Loss | None = None,
+) -> Loss | MixedLoss:
+    """The loss of labels, of a teacher's labels, or of both.
+
+    Args:
+        loss: by the labels.
+        teacher: the transform of a teacher's scores, or None.
+        weight: of the loss by the teacher's labels, from 0 to 1.
+        teacher_loss: by the teacher's labels; None for the same.
+
+    Raises:
+        ValueError: an unknown transform or loss, or a weight or a loss without a teacher.
+    """
+    if teacher is not None:
+        check_choice("teacher", teacher, TRANSFORMS)
+    check_weight(weight)
+    if teacher is None and (weight < 1 or teacher_loss is not None):
+        raise ValueError("teacher_weight and teacher_loss need a teacher, such as teacher='shift'")
+    if weight < 1:
+        return MixedLoss(loss, weight, teacher_loss)
+    alone = loss if teacher_loss is None else teacher_loss
+    return losses.get(alone) if isinstance(alone, str) else alone
+
+
+def check_weight(weight: float) -> float:
+    """The weight of a teacher, from 0 to 1; an error if it is another number."""
+    if not 0 <= weight <= 1:
+        raise ValueError(f"teacher_weight must be from 0 to 1, found {weight}")
+    return weight
 
 
 def teacher_labels(

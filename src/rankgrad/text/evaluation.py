@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import rankgrad.metrics
-from rankgrad.data.trec import Qrels, RankedList, best_first
+from rankgrad.data.trec import Qrels, RankedList, best_first, check_zeros
 from rankgrad.metrics import Evaluation, Metric
 from rankgrad.metrics.base import BinaryMetric
 from rankgrad.options import check_choice, check_whole
@@ -95,7 +95,8 @@ def evaluate_run(
         conventions: by default those of trec_eval.
 
     Raises:
-        ValueError: no query of the run is judged, unless those count that the run does not have.
+        ValueError: no query of the run is judged, unless those count that the run does not have; or
+            ids of queries differ by leading zeros alone.
 
     >>> from rankgrad.data.trec import RankedList
     >>> from rankgrad.text.evaluation import evaluate_run
@@ -105,6 +106,7 @@ def evaluate_run(
     {'ap': 0.25, 'ndcg(gain=linear)': 0.2398}
     """
     rules = conventions or Conventions()
+    check_zeros(run, qrels, ("the run", "the judgments"))
     judged = [query for query in qrels if query in run]
     if not judged and not (rules.complete and not run):
         raise ValueError(

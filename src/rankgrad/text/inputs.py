@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # what a token is part of
 _PAIRS = 4096  # tokenized at a time
+_UNLIMITED = 10**9  # tokenizers without a limit say more
+_USUAL = 512
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class Passages:
         tokens: of a document that are read, at most; None for as many as fit into its inputs.
 
     The SmoothI paper reads 800 tokens in two inputs: ``Passages(2, 800)``. A document that needs
-    several inputs is cut into parts of about equal length, between words.
+    several inputs is cut into parts of about equal length, between words if the rest still fits
+    then. A document that is longer than what is read ends with a whole word.
     """
 
     most: int = 1
@@ -157,25 +160,47 @@ class Passages:
     def split(self, text: str, encoding: Any, space: int) -> list[str]:
         """The parts of a document of which each fits into a number of tokens.
 
+        Together they are the text from its start on, all of it if it fits. A part begins where the
+        one before ends, with the white space in between, which some tokenizers need to find the
+        same tokens again.
+
         Args:
             text: the document.
             encoding: its tokens, with the characters and the words that they are of.
             space: tokens that an input has for the document.
         """
-        total = min(len(encoding.ids), self.most * space, self.tokens or len(encoding.ids))
         words, spans = encoding.word_ids, encoding.offsets
-        count = max(1, math.ceil(total / space))
-        size = math.ceil(total / count) if total else 0
-        cuts = [0]
-        for _ in range(count):
-            end = min(cuts[-1] + size, total)
-            while end < len(words) and end > cuts[-1] + 1 and words[end] == words[end - 1]:
-                end -= 1  # a word is not cut
-            cuts.append(end)
-        return [
-            text[spans[first][0] : spans[last - 1][1]] if last > first else ""
-            for first, last in itertools.pairwise(cuts)
-        ]
+        total = min(len(words), self.most * space, self.tokens or len(words))
+        cuts = _cuts(words, total, max(1, math.ceil(total / space)), space)
+        ends = [0, *(spans[cut - 1][1] if cut else 0 for cut in cuts)]
+        return [text[first:last] for first, last in itertools.pairwise(ends)]
+
+
+def _cuts(words: Sequence[Any], total: int, count: int, space: int) -> list[int]:
+    """The tokens at which the parts of a document end, each at the end of a word if possible.
+
+    Args:
+        words: the word of each token, also of those that are not read.
+        total: tokens that are read, at most.
+        count: of parts.
+        space: tokens of a part, at most.
+    """
+    cuts = [0]
+    for left in range(count - 1, -1, -1):  # parts after this one
+        start = cuts[-1]
+        highest = min(start + space, total)
+        share = min(start + math.ceil((total - start) / (left + 1)), highest)
+        rest = max(start + 1, total - left * space)  # from here on, what follows has its space
+        # A text that is longer than what is read ends earlier rather than within a word.
+        lowest = start + 1 if total < len(words) else rest
+        nearest = (*range(share, rest - 1, -1), *range(share + 1, highest + 1))
+        ends = (*nearest, *range(min(rest, highest + 1) - 1, lowest - 1, -1))
+        cuts.append(next((end for end in ends if _ends_word(words, end)), share))
+    return cuts[1:]
+
+
+def _ends_word(words: Sequence[Any], end: int) -> bool:
+    return end == len(words) or words[end] != words[end - 1]
 
 
 def tokenize(
@@ -241,6 +266,15 @@ def tokenize(
     )
 
 
+def rows_as_inputs(rows: Sequence[Sequence[int]], padding: int) -> PairInputs:
+    """Pairs whose tokens are known, one input each; all tokens count as the document's."""
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    ids = _joined([np.array(row, np.int32) for row in rows], np.int32)
+    segments = torch.full((len(ids),), DOCUMENT, dtype=torch.int8)
+    pairs = np.arange(len(rows) + 1)
+    return PairInputs(ids, None, segments, offsets.astype(np.int64), pairs, padding=padding)
+
+
 def first_position(network: PreTrainedModel) -> int:
     """The position of an input's first token: RoBERTa and its like count from after the padding's.
 
@@ -263,7 +297,7 @@ def length_limit(
     Args:
         network: an encoder or a causal language model.
         tokenizer: its tokenizer.
-        wanted: None for as many as there can be.
+        wanted: None for as many as there can be, or 512 where there is no limit.
         least: how many there must be.
 
     Raises:
@@ -271,8 +305,10 @@ def length_limit(
     """
     known = int(tokenizer.model_max_length)
     positions = getattr(network.config, "max_position_embeddings", None)
-    if positions is not None:
+    if positions is not None and int(positions) > 0:  # some say -1 for no limit
         known = min(known, int(positions) - first_position(network))
+    if wanted is None and known > _UNLIMITED:
+        return _USUAL
     if wanted is None:
         return known
     if not least <= wanted <= known:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.options import check_choice
 from rankgrad.quoting import quote
-from rankgrad.text.checkpoints import load_network
+from rankgrad.text.checkpoints import check_there, load_network
 from rankgrad.text.inputs import (
     DOCUMENT,
     QUERY,
@@ -28,19 +29,23 @@ from rankgrad.text.inputs import (
     Passages,
     first_position,
     length_limit,
+    rows_as_inputs,
     to_device,
     tokenize,
 )
+from rankgrad.text.scorers import Prompt, PromptTokens
 from rankgrad.training import tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Head = Literal["classifier", "similarity", "embedding"]
+Head = Literal["auto", "classifier", "similarity", "embedding", "causal"]
 Pooling = Literal["mean", "max"]
-HEADS, POOLINGS = ("classifier", "similarity", "embedding"), ("mean", "max")
+HEADS = ("auto", "classifier", "similarity", "embedding", "causal")
+POOLINGS = ("mean", "max")
 MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
 _FORMAT, _VERSION = "rankgrad text ranker", 1
+_CAUSAL = ("ForCausalLM", "LMHeadModel")  # how classes of causal language models end
 _SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
 _CENTER = 0.5  # the cosine whose score is 0 at the start
 
@@ -54,23 +59,50 @@ class Reading:
         passages: inputs per document, at most.
         document_tokens: of a document that are read, at most; None for as many as fit.
         pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
-        head: ``"classifier"``, the [CLS] vector through the model's classification head, which is
+        head: ``"auto"``, a causal language model's own for one, and a classifier for others;
+            ``"classifier"``, the [CLS] vector through the model's classification head, which is
             new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
             the query's and of the document's tokens, plus a linear function of the [CLS] vector
             that is 0 at the start, so that an encoder trained for sentence embeddings starts from
-            what it knows; ``"embedding"``, the same with texts that do not see each other, which is
-            a bi-encoder.
+            what it knows; ``"embedding"``, the same with both texts encoded as if alone, which is a
+            bi-encoder as long as ``cross_attention`` is 0; ``"causal"``, the logit of "yes" minus
+            that of "no" after a prompt, of a causal language model, which has no new head.
+        cross_attention: with ``"embedding"``, what attention from one text to the other is
+            multiplied by before it is normalized, from 0 to 1. Above 0 it is a cross-encoder,
+            which starts near the bi-encoder if it is small.
+        prompt: what a causal language model is asked; None for what Qwen3-Reranker is.
     """
 
     max_length: int | None = None
     passages: int = 1
     document_tokens: int | None = None
     pooling: Pooling = "mean"
-    head: Head = "classifier"
+    head: Head = "auto"
+    cross_attention: float = 0.0
+    prompt: Prompt | None = None
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLINGS)
         check_choice("head", self.head, HEADS)
+        if not 0 <= self.cross_attention <= 1:
+            raise ValueError(f"cross_attention must be from 0 to 1, found {self.cross_attention}")
+        if self.prompt is not None and self.head not in ("auto", "causal"):
+            raise ValueError(f"a prompt is for causal language models, found head={self.head!r}")
+        if self.cross_attention and self.head != "embedding":
+            raise ValueError(
+                f"cross_attention needs head='embedding', found head={self.head!r}, whose texts "
+                "see each other anyway"
+            )
+
+    def resolved(self, architecture: str) -> Reading:
+        """The same for a network of some class, whose head is not ``"auto"``."""
+        if self.head != "auto":
+            return self
+        if architecture.endswith(_CAUSAL):
+            return replace(self, head="causal")
+        if self.prompt is not None:
+            raise ValueError(f"a prompt is for causal language models, and not for {architecture}")
+        return replace(self, head="classifier")
 
 
 class Similarity(nn.Module):
@@ -97,7 +129,8 @@ class TextRanker(nn.Module):
     """A cross-encoder with its tokenizer; documents may be read in passages.
 
     Args:
-        network: with a classification head of one output, or without a head for ``"similarity"``.
+        network: with a classification head of one output, without a head for ``"similarity"`` and
+            ``"embedding"``, or a causal language model.
         tokenizer: its tokenizer.
         reading: how pairs are read.
     """
@@ -110,7 +143,8 @@ class TextRanker(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.tokenizer = network, tokenizer
-        self.reading = Reading() if reading is None else reading
+        self.reading = (reading or Reading()).resolved(type(network).__name__)
+        _check_supported(network, self.reading)
         # Shorter inputs would hold no token of the query or none of the document.
         least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
         self.max_length = length_limit(network, tokenizer, self.reading.max_length, least=least)
@@ -119,10 +153,13 @@ class TextRanker(nn.Module):
         if getattr(network.config, "pad_token_id", None) is None:
             network.config.pad_token_id = tokenizer.pad_token_id
         self.similarity: Similarity | None = None
-        if self.reading.head != "classifier":
+        if self.reading.head in ("similarity", "embedding"):
             self.similarity = Similarity(network.config.hidden_size)
-        _check_supported(network, self.reading)
-        for name in ("classifier", "score"):
+        self._prompt: PromptTokens | None = None
+        if self.reading.head == "causal":
+            prompt = self.reading.prompt or Prompt()
+            self._prompt = PromptTokens(tokenizer, prompt, self.max_length)
+        for name in ("classifier", "score", "lm_head"):
             if hasattr(network, name):
                 getattr(network, name).register_forward_hook(_without_autocast)
 
@@ -134,7 +171,7 @@ class TextRanker(nn.Module):
         *,
         trained: bool = False,
     ) -> TextRanker:
-        """An encoder from a folder or a hub; one without a classification head gets a new one.
+        """A network from a folder or a hub; an encoder without a head gets a new one.
 
         Args:
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
@@ -146,20 +183,24 @@ class TextRanker(nn.Module):
             ValueError: the folder is damaged, has its weights as pickles only, or has no head.
         """
         try:
-            from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+            import transformers
         except ImportError:
             raise ImportError(
                 "text rankers need transformers: pip install 'rankgrad[text]'"
             ) from None
         manifest = _read_manifest(Path(name_or_path))
-        reading = reading or Reading(**manifest.get("reading", {}))
-        options: dict[str, Any] = {"dtype": torch.float32}
-        auto: Any = AutoModel
-        if reading.head == "classifier":
-            auto, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
+        saved = _reading(manifest.get("reading", {}))
+        reading = reading or saved
+        if reading.head in ("auto", "causal") and reading.prompt is None:
+            reading = replace(reading, prompt=saved.prompt)
         with _quiet():  # a new head is what is asked for
-            network, loading = load_network(auto, name_or_path, output_loading_info=True, **options)
-            tokenizer = AutoTokenizer.from_pretrained(os.fspath(name_or_path))
+            if reading.head == "auto":
+                reading = reading.resolved(architecture(name_or_path))
+            auto = getattr(transformers, _AUTO.get(reading.head, "AutoModel"))
+            options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
+            options |= {"num_labels": 1} if reading.head == "classifier" else {}
+            network, loading = load_network(auto, name_or_path, **options)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(os.fspath(name_or_path))
         if trained and reading.head == "classifier" and loading["missing_keys"]:
             raise ValueError(
                 f"{name_or_path} is not trained to rank: it has no {min(loading['missing_keys'])}. "
@@ -177,6 +218,9 @@ class TextRanker(nn.Module):
 
     def tokenize(self, queries: Sequence[str], texts: Sequence[str]) -> PairInputs:
         """The tokens of pairs, ``[N]`` queries and ``[N]`` documents, on the ranker's device."""
+        if self._prompt is not None:
+            padding = int(self.tokenizer.pad_token_id or 0)
+            return rows_as_inputs(self._prompt.rows(queries, texts), padding).to(self.device)
         found = tokenize(
             self.tokenizer,
             queries,
@@ -190,7 +234,9 @@ class TextRanker(nn.Module):
     def forward(self, batch: InputBatch) -> Tensor:
         """The scores ``[p]`` of a mini-batch's pairs, in float32."""
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
-        if self.reading.head != "classifier":
+        if self._prompt is not None:
+            return self._prompt.log_odds(self.network, *inputs.values())
+        if self.similarity is not None:
             return self._similarity(inputs, batch)
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
@@ -206,7 +252,7 @@ class TextRanker(nn.Module):
         """Token types are left out: one that the encoder was not trained with would disturb it."""
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
-            inputs |= _apart(self.network, query, document)
+            inputs |= _apart(self.network, query, document, self.reading.cross_attention)
         hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -260,7 +306,9 @@ class TextRanker(nn.Module):
         return self.score(self.tokenize(queries, texts), **options)
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """What is not part of the pretrained encoder."""
+        """What is not part of the pretrained encoder; a causal language model has nothing new."""
+        if self.reading.head == "causal":
+            return []
         encoder = {id(parameter) for parameter in self.network.base_model.parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in encoder]
 
@@ -303,6 +351,30 @@ class TextRanker(nn.Module):
                 config.sentence_transformers = before
 
 
+_AUTO = {"classifier": "AutoModelForSequenceClassification", "causal": "AutoModelForCausalLM"}
+
+
+def architecture(name_or_path: str | os.PathLike[str]) -> str:
+    """The class that a folder's or a hub's network was saved as; "" where it does not say."""
+    from transformers import AutoConfig
+
+    check_there(name_or_path)
+    found = AutoConfig.from_pretrained(os.fspath(name_or_path)).architectures or [""]
+    return str(found[0])
+
+
+class _PromptFacts(TypedDict):
+    """A :class:`Prompt` in ``rankgrad.json``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    prefix: str
+    body: str
+    suffix: str
+    yes: str
+    no: str
+
+
 class _ReadingFacts(TypedDict):
     """A :class:`Reading` in ``rankgrad.json``."""
 
@@ -313,6 +385,8 @@ class _ReadingFacts(TypedDict):
     document_tokens: Annotated[int, Field(ge=1)] | None
     pooling: Pooling
     head: Head
+    cross_attention: NotRequired[Annotated[float, Field(ge=0, le=1)]]
+    prompt: NotRequired[_PromptFacts | None]
 
 
 class _Manifest(TypedDict):
@@ -361,6 +435,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def _reading(facts: Mapping[str, Any]) -> Reading:
+    prompt = facts.get("prompt")
+    return Reading(**{**facts, "prompt": None if prompt is None else Prompt(**prompt)})
+
+
 #: Encoders with absolute or relative positions and one mask for all layers, which take a mask of
 #: four dimensions and positions of one's own.
 _BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet")
@@ -369,11 +448,20 @@ _BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "came
 def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
     """An error if a network is of a class that a way of reading is not known to be right for."""
     name, kind = type(network).__name__, network.config.model_type
+    if reading.head == "classifier" and getattr(network.config, "summary_type", None) == "last":
+        raise ValueError(
+            f"{name} reads its last position, which is padding here: use an encoder that reads its "
+            "first one, such as BERT"
+        )
     if reading.head == "classifier" and reading.passages > 1 and name not in _PASSAGE_HEADS:
         raise ValueError(
             f"passages are not supported for {name}, whose classification head is not known here: "
             f"use one of {', '.join(_PASSAGE_HEADS)}, or passages=1"
         )
+    if reading.head == "causal" and reading.passages > 1:
+        raise ValueError("passages are not supported for causal language models: use passages=1")
+    if reading.head == "causal" and not name.endswith(_CAUSAL):
+        raise ValueError(f"head='causal' needs a causal language model, found {name}")
     if reading.head != "embedding":
         return
     if kind not in _BI_ENCODERS:
@@ -429,8 +517,10 @@ _PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def _apart(network: PreTrainedModel, query: Tensor, document: Tensor) -> dict[str, Tensor]:
-    """Inputs whose two texts do not see each other, and both count positions from their start."""
+def _apart(
+    network: PreTrainedModel, query: Tensor, document: Tensor, cross_attention: float = 0.0
+) -> dict[str, Tensor]:
+    """Inputs whose two texts hardly see each other, and both count positions from their start."""
     device = query.device
     side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
     half = torch.is_autocast_enabled(device.type)
@@ -438,6 +528,9 @@ def _apart(network: PreTrainedModel, query: Tensor, document: Tensor) -> dict[st
     # Eager attention adds the mask to the logits, so that it cannot be boolean.
     mask = torch.zeros(side.shape[0], 1, side.shape[1], side.shape[1], dtype=dtype, device=device)
     mask.masked_fill_((side[:, :, None] != side[:, None, :])[:, None], torch.finfo(dtype).min)
+    if cross_attention > 0:
+        across = query[:, :, None] & document[:, None, :]
+        mask.masked_fill_((across | across.mT)[:, None], math.log(cross_attention))
     places, first = torch.arange(side.shape[1], device=device), first_position(network)
     places = torch.where(query, places, places - query.sum(-1, keepdim=True)) + first
     return {

@@ -106,7 +106,7 @@ class TextRun:
                 files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
                 files.write(place / folders.METRICS, "")
         except OSError:
-            folders.RunFolder.check_new(path)  # another process may have made it meanwhile
+            folders.RunFolder.check_not_overtaken(path)
             raise
         return cls(path, settings)
 

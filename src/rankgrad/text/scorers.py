@@ -7,8 +7,9 @@ takes.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -153,6 +154,32 @@ class Prompt:
     yes: str = "yes"
     no: str = "no"
 
+    @classmethod
+    def read(cls, path: str | Path) -> Prompt:
+        """A prompt from TOML with some of the attributes.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is not TOML, has another key, or its body lacks a part.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no prompt at {path}")
+        try:
+            found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(f"{path} is not TOML: {error}") from None
+        known = [field.name for field in fields(cls)]
+        for name, value in found.items():
+            if name not in known:
+                raise ValueError(f"{path}: there is no {name!r} in a prompt, only: {known}")
+            if not isinstance(value, str):
+                raise ValueError(f"{path}: {name} must be a text, found {value!r}")
+        prompt = cls(**found)
+        for part in ("{query}", "{document}"):
+            if part not in prompt.body:
+                raise ValueError(f"{path}: the body must have {part} in it")
+        return prompt
+
     def pair(self, query: str, document: str) -> str:
         """The body for a pair; braces in the texts stay as they are."""
         parts = self.body.split("{query}")
@@ -183,15 +210,7 @@ class CausalScorer(TextScorer):
     ) -> None:
         super().__init__(model, tokenizer, max_length=max_length)
         self.prompt = Prompt() if prompt is None else prompt
-        self._prefix = self._tokens(self.prompt.prefix)
-        self._suffix = self._tokens(self.prompt.suffix)
-        self._yes, self._no = self._answer(self.prompt.yes), self._answer(self.prompt.no)
-        self._body_length = self.max_length - len(self._prefix) - len(self._suffix)
-        if self._body_length < 1:
-            raise ValueError(
-                f"max_length={self.max_length} leaves nothing for the pair: the prompt alone has "
-                f"{len(self._prefix) + len(self._suffix)} tokens"
-            )
+        self.tokens = PromptTokens(tokenizer, self.prompt, self.max_length)
 
     @classmethod
     def from_pretrained(
@@ -218,23 +237,10 @@ class CausalScorer(TextScorer):
     def forward(self, batch: TokenBatch) -> Tensor:
         """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
         tokens, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
-        # Padding goes to the left, so that the answer follows the last position of every pair.
-        order = mask.argsort(dim=1, stable=True)
-        tokens, mask = tokens.gather(1, order), mask.gather(1, order)
-        output = self.model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            logits_to_keep=1,
-            use_cache=False,
-        )
-        logits: Tensor = output.logits[:, -1].float()  # a difference of halves would be rounded
-        return logits[:, self._yes] - logits[:, self._no]
+        return self.tokens.log_odds(self.model, tokens, mask)
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
-        pairs = [self.prompt.pair(query, document) for document in documents]
-        bodies = [self._tokens(pair)[: self._body_length] for pair in pairs]
-        rows = [self._prefix + body + self._suffix for body in bodies]
+        rows = self.tokens.rows([query] * len(documents), documents)
         longest = max(map(len, rows))
         padding = self.tokenizer.pad_token_id
         return {
@@ -243,6 +249,58 @@ class CausalScorer(TextScorer):
                 [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
             ),
         }
+
+
+class PromptTokens:
+    """A prompt as tokens: what a causal language model reads of a pair, and its answer.
+
+    Args:
+        tokenizer: of the model.
+        prompt: what the model is asked.
+        max_length: tokens per pair, prompt included.
+
+    Raises:
+        ValueError: the prompt alone is too long, or an answer is not a single token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, max_length: int) -> None:
+        self.tokenizer, self.prompt = tokenizer, prompt
+        self._prefix, self._suffix = self._tokens(prompt.prefix), self._tokens(prompt.suffix)
+        self._yes, self._no = self._answer(prompt.yes), self._answer(prompt.no)
+        around = len(self._prefix) + len(self._suffix)
+        self._body_length = max_length - around
+        if self._body_length < 1:
+            raise ValueError(
+                f"max_length={max_length} leaves nothing for the pair: the prompt alone has "
+                f"{around} tokens"
+            )
+
+    def rows(self, queries: Sequence[str], documents: Sequence[str]) -> list[list[int]]:
+        """The tokens of each pair, the prompt's among them."""
+        pairs = [self.prompt.pair(*pair) for pair in zip(queries, documents, strict=True)]
+        bodies = [self._tokens(pair)[: self._body_length] for pair in pairs]
+        return [self._prefix + body + self._suffix for body in bodies]
+
+    def log_odds(self, model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+        """The logit of "yes" minus that of "no" as the next token, ``[m]``, in float32.
+
+        Args:
+            model: a causal language model.
+            tokens: ``[m, length]``, padded on any side.
+            mask: ``[m, length]``, 1 on tokens.
+        """
+        # Padding goes to the left, so that the answer follows the last position of every pair.
+        order = mask.argsort(dim=1, stable=True)
+        tokens, mask = tokens.gather(1, order), mask.gather(1, order)
+        output = model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            logits_to_keep=1,
+            use_cache=False,
+        )
+        logits: Tensor = output.logits[:, -1].float()  # a difference of halves would be rounded
+        return logits[:, self._yes] - logits[:, self._no]
 
     def _tokens(self, text: str) -> list[int]:
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from rankgrad.text.ranker import Head, Pooling, Reading
-from rankgrad.training.toml_settings import Count, MaybeCount, MaybePositive, TomlSettings
+from rankgrad.text.scorers import Prompt
+from rankgrad.training.toml_settings import (
+    Count,
+    MaybeCount,
+    MaybePositive,
+    TomlSettings,
+    none,
+)
+
+MaybeText = Annotated[str | None, BeforeValidator(none)]
 
 
 class TextSettings(TomlSettings):
@@ -16,9 +25,14 @@ class TextSettings(TomlSettings):
     Args:
         model: a Hugging Face folder, or a name on the hub.
         loss: what is minimized, over the candidates of a query.
+        teacher_weight: of the loss by a teacher's labels, where there is a teacher; the rest is
+            that of the loss by the grades. 1 is training on the teacher alone.
+        teacher_loss: what is minimized by the teacher's labels; None for the same loss.
         metric: the validation metric that chooses the best epoch.
         metrics: further ones, logged each epoch.
-        head: see :class:`rankgrad.text.ranker.Reading`, also for the next four.
+        head: see :class:`rankgrad.text.ranker.Reading`, also for the next six.
+        cross_attention: of the head ``embedding``.
+        prompt: of a causal language model: ``prefix``, ``body``, ``suffix``, ``yes`` and ``no``.
         max_length: tokens per input.
         passages: inputs per document, at most.
         document_tokens: of a document that are read, at most.
@@ -56,9 +70,13 @@ class TextSettings(TomlSettings):
 
     model: str
     loss: str = "softmax"
+    teacher_weight: float = Field(default=1.0, ge=0, le=1)
+    teacher_loss: MaybeText = None
     metric: str = "ndcg@10(gain=linear)"
     metrics: tuple[str, ...] = ("ap",)
-    head: Head = "classifier"
+    head: Head = "auto"
+    cross_attention: float = Field(default=0.0, ge=0, le=1)
+    prompt: Annotated[Prompt | None, BeforeValidator(none)] = None
     max_length: MaybeCount = None
     passages: Count = 1
     document_tokens: MaybeCount = None
@@ -79,6 +97,11 @@ class TextSettings(TomlSettings):
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
+    @field_validator("teacher_loss")
+    @classmethod
+    def _teacher_loss(cls, spec: str | None) -> str | None:
+        return None if spec is None else cls._loss(spec)
+
     @property
     def logged(self) -> tuple[str, ...]:
         """All validation metrics, the one that counts first."""
@@ -93,4 +116,6 @@ class TextSettings(TomlSettings):
             document_tokens=self.document_tokens,
             pooling=self.pooling,
             head=self.head,
+            cross_attention=self.cross_attention,
+            prompt=self.prompt,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.cached import cached_backward
 from rankgrad.text.candidates import Candidates
+from rankgrad.text.distillation import MixedLoss
 from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
@@ -125,7 +127,11 @@ class _Training:
         keeper: Keeper | None,
     ) -> None:
         self.ranker, self.data, self.settings, self.keeper = ranker, data, settings, keeper
-        self.loss: Any = losses.get(settings.loss) if loss is None else loss
+        found = data.candidates
+        self.targets = found.targets  # [N], or with grades and a teacher [N, 2]
+        if found.teacher is not None and settings.teacher_weight < 1 and loss is None:
+            self.targets = np.stack([found.labels, found.teacher], 1)
+        self.loss: Any = self._loss() if loss is None else loss
         lengths = np.diff(data.candidates.offsets)
         self.lists = data.train[lengths[data.train] > 0]
         if not len(self.lists):
@@ -135,7 +141,14 @@ class _Training:
         self.state, self.best = TrainState(), dict[str, Tensor]()
         if keeper is not None:
             self.state, self.best = keeper.restore(ranker, self.optimizer)
-        self.labels = torch.from_numpy(data.candidates.targets).to(ranker.device)
+        self.labels = torch.from_numpy(self.targets).to(ranker.device)
+
+    def _loss(self) -> Loss | MixedLoss:
+        settings = self.settings
+        if self.targets.ndim == 2:
+            return MixedLoss(settings.loss, settings.teacher_weight, settings.teacher_loss)
+        taught = self.data.candidates.teacher is not None
+        return losses.get((settings.teacher_loss if taught else None) or settings.loss)
 
     def run(
         self,
@@ -199,14 +212,15 @@ class _Training:
 
     def _seed_loss(self) -> None:
         """Begin the noise of a loss that has a seed of its own anew, at the present epoch."""
-        if not isinstance(self.loss, Loss):
-            return
-        for randomness in randomness_of(self.loss).values():
+        mixed = isinstance(self.loss, MixedLoss)
+        own = [self.loss.loss, self.loss.teacher_loss] if mixed else [self.loss]
+        drawing = [randomness_of(loss) for loss in own if isinstance(loss, Loss)]
+        for randomness in itertools.chain.from_iterable(each.values() for each in drawing):
             if randomness.seed is not None:
                 generator = randomness.generator(self.labels.device)
                 assert generator is not None
-                own = np.random.default_rng([randomness.seed, self.state.epoch])
-                generator.manual_seed(int(own.integers(2**62)))
+                seeds = np.random.default_rng([randomness.seed, self.state.epoch])
+                generator.manual_seed(int(seeds.integers(2**62)))
 
     def _order(self, random: np.random.Generator) -> Iterator[Lists]:
         shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
@@ -250,7 +264,8 @@ class _Training:
         items, most = np.arange(first, last), self.settings.documents
         if most is None or len(items) <= most:
             return items
-        relevant = self.data.candidates.targets[items] > 0
+        targets = self.targets[items]
+        relevant = (targets if targets.ndim == 1 else targets[:, 0]) > 0
         good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
         count = min(len(good), max(1, most // 2, most - len(other)))
         return np.concatenate([good[:count], other[: most - count]])

@@ -132,16 +132,27 @@ class RunFolder:
                 files.write_json(place / RUN, facts_of(data, command), [SETTINGS])
                 files.write(place / METRICS, "")
         except OSError:
-            cls.check_new(path)  # another process may have made it meanwhile
+            cls.check_not_overtaken(path)
             raise
         return cls(path, settings)
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """An error if there is something at the path already."""
+        """An error if there is something at the path already, or someone trains there."""
         if path.exists():
+            locks.check(path / LOCK, "training")
             hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
             raise FileExistsError(f"{path} is there already: {hint}")
+
+    @staticmethod
+    def check_not_overtaken(path: Path) -> None:
+        """An error if another process has made something where this one was about to."""
+        if (path / RUN).exists():
+            raise FileExistsError(
+                f"another process has just started a run in {path}: wait for it, or choose another "
+                "folder"
+            )
+        RunFolder.check_new(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:

@@ -98,8 +98,8 @@ class _Trees:
         self.history.append(line)
         if self.run is not None:
             self.run.log(line)
-        if self.job.on_epoch is not None:
-            self.job.on_epoch(line)
+        for called in self.job.on_epoch:
+            called(line)
 
     def _result(self, ranker: FittedRanker, done: Boosted, seconds: float) -> Fit:
         settings = self.job.settings

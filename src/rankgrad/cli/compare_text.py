@@ -1,0 +1,109 @@
+"""``rankgrad compare`` for text: trains what is missing, or takes the runs that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rankgrad.cli.errors import stop
+
+if TYPE_CHECKING:
+    from rankgrad.experiments.significance import Significance
+    from rankgrad.experiments.text_comparison import TextComparison
+
+#: Options of a comparison that are not those of a text ranker's training.
+_SHARED = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
+
+
+class Texts(NamedTuple):
+    """Where the texts and judgments of a TREC run are."""
+
+    collection: str | None
+    topics: str | None
+    qrels: Path | None
+    interpolate: bool
+
+
+def is_text(data: Path, collection: str | None) -> bool:
+    """Whether a comparison is of text rankers."""
+    if collection is not None:
+        return True
+    if not data.is_dir():
+        return False
+    from rankgrad.experiments.text_comparison import is_text_folder
+
+    return is_text_folder(data)
+
+
+def compare(
+    data: Path, output: Path | None, texts: Texts, asked: Mapping[str, Any]
+) -> TextComparison:
+    """Train what is asked for, if anything is, and put the runs together.
+
+    Args:
+        data: the candidates as a TREC run, or a folder of text runs.
+        output: of all runs.
+        texts: where the texts are.
+        asked: the options of the comparison by name; None where they were not given.
+    """
+    from rankgrad.experiments import text_comparison
+
+    metrics = asked["metric"] or ()
+    if texts.collection is None:
+        given = [name for name, value in asked.items() if value is not None]
+        given = [name for name in given if name not in ("metric", "seeds")]
+        if given or output not in (None, data):
+            what = ", ".join(f"--{name.replace('_', '-')}" for name in given) or "-o"
+            raise ValueError(
+                f"{data} holds text runs, which are compared as they are: leave out {what}. To "
+                "train, give the candidates as a TREC run, and --collection"
+            )
+        return text_comparison.load(data, metrics)
+    if output is None:
+        raise ValueError("-o is missing: the folder of all runs")
+    _train(data, output, texts, asked)
+    return text_comparison.load(output, metrics)
+
+
+def save(found: TextComparison, baseline: str | None, how: Significance) -> None:
+    """Write down the comparison for reports."""
+    from rankgrad.experiments import text_comparison
+
+    text_comparison.save(found, baseline=baseline, how=how)
+
+
+def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> None:
+    from rankgrad.cli import text_arguments
+    from rankgrad.cli.text_train import Watching, settings_of
+    from rankgrad.experiments.text import CrossValidation, cross_validate
+    from rankgrad.specs import split
+    from rankgrad.text.settings import TextSettings
+
+    given = {
+        name: value
+        for name, value in asked.items()
+        if value is not None and name not in _SHARED and name != "metrics"
+    }
+    for name in given:
+        if name not in TextSettings.model_fields:
+            raise ValueError(f"--{name.replace('_', '-')} is not for text")
+    if asked["models"] is not None:
+        given["model"] = asked["models"]
+    metrics = asked["metric"] or []
+    chosen = asked["validation_metric"] or (metrics[0] if metrics else None)
+    given |= {"metric": chosen, "metrics": tuple(metrics) or None}
+    settings = settings_of(given, asked["settings"])
+    plan = CrossValidation(
+        settings=settings,
+        losses=tuple(split(asked["losses"])) if asked["losses"] else (settings.loss,),
+        seeds=asked["seeds"],
+        chosen=asked["folds"],
+        interpolate=texts.interpolate,
+    )
+    assert texts.collection is not None
+    candidates = text_arguments.read(data, texts.collection, texts.topics, texts.qrels)
+    with Watching(quiet=False) as watching:
+        finished = cross_validate(plan, candidates, output, watching.of)
+    if not finished:
+        raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
