@@ -75,7 +75,7 @@ class Logger:
         return str(spec_of(self, self.name))
 
 
-loggers.accepts = Logger
+loggers.base_class = Logger
 
 
 def tags(line: Mapping[str, float], metrics: Sequence[str]) -> dict[str, float]:
