@@ -636,7 +636,7 @@ def relaxed_ranks(
     if mass == 0.0:
         return empty + 0.0 * rho.sum()
     inside = [_inside(rho_i, k, beta) for rho_i in rho]
-    places, rho = rho, rho if k is None else rho.clamp(max=k + 0.5)  # of which discounts are taken
+    places, rho = rho, rho if k is None else rho.clamp(max=k + 0.75)  # of which discounts are taken
     if name == "arp":
         return _arp_ranks(rho, gains, weights, inside, k) / mass
     if name == "ap":

@@ -32,8 +32,10 @@ def check(spec, scores, labels, *more, **named):
         values, gradient = values_and_gradient(spec, scores, labels, *more, **named)
     torch.testing.assert_close(found[0].double(), values, rtol=1e-5, atol=1e-5)
     off = (found[1].double() - gradient).norm()
-    # Where the loss does not depend on the order, what is left is rounding.
-    assert off <= 1e-4 * gradient.norm() + 1e-7
+    # Where the loss does not depend on the order, what is left is rounding; of optimal transport,
+    # how far its plan is from being doubly stochastic.
+    constant = spec in ("ot_hits", "ot_precision", "ot_recall")
+    assert off <= (1e-4 if constant else 1e-4 * gradient.norm() + 1e-7)
     return found
 
 

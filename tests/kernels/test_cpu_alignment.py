@@ -19,6 +19,7 @@ RELAXATIONS = {
     "through_rows": [("neuralsort", 0.7), ("softsort", 0.7)],
     "through_sinkhorn": [(1.0, 3, 1e-6, False), (1.0, 3, 1e-6, True)],
     "through_smoothi": [(1.0, 0.1, "gain"), (1.0, 0.1, "label")],
+    "through_ot": [(0.05, 3, 1e-6)],
 }
 OPTIONS = {
     **{

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rankgrad import kernels, lists
+from rankgrad.inputs import as_lists
 from rankgrad.kernels import ops
 from rankgrad.losses import Softmax, losses
 
@@ -52,7 +53,7 @@ def test_learned_weights_and_labels_have_their_gradient(name, reduction):
 def test_learned_weights_do_not_matter_without_a_graph():
     scores, labels, weights = _lists()
     loss = losses.get("approx_ndcg")
-    batch = lists.as_lists(scores, labels, weights=weights.requires_grad_())
+    batch = as_lists(scores, labels, weights=weights.requires_grad_())
     assert loss.kernel_call(batch) is None
     with torch.no_grad():
         assert (loss.kernel_call(batch) is not None) == kernels.ready("through_ranks", scores)
@@ -69,7 +70,7 @@ def test_a_subclass_that_says_its_own_values_is_computed_by_them():
 
     scores, labels, _ = _lists()
     torch.testing.assert_close(Doubled()(scores, labels), 2 * Softmax()(scores, labels))
-    batch = lists.as_lists(scores, labels)
+    batch = as_lists(scores, labels)
     assert Same().kernel_call(batch) == Softmax().kernel_call(batch)
 
 
@@ -89,7 +90,7 @@ def test_pairs_refuse_learned_item_weights(name, mode):
 
 
 def test_offsets_made_within_a_transform_are_not_kept(monkeypatch):
-    monkeypatch.setattr(lists, "_kept", {})
+    monkeypatch.setattr(lists, "_cache", {})
     made = []
 
     def within(scores):
@@ -106,7 +107,7 @@ def test_offsets_made_within_a_transform_are_not_kept(monkeypatch):
 def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):
     pytest.importorskip("numba")
     seen = []
-    monkeypatch.setattr(ops, "_on", lambda tensor: seen.append(tensor) or nullcontext())
+    monkeypatch.setattr(ops, "on_device", lambda tensor: seen.append(tensor) or nullcontext())
     scores, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0, 2])
     ranks = torch.ops.rankgrad.sigmoid_ranks(scores, None, offsets, 2, 1.0)
     torch.testing.assert_close(ranks, torch.tensor([1.731059, 1.268941]))

@@ -34,7 +34,7 @@ def test_the_kernel_computes_what_the_eager_form_does(at, spec):
 
 def check(loss, scores, labels, weights, offsets):
     moved = [None if x is None else x.to(DEVICE) for x in (scores, labels, weights, offsets)]
-    found = pair_derivatives(*moved, int(offsets.diff().max()), loss.pair_kernel())
+    found = pair_derivatives(*moved, int(offsets.diff().max()), loss.newton_kernel())
     with kernels.using("eager"):
         wanted = loss.gradient_and_hessian(
             scores.double(), labels.double(), offsets=offsets, weights=weights

@@ -52,7 +52,7 @@ def declared_by(cls: type, method: str) -> bool:
     >>> class Steeper(losses.RankNet):
     ...     def term(self, gaps):
     ...         return super().term(3 * gaps)
-    >>> declared_by(losses.RankNet, "pair_kernel"), declared_by(Steeper, "pair_kernel")
+    >>> declared_by(losses.RankNet, "newton_kernel"), declared_by(Steeper, "newton_kernel")
     (True, False)
     """
     return _declared_by(cls, method)

@@ -149,9 +149,10 @@ def capped(ranks: Float[Tensor, "b n"], k: int | None) -> Float[Tensor, "b n"]:
     """The ranks of which discounts are taken: past the cutoff, that of the cutoff.
 
     There :func:`soft_inside` alone says how far an item is from counting. A discount that goes on
-    falling would leave it no gradient, and one that rises, as ARP's, one to fall further.
+    falling would leave it no gradient, and one that rises, as ARP's, one to fall further. The bend
+    is at ``k + 3/4``, which is not the mean rank of any tied items.
     """
-    return ranks if k is None else ranks.clamp(max=k + 0.5)
+    return ranks if k is None else ranks.clamp(max=k + 0.75)
 
 
 def soft_inside(

@@ -208,7 +208,7 @@ def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float
 @compiled
 def capped(rank: float, k: int) -> float:
     """The rank of which the discount is taken: past the cutoff, that of the cutoff."""
-    return min(rank, k + 0.5) if k > 0 else rank
+    return min(rank, k + 0.75) if k > 0 else rank
 
 
 @compiled

@@ -215,7 +215,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
     """
     place = rank
     if CUT:
-        rank = tl.minimum(rank, k + 0.5)
+        rank = tl.minimum(rank, k + 0.75)
     if CURVE == 0:
         logarithm = tl.log2(1.0 + rank)
         discount = 1.0 / logarithm
@@ -239,7 +239,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
             beyond += k + 1.0
         inner, outer, fall = soft_inside(place, k, beta)
         whole = length <= k
-        cut = tl.where(place > k + 0.5, 0.0, inner * slope) + fall * (discount - beyond)
+        cut = tl.where(place > k + 0.75, 0.0, inner * slope) + fall * (discount - beyond)
         slope = tl.where(whole, slope, cut)
         discount = tl.where(whole, discount, inner * discount + outer * beyond)
     return discount, slope
