@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.kernels import KernelCall
+from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.losses.newton import LEAST_CURVATURE
@@ -162,6 +162,8 @@ class ListMLE(ListwiseLoss):
         return gradient, torch.zeros_like(ranked).scatter(-1, order, bend), lists.lengths > 1
 
     def kernel(self, lists: Lists) -> KernelCall | None:
+        if not ready("listmle", lists.flat.scores):
+            return None  # before a seed is drawn for nothing
         seed = None
         if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
             seed = self._random.draw_seed(lists.flat.scores.device)
