@@ -1,6 +1,7 @@
 """Losses and metrics in LightGBM."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -67,7 +68,16 @@ def test_the_estimator_and_the_native_api_grow_the_same_trees():
         objective=objective("lambdaloss@5"), n_estimators=3, n_jobs=1, verbosity=-1,
         deterministic=True, force_row_wise=True,
     )  # fmt: skip
-    ranker.fit(X, Y, group=SIZES, sample_weight=weight)
+    other = ranking_data(seed=1)
+    with warnings.catch_warnings():  # LightGBM 4.7 has another name for eval_set
+        warnings.simplefilter("ignore")
+        ranker.fit(
+            X, Y, group=SIZES, sample_weight=weight, eval_set=[other[:2]], eval_group=[other[2]],
+            eval_metric=metric("ndcg@3"),
+        )  # fmt: skip
+    scores, offsets = ranker.predict(other[0]), np.concatenate([[0], np.cumsum(other[2])])
+    exact = evaluate(scores, other[1], offsets=offsets, metrics="ndcg@3").mean["ndcg@3"]
+    assert ranker.evals_result_["valid_0"]["ndcg@3"][-1] == pytest.approx(exact)
     assert_same_trees(lightgbm_trees(ranker.booster_), wanted)
     assert lightgbm_trees(train(objective("lambdaloss@5"), 3)) != wanted
 

@@ -121,6 +121,8 @@ def test_a_matrix_without_groups_is_an_error_that_says_what_to_do():
         objective("mse")(np.zeros(len(Y)), bare)
     with pytest.raises(ValueError, match=r"which rows belong together.*qid=qid"):
         metric("ndcg")(np.zeros(len(Y)), bare)
+    with pytest.raises(ValueError, match="as custom_metric"):
+        metric("ndcg")(Y, np.zeros(len(Y)))
     with pytest.raises(ValueError, match="device must be one of"):
         objective("mse", device="tpu")
 

@@ -76,6 +76,11 @@ class Evaluation(RowMetric):
 
     def __call__(self, predt: Any, dmatrix: Any) -> tuple[str, float]:
         """The name, and the mean over lists."""
+        if not hasattr(dmatrix, "get_label"):
+            raise ValueError(
+                "XGBoost's scikit-learn estimators pass no groups to a metric: give it to "
+                "xgboost.train as custom_metric"
+            )
         labels = dmatrix.get_label()
         offsets = np.asarray(dmatrix.get_uint_info("group_ptr"), np.int64)
         if len(offsets) < 2:

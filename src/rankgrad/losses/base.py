@@ -305,7 +305,7 @@ def _as_flat(lists: Lists) -> Lists:
         weights=None if weights is None else weights[mask],
         check=False,
     )
-    return replace(flat, list_weights=lists.list_weights)
+    return replace(flat, list_weights=lists.list_weights, large=lists.large, finite=True)
 
 
 def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:

@@ -26,7 +26,8 @@ class Settings(TomlSettings):
 
     Args:
         loss: what is minimised.
-        model: the network.
+        model: the network; or boosted trees, as ``lightgbm(num_leaves=15)``, for which loss,
+            metrics, transforms, epochs, patience and seed count.
         metric: the validation metric that chooses the best epoch and stops training.
         metrics: further ones, logged each epoch.
         transforms: of the features, in this order, fitted on the training data.
@@ -34,7 +35,7 @@ class Settings(TomlSettings):
         learning_rate: at its highest.
         weight_decay: of the weights, not of biases and norms.
         schedule: of the learning rate: ``constant``, ``step(every=50, by=0.1)``, ``cosine``.
-        epochs: at most.
+        epochs: at most; of boosted trees, how many.
         patience: stop after so many epochs without a better value of the metric; None for never.
         batching: by ``queries``, by ``documents`` (lists of like length), or each ``query``.
         batch_size: lists per step, over all devices together.
