@@ -69,6 +69,7 @@ class Lists:
         finite: whether the scores are known to be finite.
         large: whether a label may be too large for the gain 2^y - 1.
 
+    >>> from rankgrad.inputs import as_lists
     >>> lists = as_lists([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
     >>> lists.scores.tolist(), lists.mask.tolist()
     ([[3.0, 0.0], [1.0, 2.0]], [[True, False], [True, True]])

@@ -171,6 +171,7 @@ class GridLoss(RelaxedMetric):
         if stochastic:
             relaxation = Gumbel(relaxation, **_for(Gumbel, given))
         made = metrics.factory(metric)
+        k = getattr(made, "loss_cutoff", None) if k is None else k
         super().__init__(
             made(**_for(made, given), k=k), relaxation, **_for(RelaxedMetric.__init__, given)
         )

@@ -133,6 +133,7 @@ class Metric(DeclaresKernel):
     name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
     has_cutoff: ClassVar[bool] = True
+    loss_cutoff: ClassVar[int | None] = None  # of its losses, where they are given none
     kernel: ClassVar[str | None] = None  # its name in kernels, where they compute it
 
     k: int | None = field(default=None, kw_only=False)

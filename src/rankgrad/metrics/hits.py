@@ -23,6 +23,7 @@ class Hits(BinaryCascadeMetric):
 
     name: ClassVar[str] = "hits"
     kernel: ClassVar[str | None] = "hits"
+    loss_cutoff: ClassVar[int | None] = 1  # all of a list hits in any order: nothing to learn
 
     def worth(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)
