@@ -414,10 +414,10 @@ def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c
     if found is not None and found.readable():
         return found.offsets
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if capturing or len(_cache) >= _MOST_CACHED or lists > _MOST_LISTS:
-        return _offsets(lists, n, device)
-    with torch.inference_mode(False):  # so that a later backward pass may keep them
+    with torch.inference_mode(False):  # so that a later backward pass may save them
         cached = _CachedOffsets(_offsets(lists, n, device))
+    if capturing or len(_cache) >= _MOST_CACHED or lists > _MOST_LISTS:
+        return cached.offsets
     if is_functorch_wrapped_tensor(cached.offsets):  # of a transform of torch.func, gone with it
         return cached.offsets
     if device.type == "cuda":

@@ -127,7 +127,8 @@ def test_padded_losses_compile_whole():
     assert done.stdout.splitlines() == [f"{spec} fine" for spec in COMPILED], done.stderr[-2000:]
 
 
-def test_offsets_of_padded_lists_are_kept():
+def test_offsets_of_padded_lists_are_cached(monkeypatch):
+    monkeypatch.setattr("rankgrad.lists._cache", {})
     first, second = (as_lists(SCORES.reshape(2, 3), LABELS.reshape(2, 3)) for _ in range(2))
     assert first.flat.offsets is second.flat.offsets
     with torch.inference_mode():
