@@ -31,7 +31,7 @@ HOOKS = {
     losses.LambdaRank: {"lambdas"},
     metrics.Metric: {"gains"},
     LinearMetric: {"discount"},
-    CascadeMetric: {"worth"},
+    CascadeMetric: {"discount"},
 }
 
 

@@ -128,21 +128,21 @@ class LambdaPairs(PairwiseLoss):
             return _ap_swaps(standing, self.k)
         if self.metric == "rr":
             return _rr_swaps(standing, self.k)
-        worth = self._worth(standing.ranks)
+        discount = self._discount(standing.ranks)
 
         def weigh(rows: slice) -> Tensor:
-            first, second = standing.tile(worth, rows)
+            first, second = standing.tile(discount, rows)
             return standing.gain_gaps(rows) * (first - second).abs()
 
         return weigh
 
-    def _worth(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        """What a rank is worth under a metric that is a sum of gain × worth."""
+    def _discount(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """The discount of a rank under a metric that is a sum of gain × discount."""
         k = float("inf") if self.k is None else float(self.k)
         if self.metric == "arp":
             return ranks.clamp(max=k + 1)
-        worth = 1 / torch.log2(1 + ranks) if self.metric == "ndcg" else torch.ones_like(ranks)
-        return torch.where(ranks <= k, worth, 0.0)
+        discount = 1 / torch.log2(1 + ranks) if self.metric == "ndcg" else torch.ones_like(ranks)
+        return torch.where(ranks <= k, discount, 0.0)
 
 
 @losses.register("lambdarank")
@@ -221,10 +221,10 @@ class LambdaRank(LambdaPairs):
     def _ranks(self, lists: Lists) -> Float[Tensor, "b n"]:
         return hard_ranks(lists.scores, lists.mask) if self.norm else super()._ranks(lists)
 
-    def _worth(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def _discount(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         if self.norm and self.metric == "ndcg":
             return 1 / torch.log2(1 + ranks)
-        return super()._worth(ranks)
+        return super()._discount(ranks)
 
     def newton_kernel(self) -> PairConfig | None:
         if self.metric != "ndcg":

@@ -1,6 +1,7 @@
 """Metrics of a user who reads down the list until an item satisfies: rr, err, hits.
 
-``Σ_r worth(r) stop_r Π_{l<r} (1 - stop_l)``, where ``stop`` is the chance that an item satisfies.
+``Σ_r discount(r) stop_r Π_{l<r} (1 - stop_l)``, where ``stop`` is the chance that an item
+satisfies.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from rankgrad.metrics.linear import capped, soft_inside
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeMetric(Metric):
-    """A cascade; a subclass may say ``worth`` of a rank and ``stops`` of a label."""
+    """A cascade; a subclass may say ``discount`` of a rank and ``stops`` of a label."""
 
-    def worth(self, ranks: Tensor) -> Tensor:
-        """What stopping at a rank is worth."""
+    def discount(self, ranks: Tensor) -> Tensor:
+        """The discount of stopping at a rank."""
         return 1 / ranks
 
     def stops(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
@@ -34,7 +35,7 @@ class CascadeMetric(Metric):
 
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
         k = self.cutoff(ranked.mask.shape[-1])
-        return (self._stopped(ranked) * self.worth(ranked.ranks))[:, :k].sum(-1)
+        return (self._stopped(ranked) * self.discount(ranked.ranks))[:, :k].sum(-1)
 
     def _stopped(self, ranked: Ranked) -> Float[Tensor, "b n"]:
         """The weighted chance of stopping at each position, the mean over the orders of ties.
@@ -75,13 +76,13 @@ class CascadeMetric(Metric):
         at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
         misses = 1 - at_rank[:, 0].clamp(max=1.0)
         passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
-        worth = self.worth(torch.arange(1, k + 1, device=stops.device).to(stops))
-        return (at_rank[:, -1] * passed * worth).sum(-1)
+        discount = self.discount(torch.arange(1, k + 1, device=stops.device).to(stops))
+        return (at_rank[:, -1] * passed * discount).sum(-1)
 
     def _through_ranks(
         self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
     ) -> Float[Tensor, " b"]:
-        """``Σ_i worth(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
+        """``Σ_i discount(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
         stops = self.stops(lists.labels) * lists.mask
         # Who stops for certain is not passed: a logarithm that is finite but as good as none.
         misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
@@ -91,8 +92,8 @@ class CascadeMetric(Metric):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             passed.append((logs[:, None, :] @ before.mT).squeeze(1))
         chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)
-        worth = self.worth(torch.where(lists.mask, capped(ranks, self.k), 1.0))
-        return (chance * worth * soft_inside(ranks, lists, self.k, beta)).sum(-1)
+        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        return (chance * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +116,10 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
     def _through_ranks(
         self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
     ) -> Float[Tensor, " b"]:
-        """The worth of the first relevant rank, a minimum relaxed to softmax of ``-beta rank``."""
+        """The discount of the first relevant rank, a minimum relaxed to softmax of ``-beta r``."""
         relevant = (self.gains(lists.labels) > 0) & lists.mask
         logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))
         logits = torch.where(relevant.any(-1, keepdim=True), logits, 0.0)
         first = lists.weighted(logits.softmax(-1) * relevant)
-        worth = self.worth(torch.where(lists.mask, capped(ranks, self.k), 1.0))
-        return (first * worth * soft_inside(ranks, lists, self.k, beta)).sum(-1)
+        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        return (first * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)

@@ -25,5 +25,5 @@ class Hits(BinaryCascadeMetric):
     kernel: ClassVar[str | None] = "hits"
     loss_cutoff: ClassVar[int | None] = 1  # all of a list hits in any order: nothing to learn
 
-    def worth(self, ranks: Tensor) -> Tensor:
+    def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

@@ -30,15 +30,15 @@ class LinearMetric(Metric):
     """
 
     def discount(self, ranks: Tensor) -> Tensor:
-        """What a rank is worth, whole or relaxed."""
+        """The discount of a rank, whole or relaxed."""
         raise TypeError(f"{type(self).__name__} does not say its discount")
 
     def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
-        """What every rank past the cutoff is worth."""
+        """The discount of every rank past the cutoff."""
         return torch.zeros_like(length)
 
     def _unretrieved(self) -> float:
-        """What the rank of an item that was not retrieved is worth."""
+        """The discount of an item that was not retrieved."""
         return 0.0
 
     def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
@@ -50,10 +50,10 @@ class LinearMetric(Metric):
         inside = self._within(ranked.retrieved)
         length = ranked.retrieved.sum(-1, keepdim=True).to(gains.dtype)
         discounts = torch.where(inside, self.discount(ranked.ranks), self._beyond(length))
-        worth = ranked.group_means(discounts)
+        discounts = ranked.group_means(discounts)
         if ranked.retrieved is not ranked.mask and bool((ranked.mask & ~ranked.retrieved).any()):
-            worth = torch.where(ranked.retrieved, worth, self._unretrieved())
-        return divide((gains * worth).sum(-1), self._norm(gains, ranked.retrieved))
+            discounts = torch.where(ranked.retrieved, discounts, self._unretrieved())
+        return divide((gains * discounts).sum(-1), self._norm(gains, ranked.retrieved))
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation

@@ -1,8 +1,8 @@
-"""What is no number, kept from loops that would not end on it or leave their arrays.
+"""NaN guards: loops that would not end on NaN, or leave their arrays, do not see it.
 
-Losses look at values before they call a twin. Compiled code does not, and calls it by way of
+Losses check values before they call a kernel. Compiled code does not, and calls it by way of
 PyTorch's registry: here. A list with a score, label or weight that is not allowed has no number for
-its value, nor for its slopes or ranks; other lists are as they would be without it.
+its value, nor for its grad_scores or ranks; other lists are as they would be without it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def guarded_loss(twin: Callable[..., Any]) -> Callable[..., Any]:
-    """A twin of one of :data:`rankgrad.kernels.ops.LOSSES`."""
+def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of one of :data:`rankgrad.kernels.ops.LOSSES`."""
 
     def loss(
         scores: Tensor,
@@ -26,10 +26,10 @@ def guarded_loss(twin: Callable[..., Any]) -> Callable[..., Any]:
         offsets: Tensor,
         *others: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        from rankgrad.kernels.cpu.check import look  # with Numba, which the twin needs, too
+        from rankgrad.kernels.cpu.check import look  # with Numba, which the kernel needs, too
 
         if look(scores, labels, mask, weights, None)():
-            found: tuple[Tensor, Tensor, Tensor] = twin(
+            found: tuple[Tensor, Tensor, Tensor] = kernel(
                 scores, labels, mask, weights, offsets, *others
             )
             return found
@@ -38,32 +38,34 @@ def guarded_loss(twin: Callable[..., Any]) -> Callable[..., Any]:
             right &= _allowed(weights)
         if mask is not None:
             right |= ~mask
-        kept = [None if x is None else x.where(right, 0) for x in (scores, labels, weights)]
-        values, slopes, defined = twin(kept[0], kept[1], mask, kept[2], offsets, *others)
+        safe_inputs = [None if x is None else x.where(right, 0) for x in (scores, labels, weights)]
+        values, grad_scores, defined = kernel(
+            safe_inputs[0], safe_inputs[1], mask, safe_inputs[2], offsets, *others
+        )
         flawed = _flawed(right, offsets)
         values = values.masked_fill(flawed, torch.nan)
-        return values, _without(slopes, flawed, mask, offsets), defined | flawed
+        return values, _without(grad_scores, flawed, mask, offsets), defined | flawed
 
     return loss
 
 
-def guarded_ranks(twin: Callable[..., Any]) -> Callable[..., Any]:
-    """A twin of one of :data:`rankgrad.kernels.ops.RANKS`."""
+def guarded_ranks(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of one of :data:`rankgrad.kernels.ops.RANKS`."""
 
     def ranks(scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any) -> Tensor:
-        return _guarded(lambda safe: twin(safe, mask, offsets, *others), scores, mask, offsets)
+        return _guarded(lambda safe: kernel(safe, mask, offsets, *others), scores, mask, offsets)
 
     return ranks
 
 
-def guarded_product(twin: Callable[..., Any]) -> Callable[..., Any]:
-    """A twin of the vector-Jacobian product of such ranks."""
+def guarded_product(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of the vector-Jacobian product of such ranks."""
 
     def product(
         grad: Tensor, scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any
     ) -> Tensor:
         return _guarded(
-            lambda safe: twin(grad, safe, mask, offsets, *others), scores, mask, offsets
+            lambda safe: kernel(grad, safe, mask, offsets, *others), scores, mask, offsets
         )
 
     return product

@@ -1,6 +1,6 @@
-"""Calls of twins made again, without working out anew what they launch.
+"""Calls of kernels made again, without working out anew what they launch.
 
-A twin chooses grids and tiles, makes room, and has the arguments of every launch looked at, in
+Such a call chooses grids and tiles, allocates, and has the arguments of every launch checked, in
 Python, which takes longer than its kernels do on lists of usual size. All of that follows from
 options and shapes. So a call that comes again and again is noted: what it allocates, and what it
 launches on which of its memory. From then on the same launches are made on new memory.
