@@ -331,6 +331,17 @@ def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
         )
 
 
+def check_finite(lists: Lists) -> None:
+    """Refuse infinite scores, which exact metrics take and nothing else does."""
+    if lists.finite or is_unchecked(lists.flat.scores):
+        return
+    bad = ~lists.scores.isfinite()
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        number = lists.scores[at].item()
+        raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is {number:g}")
+
+
 def shape_of(tensor: Tensor) -> tuple[int, ...]:
     """A tensor's shape, as errors say it."""
     return tuple(tensor.shape)

@@ -119,6 +119,10 @@ class Registry(Generic[T]):
 
         def enter(factory: Callable[..., T]) -> Callable[..., T]:
             for name in names:
+                if not _NAME.fullmatch(name):
+                    raise ValueError(
+                        f"a {self.kind} is named by letters, digits and _, found {quote(name)}"
+                    )
                 if name in self._factories or self._further(name) is not None:
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory

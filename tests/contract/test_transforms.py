@@ -5,7 +5,8 @@ import torch
 from devices import DEVICE
 from registry import is_random, loss_specs, make_loss
 
-from rankgrad import losses
+from rankgrad import losses, metrics, sorting
+from rankgrad.losses import RelaxedMetric
 
 every_loss = pytest.mark.parametrize("spec", loss_specs())
 
@@ -43,6 +44,24 @@ def test_transforms_give_the_gradient(spec, batch):
         wanted = torch.stack([gradient(some) for some in scores])
         torch.testing.assert_close(alone, wanted[0], rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(several, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("relaxation", ["approx", "lapsum", "neural", "smoothi", "softsort"])
+def test_scores_that_are_no_numbers_stay_in_their_list(relaxation, batch):
+    """A metric of one's own goes through the operators, where ``torch.func`` checks no values."""
+
+    class Own(metrics.NDCG):
+        def discount(self, ranks):
+            return 1 / ranks
+
+    scores, labels, mask = batch
+    scores = scores[0].clone()
+    scores[0, mask[0].nonzero()[0, 0]] = float("nan")
+    loss = RelaxedMetric(Own(), relaxation, reduction="none")
+    gradient = torch.func.grad(lambda some: loss(some, labels, mask)[1:].sum())(scores)
+    assert gradient[1:].isfinite().all() and gradient[1:].abs().sum() > 0
+    with pytest.raises(ValueError, match="finite"):
+        Own().relaxed(sorting.get(relaxation), scores.nan_to_num(float("inf")), labels, mask)
 
 
 @pytest.mark.parametrize("spec", ["approx_ap", "lambdaloss", "neural_ndcg", "softmax"])

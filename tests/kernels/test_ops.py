@@ -98,6 +98,8 @@ def test_the_direct_way_is_the_same(name):
 
 COMPILED = [
     "approx_err",
+    "neuralsort_ce",
+    "pirank_ndcg(depth=2)",
     "approx_ndcg@2",
     "approx_rr",
     "fastsort_ndcg",

@@ -127,7 +127,8 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
 def _written(name: str, registry: Registry[Any]) -> str:
     """A name with its cutoff and options, as in a spec."""
     factory = registry.factory(name)
-    cutoff = "[@k]" if "k" in inspect.signature(factory).parameters else ""
+    takes_cutoff = "k" in inspect.signature(factory).parameters
+    cutoff = "[@k]" if takes_cutoff and getattr(factory, "has_cutoff", True) else ""
     options = ", ".join(option.name for option in _options(factory))
     return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
 

@@ -140,7 +140,7 @@ class _Sort(autograd.ListFunction):
     def forward(
         values: Tensor, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
     ) -> Tensor:
-        return _sort(values, scores, mask, k, kernel, cache)
+        return _guarded(lambda safe: _sort(values, safe, mask, k, kernel, cache), scores, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -165,7 +165,9 @@ class _SortAdjoint(autograd.ListFunction):
     def forward(
         grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
     ) -> Tensor:
-        return _sort_adjoint(grad, values, scores, mask, kernel, cache)
+        return _guarded(
+            lambda safe: _sort_adjoint(grad, values, safe, mask, kernel, cache), scores, mask
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -181,7 +183,7 @@ class _Rank(autograd.ListFunction):
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any) -> Tensor:
-        return _rank(scores, mask, kernel, cache)
+        return _guarded(lambda safe: _rank(safe, mask, kernel, cache), scores, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -206,7 +208,7 @@ class _RankAdjoint(autograd.ListFunction):
     def forward(
         grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
     ) -> Tensor:
-        return _rank_adjoint(grad, scores, mask, kernel, cache)
+        return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, cache), scores, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

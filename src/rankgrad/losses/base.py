@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
-from rankgrad.inputs import as_lists, start_lists
+from rankgrad.inputs import as_lists, check_finite, start_lists
 from rankgrad.kernels import DeclaresKernel, KernelCall
 from rankgrad.lists import (
     REDUCTIONS,
@@ -82,7 +82,7 @@ class Loss(DeclaresKernel, nn.Module):
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         """The loss of each list and whether it is defined, by a kernel where there is one."""
-        _check_finite(lists)
+        check_finite(lists)
         return self._values(lists, self.kernel_call(lists))
 
     def kernel_call(self, lists: Lists) -> KernelCall | None:
@@ -96,7 +96,7 @@ class Loss(DeclaresKernel, nn.Module):
         return call if call is not None and kernels.ready(call.name, lists.flat.scores) else None
 
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
-        _check_finite(lists)
+        check_finite(lists)
         weights = lists.list_weights
         # What a kernel gives has no gradient by the weights.
         learned = weights is not None and weights.requires_grad
@@ -174,7 +174,7 @@ class Loss(DeclaresKernel, nn.Module):
         (tensor([-0.5000,  0.5000]), tensor([0.2500, 0.2500]))
         """
         found = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
-        _check_finite(found)
+        check_finite(found)
         with torch.no_grad():
             lists = _as_flat(found)
             gradient, hessian = self.derivatives_of_flat(lists)
@@ -279,16 +279,6 @@ def _varies(option: object) -> bool:
     if isinstance(option, Randomness):
         return option.seed is not None
     return isinstance(option, Schedule)
-
-
-def _check_finite(lists: Lists) -> None:
-    if lists.finite or is_unchecked(lists.flat.scores):
-        return
-    bad = ~lists.scores.isfinite()
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        number = lists.scores[at].item()
-        raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is {number:g}")
 
 
 def _as_flat(lists: Lists) -> Lists:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rankgrad.inputs import as_lists, largest_exponent
+from rankgrad.inputs import as_lists, check_finite, largest_exponent
 from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists, descending, tie_groups
@@ -213,6 +213,7 @@ class Metric(DeclaresKernel):
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
         lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        check_finite(lists)
         with torch.autocast(lists.scores.device.type, enabled=False):
             values = self.relax(relaxation, lists, through, beta, expect)
         return self.fill(values, self.relevant(lists)).reshape(lists.shape)
@@ -402,8 +403,8 @@ def as_retrieved(retrieved: Any, lists: Lists) -> Bool[Tensor, "b n"]:
 
 
 def _not_relaxed(metric: Metric) -> str:
+    relaxed = [n for n in metrics.names() if getattr(metrics.factory(n), "routes", tuple)()]
     return (
-        f"{metric.name} has no relaxed form: it compares pairs, not ranks. Its losses are the "
-        "pairwise ones, such as ranknet; metrics with a relaxed form are ap, arp, dcg, err, hits, "
-        "ndcg, precision, rbp, recall, rr and spearman"
+        f"{metric.name} has no relaxed form. Metrics of pairs have pairwise losses, such as "
+        f"ranknet; metrics with a relaxed form are {', '.join(relaxed)}"
     )

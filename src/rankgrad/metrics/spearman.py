@@ -21,8 +21,8 @@ class Spearman(Metric):
     ``ρ = cov(r, q) / (σ_r σ_q)``; tied items have the mean of their ranks. Item weights weigh the
     items in means and covariances. It has no cutoff.
 
-    Relaxed, it goes through ranks: r are the relaxed ranks, and σ_r stays that of the exact ones,
-    so that tied scores have a gradient. Through LapSum it costs O(n log n) on a list of any length.
+    Relaxed, it goes through ranks: r are the relaxed ranks, and σ_r is that of ranks without ties,
+    so that tied scores have a gradient. Through LapSum it costs O(n log n).
 
     >>> Spearman()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([-0.5000])
@@ -32,8 +32,10 @@ class Spearman(Metric):
     has_cutoff: ClassVar[bool] = False
 
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
-        """Whether a list has two unequal labels."""
-        return has_pairs(lists.labels, lists.mask)
+        """Whether a list has two unequal labels among the items that weigh something."""
+        weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
+        mask = lists.mask if weights is None else lists.mask & (weights > 0)
+        return has_pairs(lists.labels, mask)
 
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
         end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # less the padding

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rankgrad.inputs import as_scores, check_mask
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
+from rankgrad.lists import is_unchecked
 from rankgrad.options import check_cutoff
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
@@ -193,7 +194,7 @@ def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...
     scores = as_scores(scores)
     mask = check_mask(mask, scores)
     bad = ~scores.isfinite() & mask
-    if bool(bad.any()):
+    if not is_unchecked(scores) and bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
         where = ", ".join(map(str, at))
         raise ValueError(f"scores[{where}] = {scores[at].item():g}: scores must be finite")

@@ -101,8 +101,18 @@ def register(name: str) -> Callable[[Factory], Factory]:
     Args:
         name: of the relaxation, without a family's or metric's own name at its start or end.
     """
+    if name.startswith("gumbel_"):
+        raise ValueError(f"the prefix gumbel_ is that of stochastic forms, found {name!r}")
 
     def enter(factory: Factory) -> Factory:
+        try:
+            made = factory()
+        except TypeError as error:
+            raise ValueError(
+                f"{name} must have a default for each of its options: {error}"
+            ) from None
+        if not isinstance(made, Relaxation):
+            raise ValueError(f"{name} must make a Relaxation, found {type(made).__name__}")
         relaxations.register(name)(factory)
         FAMILIES[name] = factory
         return factory

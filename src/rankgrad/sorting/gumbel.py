@@ -107,7 +107,7 @@ class Gumbel(Relaxation):
     def _ranks(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
-        return self.base._ranks(scores, mask)
+        return self.base.rank(scores, mask)
 
     def _sort(
         self,
@@ -116,7 +116,7 @@ class Gumbel(Relaxation):
         mask: Bool[Tensor, "b n"],
         k: int,
     ) -> Float[Tensor, "b c k"]:
-        return self.base._sort(values, scores, mask, k)
+        return self.base.sort(values, scores, mask, k)
 
 
 def _positive(scores: Tensor, mask: Tensor) -> Tensor:

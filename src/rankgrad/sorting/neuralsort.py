@@ -165,7 +165,7 @@ class _Rows(ListFunction):
         position = torch.arange(rows.shape[1], device=scores.device)
         slope = (mask.sum(-1, keepdim=True) - 1.0 - 2.0 * position).to(scores.dtype)
         logits = grad * rows
-        logits.addcmul_(rows, logits.sum(-1, keepdim=True), value=-1.0)
+        logits = torch.addcmul(logits, rows, logits.sum(-1, keepdim=True), value=-1.0)
         by_item = torch.stack([slope, -torch.ones_like(slope)], 1) @ logits
         by_score, by_distance = by_item.double().unbind(1)
         through = _absolute_differences_vjp(by_distance, scores, mask, order)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankgrad.lists import descending, invert
+from rankgrad.lists import descending, invert, is_unchecked
 from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
@@ -124,7 +124,10 @@ class Tree(Relaxation):
         """The tree's widths, leaves first, and at which leaf each item hangs (eq. 13)."""
         length = mask.sum(-1, keepdim=True)
         factors = self._factors(length)
-        widths = [max(1, int(factor.max())) if len(factor) else 1 for factor in factors]
+        if is_unchecked(scores):
+            widths = self._largest_widths(mask.shape[-1])
+        else:
+            widths = [max(1, int(factor.max())) if len(factor) else 1 for factor in factors]
         position = invert(descending(scores, mask))
         leaf, stride = torch.zeros_like(position), 1
         for factor, width in zip(factors, widths, strict=True):
@@ -146,6 +149,22 @@ class Tree(Relaxation):
             factors.append(factor)
             rest = -(-rest // factor)
         return [*factors, rest]
+
+    def _largest_widths(self, n: int) -> list[int]:
+        """The widths that hold lists of any length up to n."""
+        widths = [1] * self.levels
+        for length in range(1, n + 1):
+            rest = length
+            for level in range(self.levels - 1):
+                if self.branching is not None:
+                    factor = int(self.branching[level])
+                else:
+                    factor = math.ceil(length ** (1.0 / self.levels) - 1e-9)
+                factor = min(factor, rest)
+                widths[level] = max(widths[level], factor)
+                rest = -(-rest // factor)
+            widths[-1] = max(widths[-1], rest)
+        return widths
 
     def _merge(
         self, widths: list[int], leaf: Tensor, scores: Tensor, mask: Tensor, k: int
