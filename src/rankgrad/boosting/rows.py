@@ -147,6 +147,10 @@ class RowMetric:
         return str(self.metric)
 
     @property
+    def __name__(self) -> str:  # scikit-learn estimators ask for it
+        return self.name
+
+    @property
     def higher_is_better(self) -> bool:
         """For early stopping: whether the metric is to be maximized."""
         return not self.metric.lower_is_better

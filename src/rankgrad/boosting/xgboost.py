@@ -74,6 +74,11 @@ class Evaluation(RowMetric):
         super().__init__(metric, label_gain)
         self.item_weights = item_weights
 
+    @property
+    def name(self) -> str:
+        """What XGBoost shows: the spec without spaces."""
+        return name_of_metric(self.metric)
+
     def __call__(self, predt: Any, dmatrix: Any) -> tuple[str, float]:
         """The name, and the mean over lists."""
         if not hasattr(dmatrix, "get_label"):
@@ -175,6 +180,11 @@ def metric(
         label_gain: the gain of each whole label in place of ``2^y - 1``.
     """
     return Evaluation(metric, item_weights, label_gain)
+
+
+def name_of_metric(metric: str | Metric) -> str:
+    """The spec without spaces, as XGBoost splits its line of metrics at them."""
+    return "".join(str(metric).split())
 
 
 def to_device(scores: Any, device: str) -> Tensor:
