@@ -126,6 +126,19 @@ def test_pushed_and_loaded(ranker, data, tmp_path, monkeypatch):
     assert 'Ranker.from_pretrained("me/ranker")' in card
 
 
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_trees_are_pushed_and_loaded(kind, data, tmp_path, monkeypatch):
+    pytest.importorskip(kind)
+    X, y, qid = data
+    hub = StandIn(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "HfApi", hub.api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.download)
+    trees = Ranker(model=kind, epochs=2, transforms=[]).fit(X, y, qid)
+    trees.push_to_hub("me/trees")
+    loaded = Ranker.from_pretrained("me/trees")
+    assert np.array_equal(loaded.predict(X, qid), trees.predict(X, qid))
+
+
 def test_a_network_of_ones_own(data, tmp_path):
     class Own(nn.Module):
         def __init__(self):

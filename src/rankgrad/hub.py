@@ -1,7 +1,7 @@
 """The Hugging Face Hub: model cards, uploads and downloads of saved rankers.
 
 A ranker on the Hub is the folder that ``Ranker.save`` writes, safetensors and JSON, with a model
-card. Nothing in it is executed when it is loaded.
+card; trees are in their library's own text format. Nothing in it is executed when it is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from rankgrad.metrics import Evaluation
 
 CARD = "README.md"
-_PATTERNS = [CARD, "ranker.json", "best/model.json", "best/model.safetensors"]
+_PATTERNS = [
+    *(CARD, "ranker.json", "best/model.json", "best/model.safetensors"),
+    *("best/trees.txt", "best/trees.json"),  # of LightGBM and XGBoost
+]
 _TASK = "learning-to-rank"
 _SHOWN = 50  # names of features in a card
 
