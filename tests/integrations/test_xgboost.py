@@ -100,6 +100,24 @@ def test_weights_of_lists_come_from_the_matrix_and_those_of_items_from_the_calle
         objective("softmax", group=SIZES, item_weights=items)(Y, scores, sample_weight=items)
 
 
+def test_weights_and_groups_that_would_be_ignored_are_errors():
+    items, per_list, scores = np.ones(len(Y)), np.ones(len(SIZES)), np.zeros(len(Y))
+    for weight in (per_list, items):
+        with pytest.raises(ValueError, match="weights twice: item_weights of the metric"):
+            metric("ndcg@10", item_weights=items)(scores, matrix(weight=weight))
+    bare = xgboost.DMatrix(X, Y, weight=items)
+    with pytest.raises(ValueError, match="weights of rows twice: item_weights and those of the DM"):
+        objective("ranknet", group=SIZES, item_weights=items)(scores, bare)
+    with pytest.raises(ValueError, match="say different lists: leave out group"):
+        objective("ranknet", group=SIZES[::-1])(scores, matrix())
+    assert objective("ranknet", group=SIZES)(scores, matrix())[0].any()  # the same lists
+    for call in (objective("ranknet", item_weights=per_list), metric("rr", item_weights=per_list)):
+        with pytest.raises(ValueError, match=f"item_weights has 60 numbers for {len(Y)} rows"):
+            call(scores, matrix())
+    with pytest.raises(ValueError, match="item_weights has 60 numbers"):
+        objective("ranknet", group=SIZES, item_weights=per_list)(Y, scores)
+
+
 def test_early_stopping_goes_by_our_metric():
     data = ranking_data(seed=1)
     chosen, history = metric("ndcg@3"), {}
