@@ -163,6 +163,16 @@ def test_without_the_package(monkeypatch):
         Ranker.from_pretrained("me/ranker")
 
 
+def test_paths_without_a_saved_ranker(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # the Hub is not asked
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path in ("./missing", "../a/b", "~/missing", "file", "folder", tmp_path / "c", Path("d")):
+        with pytest.raises(FileNotFoundError, match=f"no saved Ranker at {Path(path)}$"):
+            Ranker.from_pretrained(path)
+
+
 def test_something_else_is_never_replaced(ranker, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,15 @@ _PATTERNS = [
 ]
 _TASK = "learning-to-rank"
 _SHOWN = 50  # names of features in a card
+
+
+def is_name(text: str) -> bool:
+    """Whether a repository of the Hub can be called so; what cannot is a path.
+
+    >>> is_name("me/ranker"), is_name("./ranker"), is_name("runs/first/ranker")
+    (True, False, False)
+    """
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None
 
 
 def card(
