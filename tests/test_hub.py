@@ -126,6 +126,19 @@ def test_pushed_and_loaded(ranker, data, tmp_path, monkeypatch):
     assert 'Ranker.from_pretrained("me/ranker")' in card
 
 
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_trees_are_pushed_and_loaded(kind, data, tmp_path, monkeypatch):
+    pytest.importorskip(kind)
+    X, y, qid = data
+    hub = StandIn(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "HfApi", hub.api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.download)
+    trees = Ranker(model=kind, epochs=2, transforms=[]).fit(X, y, qid)
+    trees.push_to_hub("me/trees")
+    loaded = Ranker.from_pretrained("me/trees")
+    assert np.array_equal(loaded.predict(X, qid), trees.predict(X, qid))
+
+
 def test_a_network_of_ones_own(data, tmp_path):
     class Own(nn.Module):
         def __init__(self):
@@ -148,6 +161,16 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"pip install 'rankgrad\[hub\]'"):
         Ranker.from_pretrained("me/ranker")
+
+
+def test_paths_without_a_saved_ranker(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # the Hub is not asked
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path in ("./missing", "../a/b", "~/missing", "file", "folder", tmp_path / "c", Path("d")):
+        with pytest.raises(FileNotFoundError, match=f"no saved Ranker at {Path(path)}$"):
+            Ranker.from_pretrained(path)
 
 
 def test_something_else_is_never_replaced(ranker, tmp_path):

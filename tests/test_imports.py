@@ -30,7 +30,7 @@ KNOWS = {
     },
     "data": {"checksums", "compilation", "options", "quoting", "specs", "files"},
     "boosting": {"losses", "metrics", "options", "data"},
-    "models": {"boosting", "options", "specs"},
+    "models": {"options", "specs"},
     "training": {
         *(
             "inputs",

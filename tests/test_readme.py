@@ -23,6 +23,16 @@ def test_every_loss_and_metric_is_named():
         assert re.search(rf"`{name}(@k)?`", README), name
 
 
+def test_the_layout_names_what_there_is():
+    layout = README[README.index("src/rankgrad/\n") : README.index("\nbenchmarks/  ")]
+    source = Path(__file__).parents[1] / "src" / "rankgrad"
+    for name in re.findall(r"^  (\S+)", layout, re.MULTILINE):
+        assert (source / name).exists(), name
+    folders = [f"{place.parent.name}/" for place in source.glob("*/__init__.py")]
+    for name in [*folders, "hub.py"]:
+        assert f"\n  {name} " in layout, name
+
+
 def test_every_spec_in_it_is_one():
     for spec in re.findall(
         r"`((?:lambdaloss|smoothi_ap|ndcg|gumbel|neural_ndcg)[@(][^`]*)`", README

@@ -376,9 +376,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 ``local_files_only``.
 
         Raises:
+            FileNotFoundError: there is no saved ranker at a path.
             ImportError: ``huggingface_hub`` is not installed; the message has the install line.
         """
-        if Path(repo_id).is_dir():
+        if isinstance(repo_id, os.PathLike) or Path(repo_id).exists() or not hub.is_name(repo_id):
             return cls.load(repo_id, model)
         return cls.load(hub.download(os.fspath(repo_id), **options), model)
 

@@ -1,13 +1,14 @@
 """The Hugging Face Hub: model cards, uploads and downloads of saved rankers.
 
 A ranker on the Hub is the folder that ``Ranker.save`` writes, safetensors and JSON, with a model
-card. Nothing in it is executed when it is loaded.
+card; trees are in their library's own text format. Nothing in it is executed when it is loaded.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,21 @@ if TYPE_CHECKING:
     from rankgrad.metrics import Evaluation
 
 CARD = "README.md"
-_PATTERNS = [CARD, "ranker.json", "best/model.json", "best/model.safetensors"]
+_PATTERNS = [
+    *(CARD, "ranker.json", "best/model.json", "best/model.safetensors"),
+    *("best/trees.txt", "best/trees.json"),  # of LightGBM and XGBoost
+]
 _TASK = "learning-to-rank"
 _SHOWN = 50  # names of features in a card
+
+
+def is_name(text: str) -> bool:
+    """Whether a repository of the Hub can be called so; what cannot is a path.
+
+    >>> is_name("me/ranker"), is_name("./ranker"), is_name("runs/first/ranker")
+    (True, False, False)
+    """
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None
 
 
 def card(

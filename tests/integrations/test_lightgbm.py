@@ -135,8 +135,9 @@ def test_what_is_wrong_is_said():
         objective("mse")(Y, scores, None, None)
     with pytest.raises(ValueError, match=r"the groups have 3 rows together, the data"):
         metric("ndcg")(Y, scores, None, [3])
-    with pytest.raises(ValueError, match="has no gains of labels"):
-        objective("mse", label_gain=[0, 1])
+    for spec in ("mse", "lambdarank(metric=ap)", "lambdaloss(metric=rr)", "approx_ap"):
+        with pytest.raises(ValueError, match="has no gains of labels"):
+            objective(spec, label_gain=[0, 0.5, 1, 2])
     with pytest.raises(ValueError, match="label_gain must not fall"):
         objective("lambdarank", label_gain=[0, 3, 1])
     with pytest.raises(ValueError, match=r"gains for labels 0 to 1; the label of row \d+ is"):

@@ -51,6 +51,11 @@ def test_queries_without_relevant_items():
     metric.update(*given)
     with pytest.raises(ValueError, match="query 4 has no relevant item, one of 1"):
         metric.compute()
+    for name in ("opa", "kendall_tau", "spearman"):  # the item of query 4 is relevant, and alone
+        metric = RankingMetric(name, "error")
+        metric.update(given[0], torch.tensor([1, 0, 1]), given[2])
+        with pytest.raises(ValueError, match=f"^{name} is undefined on query 4, one of 1 such"):
+            metric.compute()
     metric = RankingMetric("rr", "skip")
     metric.update(given[0][:1], given[1][:1], given[2][:1])
     assert metric.compute() == 0.0
@@ -67,6 +72,17 @@ def test_queries_of_any_index_in_any_order(scale):
     order = indexes.argsort(stable=True)
     together.update(*(values[order] for values in given), indexes[order])
     assert apart.compute() == together.compute()
+
+
+def test_queries_whose_indexes_are_hashes_of_64_bits():
+    high = 2**62 + 2**61  # from -high to high is more than 64 bits hold
+    metric = RankingMetric("rr")
+    metric.update(
+        torch.tensor([0.3, 0.2, 0.1, 0.4, 0.5]),
+        torch.tensor([0, 0, 1, 1, 0]),
+        torch.tensor([high, high, high, -high, -high]),
+    )
+    assert metric.compute().item() == pytest.approx((1 / 3 + 1 / 2) / 2)
 
 
 def test_a_collection_shares_its_states():

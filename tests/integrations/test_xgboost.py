@@ -7,6 +7,8 @@ from integrations.boosted import assert_same_trees, every_loss, ranking_data, xg
 
 from rankgrad import losses
 from rankgrad.boosting import xgboost as integration
+from rankgrad.boosting.boosters import Boosting, boost
+from rankgrad.data import Dataset
 from rankgrad.integrations.xgboost import metric, objective, tree_objective
 from rankgrad.metrics import evaluate
 
@@ -98,6 +100,24 @@ def test_weights_of_lists_come_from_the_matrix_and_those_of_items_from_the_calle
         objective("softmax", group=SIZES, item_weights=items)(Y, scores, sample_weight=items)
 
 
+def test_weights_and_groups_that_would_be_ignored_are_errors():
+    items, per_list, scores = np.ones(len(Y)), np.ones(len(SIZES)), np.zeros(len(Y))
+    for weight in (per_list, items):
+        with pytest.raises(ValueError, match="weights twice: item_weights of the metric"):
+            metric("ndcg@10", item_weights=items)(scores, matrix(weight=weight))
+    bare = xgboost.DMatrix(X, Y, weight=items)
+    with pytest.raises(ValueError, match="weights of rows twice: item_weights and those of the DM"):
+        objective("ranknet", group=SIZES, item_weights=items)(scores, bare)
+    with pytest.raises(ValueError, match="say different lists: leave out group"):
+        objective("ranknet", group=SIZES[::-1])(scores, matrix())
+    assert objective("ranknet", group=SIZES)(scores, matrix())[0].any()  # the same lists
+    for call in (objective("ranknet", item_weights=per_list), metric("rr", item_weights=per_list)):
+        with pytest.raises(ValueError, match=f"item_weights has 60 numbers for {len(Y)} rows"):
+            call(scores, matrix())
+    with pytest.raises(ValueError, match="item_weights has 60 numbers"):
+        objective("ranknet", group=SIZES, item_weights=per_list)(Y, scores)
+
+
 def test_early_stopping_goes_by_our_metric():
     data = ranking_data(seed=1)
     chosen, history = metric("ndcg@3"), {}
@@ -113,6 +133,23 @@ def test_early_stopping_goes_by_our_metric():
     offsets = np.concatenate([[0], np.cumsum(data[2])])
     exact = evaluate(scores, data[1], offsets=offsets, metrics="ndcg@3").mean["ndcg@3"]
     assert max(curve) == pytest.approx(exact)
+
+
+def test_a_metric_with_several_options_has_a_name_that_xgboost_can_split():
+    spec, history = "ndcg@10(gain=linear, empty=skip)", {}
+    xgboost.train(
+        {"nthread": 1, "disable_default_eval_metric": 1}, matrix(), 2, obj=objective("ranknet"),
+        evals=[(matrix(), "train")], custom_metric=metric(spec), evals_result=history,
+        verbose_eval=False,
+    )  # fmt: skip
+    assert list(history["train"]) == ["ndcg@10(empty=skip,gain=linear)"]
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    lists = Dataset(X, Y, offsets, np.arange(len(SIZES)).astype(str))
+    boosted = boost(lists, lists, Boosting("xgboost", "ranknet", spec, rounds=2))
+    assert len(boosted.curve) == 2
+    model = xgboost.XGBRegressor(n_estimators=1, n_jobs=1, eval_metric=metric(spec))
+    with pytest.raises(ValueError, match="as custom_metric"):  # and not an AttributeError
+        model.fit(X, Y, eval_set=[(X, Y)], verbose=False)
 
 
 def test_a_matrix_without_groups_is_an_error_that_says_what_to_do():

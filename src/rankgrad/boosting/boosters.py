@@ -180,10 +180,11 @@ def _xgboost(
         objective = for_xgboost.objective(_seeded(how.loss, how.seed), item_weights=train.weights)
     learn = _matrix(made, train, how)
     checked: dict[str, Any] = {}
+    name = for_xgboost.name_of_metric(how.metric)
     if vali is not None:
         checked = {
             "evals": [(_matrix(made, vali, how), "vali")],
-            "custom_metric": lambda scores, data: (how.metric, watch(scores, data)),
+            "custom_metric": lambda scores, data: (name, watch(scores, data)),
             "maximize": watch.higher,
             "early_stopping_rounds": how.patience,
         }

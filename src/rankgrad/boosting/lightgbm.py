@@ -42,10 +42,6 @@ class Objective:
 class Evaluation(RowMetric):
     """A metric as LightGBM calls it; made by :func:`metric`. Called like :class:`Objective`."""
 
-    @property
-    def __name__(self) -> str:
-        return self.name
-
     def __call__(
         self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
     ) -> tuple[str, float, bool]:

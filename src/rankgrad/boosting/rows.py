@@ -112,8 +112,11 @@ class LabelGain:
         """The table for a loss or metric that has gains; None without a table."""
         if table is None:
             return None
-        gain = getattr(owner, "gain", None) or getattr(getattr(owner, "metric", None), "gain", None)
-        if gain is None:
+        metric = getattr(owner, "metric", None)
+        gain = getattr(owner, "gain", None) or getattr(metric, "gain", None)
+        # A lambda loss has the option with every metric, and uses it with these alone.
+        unused = isinstance(metric, str) and metric not in ("ndcg", "dcg")
+        if gain is None or unused:
             raise ValueError(f"{owner} has no gains of labels: leave out label_gain")
         return cls(table, gain == "linear")
 
@@ -145,6 +148,10 @@ class RowMetric:
     def name(self) -> str:
         """What the library shows: the spec."""
         return str(self.metric)
+
+    @property
+    def __name__(self) -> str:  # scikit-learn estimators ask for it
+        return self.name
 
     @property
     def higher_is_better(self) -> bool:

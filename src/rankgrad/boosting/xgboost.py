@@ -47,18 +47,21 @@ class Objective:
 
     def _of_matrix(self, scores: Any, matrix: Any) -> tuple[Any, Any]:
         labels = matrix.get_label()
-        offsets = np.asarray(matrix.get_uint_info("group_ptr"), np.int64)
-        if len(offsets) < 2:
-            offsets = offsets_of(self.group, len(labels), _REMEDY)
+        offsets = _offsets(matrix, self.group, len(labels), _REMEDY)
         weights = np.asarray(matrix.get_weight())
         list_weights, item_weights = (weights if len(weights) else None), self.item_weights
         if list_weights is not None and len(list_weights) == len(labels) != len(offsets) - 1:
+            if item_weights is not None:
+                raise ValueError(
+                    "there are weights of rows twice: item_weights and those of the DMatrix"
+                )
             list_weights, item_weights = None, list_weights
         return self._derivatives(scores, labels, offsets, item_weights, list_weights)
 
     def _derivatives(
         self, scores: Any, labels: Array, offsets: Array, item_weights: Any, list_weights: Any
     ) -> tuple[Any, Any]:
+        _check_item_weights(item_weights, len(labels))
         found = self.row_loss(
             to_device(scores, self.device), labels, offsets, item_weights, list_weights
         )
@@ -74,6 +77,11 @@ class Evaluation(RowMetric):
         super().__init__(metric, label_gain)
         self.item_weights = item_weights
 
+    @property
+    def name(self) -> str:
+        """What XGBoost shows: the spec without spaces."""
+        return name_of_metric(self.metric)
+
     def __call__(self, predt: Any, dmatrix: Any) -> tuple[str, float]:
         """The name, and the mean over lists."""
         if not hasattr(dmatrix, "get_label"):
@@ -82,10 +90,14 @@ class Evaluation(RowMetric):
                 "xgboost.train as custom_metric"
             )
         labels = dmatrix.get_label()
-        offsets = np.asarray(dmatrix.get_uint_info("group_ptr"), np.int64)
-        if len(offsets) < 2:
-            offsets = offsets_of(None, len(labels), "give xgboost.DMatrix(..., qid=qid)")
+        offsets = _offsets(dmatrix, None, len(labels), "give xgboost.DMatrix(..., qid=qid)")
         weights = np.asarray(dmatrix.get_weight())
+        if self.item_weights is not None and len(weights):
+            raise ValueError(
+                "there are weights twice: item_weights of the metric and those of the evaluated "
+                "DMatrix; leave one of them out"
+            )
+        _check_item_weights(self.item_weights, len(labels))
         chosen = self.item_weights if not len(weights) else weights
         return self.name, self.value(np.asarray(predt), labels, offsets, chosen)
 
@@ -110,7 +122,8 @@ def objective(
     Args:
         loss: the spec of a loss, or a loss.
         item_weights: one per row. A DMatrix with groups takes weights of lists alone.
-        group: the sizes of the lists, where XGBoost does not pass them on.
+        group: the sizes of the lists, where XGBoost does not pass them on; those of a DMatrix with
+            groups must be the same.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: multiplies the Hessian.
         device: ``"cuda"`` computes on the GPU and hands CUDA arrays over without a copy. Scores
@@ -171,10 +184,35 @@ def metric(
 
     Args:
         metric: the spec of a metric, or a metric.
-        item_weights: one per row of the evaluated data; weights of its DMatrix are of lists.
+        item_weights: one per row of the evaluated data, whose DMatrix then has no weights; those of
+            a DMatrix are of lists.
         label_gain: the gain of each whole label in place of ``2^y - 1``.
     """
     return Evaluation(metric, item_weights, label_gain)
+
+
+def _offsets(matrix: Any, group: Any, rows: int, remedy: str) -> Array:
+    """Where each list begins and ends: the groups of a DMatrix, or those given if it has none."""
+    offsets = np.asarray(matrix.get_uint_info("group_ptr"), np.int64)
+    if len(offsets) < 2:
+        return offsets_of(group, rows, remedy)
+    if group is None:
+        return offsets
+    given = offsets_of(group, rows, remedy)
+    if not np.array_equal(np.unique(given), np.unique(offsets)):  # but for empty lists
+        raise ValueError("group and the qid of the DMatrix say different lists: leave out group")
+    return offsets
+
+
+def _check_item_weights(weights: Any, rows: int) -> None:
+    """One weight per row: as many as there are lists would weigh the lists."""
+    if weights is not None and len(weights) != rows:
+        raise ValueError(f"item_weights has {len(weights)} numbers for {rows} rows")
+
+
+def name_of_metric(metric: str | Metric) -> str:
+    """The spec without spaces, as XGBoost splits its line of metrics at them."""
+    return "".join(str(metric).split())
 
 
 def to_device(scores: Any, device: str) -> Tensor:

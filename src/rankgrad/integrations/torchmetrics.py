@@ -138,14 +138,19 @@ class RankingMetric(torchmetrics.Metric):
             values = self.metric(preds, target, offsets=offsets)
         defined = ~values.isnan()
         if self.empty_target_action == "error" and not defined.all():
-            query = int(queries[~defined][0])
+            query, count = int(queries[~defined][0]), int((~defined).sum())
             raise ValueError(
-                f"query {query} has no relevant item, one of {int((~defined).sum())} such queries: "
+                f"{self._why_undefined(query)}, one of {count} such queries: "
                 "choose another empty_target_action than 'error'"
             )
         if not defined.any():
             return values.new_zeros(())
         return self.aggregation(values[defined])
+
+    def _why_undefined(self, query: int) -> str:
+        if type(self.metric).relevant is Metric.relevant:
+            return f"query {query} has no relevant item"
+        return f"{self.metric.name} is undefined on query {query}"  # opa: no pair to order
 
     def sync(self, *arguments: Any, **options: Any) -> None:
         """Bring together the items of all processes; one without any takes part with no items."""
@@ -173,11 +178,10 @@ def _by_query(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The queries, how many items each has, and the items query by query."""
     if (indexes[1:] < indexes[:-1]).any():
-        lowest = indexes.min()
-        codes = indexes - lowest
         # Counting takes memory for every index up to the highest, and a CPU.
-        if not indexes.is_cuda and int(codes.max()) < 4 * len(codes) + _FEW:
-            arrays = (codes.numpy(), preds.detach().numpy(), target.detach().numpy())
+        if not indexes.is_cuda and _span(indexes) < 4 * len(indexes) + _FEW:
+            lowest = indexes.min()
+            arrays = ((indexes - lowest).numpy(), preds.detach().numpy(), target.detach().numpy())
             preds, target, counts = map(torch.from_numpy, group(*arrays))
             queries = counts.nonzero()[:, 0]
             return queries + lowest, counts[queries], preds, target
@@ -185,6 +189,12 @@ def _by_query(
         preds, target = preds[order], target[order]
     queries, counts = indexes.unique_consecutive(return_counts=True)
     return queries, counts, preds, target
+
+
+def _span(indexes: Tensor) -> int:
+    """From the lowest index to the highest, which may be more than 64 bits hold."""
+    lowest, highest = indexes.aminmax()
+    return int(highest) - int(lowest)
 
 
 def _check(preds: Tensor, target: Tensor, indexes: Tensor) -> None:
