@@ -10,6 +10,7 @@ from rankgrad import Ranker
 from rankgrad.data import synthetic
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training.loggers import TensorBoard
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
 QUICK = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
@@ -48,6 +49,20 @@ def test_a_training_that_fails_leaves_nothing(tmp_path):
             on_epoch=broken,
         )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("setting", [False, True])
+def test_loggers_are_started_and_finished(tmp_path, setting):
+    pytest.importorskip("lightgbm")
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    settings = Settings(model="lightgbm", tensorboard=setting, **QUICK)
+    done = fit(settings, TRAIN, VALI, folder=run, on_epoch=() if setting else [TensorBoard()])
+    log = EventAccumulator(str(run)).Reload()
+    logged = [(event.step, event.value) for event in log.Scalars("val/ndcg@5")]
+    assert logged == [(line["epoch"], pytest.approx(line["ndcg@5"])) for line in done.history]
 
 
 def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):

@@ -20,6 +20,7 @@ from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.job import Fit, Job
+from rankgrad.training.loggers import Callbacks, TensorBoard
 from rankgrad.training.run import BEST, METRICS, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.tree_scorer import TreeScorer
@@ -47,7 +48,8 @@ def fit_trees(job: Job) -> Fit:
         if run is not None and job.resume and (run.path / BEST).exists():
             return _finished(run)
         try:
-            return _Trees(job, run).fit()
+            with _callbacks(job) as called:
+                return _Trees(job, run, called).fit()
         except BaseException:
             if run is not None and not job.resume:
                 shutil.rmtree(run.path, ignore_errors=True)
@@ -60,6 +62,7 @@ class _Trees:
 
     job: Job
     run: RunFolder | None
+    called: Callbacks
     history: list[dict[str, float]] = field(default_factory=list)
 
     def fit(self) -> Fit:
@@ -98,8 +101,7 @@ class _Trees:
         self.history.append(line)
         if self.run is not None:
             self.run.log(line)
-        for called in self.job.on_epoch:
-            called(line)
+        self.called(line)
 
     def _result(self, ranker: FittedRanker, done: Boosted, seconds: float) -> Fit:
         settings = self.job.settings
@@ -113,6 +115,11 @@ class _Trees:
             seconds=seconds,
             stopped="epochs" if rounds >= settings.epochs else "patience",
         )
+
+
+def _callbacks(job: Job) -> Callbacks:
+    called = (TensorBoard(), *job.on_epoch) if job.settings.tensorboard else job.on_epoch
+    return Callbacks(called, job.settings, job.folder)
 
 
 def _boosting(settings: Settings, model: TreeModel) -> Boosting:
