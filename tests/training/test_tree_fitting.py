@@ -65,6 +65,24 @@ def test_loggers_are_started_and_finished(tmp_path, setting):
     assert logged == [(line["epoch"], pytest.approx(line["ndcg@5"])) for line in done.history]
 
 
+def test_an_interrupted_training_is_resumed(tmp_path):
+    pytest.importorskip("lightgbm")
+    settings = Settings(model="lightgbm", **QUICK)
+
+    def interrupt(line):
+        if line["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fit(settings, TRAIN, VALI, folder=run, on_epoch=interrupt)
+    resumed = fit(settings, TRAIN, VALI, folder=run, resume=True)
+    whole = fit(settings, TRAIN, VALI, folder=tmp_path / "whole")
+    assert [line["epoch"] for line in resumed.history] == [1, 2, 3, 4, 5]
+    name = "best/trees.txt"
+    assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):
     pytest.importorskip("lightgbm")
     qid = np.repeat(TRAIN.qids, TRAIN.lengths)

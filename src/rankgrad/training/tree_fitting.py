@@ -50,7 +50,7 @@ def fit_trees(job: Job) -> Fit:
         try:
             with _callbacks(job) as called:
                 return _Trees(job, run, called).fit()
-        except BaseException:
+        except Exception:  # an interrupted run stays, to be resumed
             if run is not None and not job.resume:
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
