@@ -38,6 +38,12 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     rankgrad("evaluate", run, folder, "--save")
     rankgrad("report", run, "-o", tmp_path / "report.html")
     assert "lambdaloss@5" in (tmp_path / "report.html").read_text()
+    rankgrad("explain", run, folder, "--repeats", 1, "--queries", 1, "-o", tmp_path / "explained")
+    qid = load(folder, split="test").qids[0]
+    pair = in_json("explain", run, folder, "--query", qid, "--above", 2, "--below", 1)
+    parts = sum(row["attribution"] for row in pair["attributions"])
+    assert parts == pytest.approx(pair["scores"][0] - pair["scores"][1], abs=1e-5)
+    assert "TreeSHAP" in rankgrad("explain", run, folder, "--query", qid).stdout
     again = in_json("train", folder, *options, "-o", run, "--resume")
     assert {**again, "seconds": 0} == {**facts, "seconds": 0}
     assert "trained on the CPU" in refused(

@@ -96,6 +96,22 @@ def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any
     return lambda features: booster.predict(made.DMatrix(features, nthread=threads))
 
 
+def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
+    """What gives the part of each feature in the scores of saved trees, ``[N, F + 1]``.
+
+    The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
+    row adds up to the score.
+    """
+    made = library(kind)
+    if kind == "lightgbm":
+        booster = made.Booster(model_str=saved.decode())
+        return lambda features: booster.predict(features, pred_contrib=True, num_threads=threads)
+    booster = made.Booster({"nthread": threads}, model_file=bytearray(saved))
+    return lambda features: booster.predict(
+        made.DMatrix(features, nthread=threads), pred_contribs=True
+    )
+
+
 class _Watch:
     """The validation metric after each tree."""
 
