@@ -94,6 +94,21 @@ def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):
         assert np.array_equal(other.predict(TRAIN.features), scores)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.5}, r"learning_rate=0.5 is .* write lightgbm\(learning_rate=0.5\)"),
+        ({"optimizer": "sgd"}, "optimizer=sgd is a setting of networks: leave it out"),
+        ({"clip": 1, "list_size": 9}, "list_size=9 is .*; clip=1.0 is a setting of networks"),
+    ],
+)
+def test_settings_of_networks_are_not_ignored(tmp_path, options, message):
+    settings = Settings(model="lightgbm(num_leaves=5)", **options)
+    with pytest.raises(ValueError, match=message):
+        fit(settings, TRAIN, VALI, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_trees_are_no_network():
     with pytest.raises(TypeError, match="trees are grown by"):
         models.get("lightgbm").build(5)

@@ -25,6 +25,12 @@ from rankgrad.training.run import BEST, METRICS, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.tree_scorer import TreeScorer
 
+#: Settings that do not apply to trees.
+_OF_NETWORKS = (
+    *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
+    *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
+)
+
 
 def is_tree(settings: Settings) -> bool:
     """Whether the model is one of boosted trees.
@@ -118,7 +124,9 @@ class _Trees:
 
 
 def _callbacks(job: Job) -> Callbacks:
-    called = (TensorBoard(), *job.on_epoch) if job.settings.tensorboard else job.on_epoch
+    called = job.on_epoch
+    if job.settings.tensorboard:
+        called = (TensorBoard(), *called)
     return Callbacks(called, job.settings, job.folder)
 
 
@@ -141,6 +149,14 @@ def _check(settings: Settings) -> None:
             f"{settings.model} is trained on the CPU, in one process: leave out device and "
             "devices. For XGBoost on a GPU, see rankgrad.integrations.xgboost.objective"
         )
+    kind, wrong = settings.model.partition("(")[0], []
+    for name in _OF_NETWORKS:
+        value = getattr(settings, name)
+        if value != Settings.model_fields[name].default:
+            remedy = f"write {kind}({name}={value})" if name == "learning_rate" else "leave it out"
+            wrong.append(f"{name}={value} is a setting of networks: {remedy}")
+    if wrong:
+        raise ValueError(f"{kind} is trained without an optimizer and batches. {'; '.join(wrong)}")
 
 
 def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
