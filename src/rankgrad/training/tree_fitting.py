@@ -77,9 +77,10 @@ class _Trees:
         assert isinstance(model, TreeModel)
         transform = Pipeline(settings.transforms).fit(job.train.features, job.train.offsets)
 
-        def log(tree: int, scores: np.ndarray) -> None:
+        def log(tree: int, scores: np.ndarray | None) -> None:
             seconds = time.perf_counter() - began
-            self._log({"epoch": tree, "seconds": seconds, **self._values(scores)})
+            values = {} if scores is None else self._values(scores)
+            self._log({"epoch": tree, "seconds": seconds, **values})
 
         train = _transformed(job.train, transform)
         vali = None if job.vali is None else _transformed(job.vali, transform)
@@ -111,7 +112,6 @@ class _Trees:
 
     def _result(self, ranker: FittedRanker, done: Boosted, seconds: float) -> Fit:
         settings = self.job.settings
-        rounds = len(done.curve) if done.curve else done.best_round
         return Fit(
             model=ranker,
             history=self.history,
@@ -119,7 +119,7 @@ class _Trees:
             best_value=done.curve[done.best_round - 1] if done.curve else None,
             settings=settings,
             seconds=seconds,
-            stopped="epochs" if rounds >= settings.epochs else "patience",
+            stopped=_stopped(done.curve, settings),
         )
 
 
@@ -177,9 +177,9 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
 def _finished(run: RunFolder) -> Fit:
     """The result of a run that is there."""
     history, settings = run.history, run.settings
-    values = [line[settings.metric] for line in history]
+    values = [line[settings.metric] for line in history if settings.metric in line]
     ranker = run.best()
-    best = _best_epoch(values, settings) if values else settings.epochs
+    best = _best_epoch(values, settings) if values else len(history) or settings.epochs
     return Fit(
         model=ranker,
         history=history,
@@ -187,8 +187,13 @@ def _finished(run: RunFolder) -> Fit:
         best_value=values[best - 1] if values else None,
         settings=settings,
         seconds=history[-1]["seconds"] if history else 0.0,
-        stopped="epochs" if len(history) >= settings.epochs else "patience",
+        stopped=_stopped(values, settings),
     )
+
+
+def _stopped(values: list[float], settings: Settings) -> str:
+    """Why boosting ended. Without values of a validation metric, patience has nothing to judge."""
+    return "patience" if 0 < len(values) < settings.epochs else "epochs"
 
 
 def _best_epoch(values: list[float], settings: Settings) -> int:
