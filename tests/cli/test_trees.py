@@ -38,6 +38,12 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     rankgrad("evaluate", run, folder, "--save")
     rankgrad("report", run, "-o", tmp_path / "report.html")
     assert "lambdaloss@5" in (tmp_path / "report.html").read_text()
+    rankgrad("explain", run, folder, "--repeats", 1, "--queries", 1, "-o", tmp_path / "explained")
+    qid = load(folder, split="test").qids[0]
+    pair = in_json("explain", run, folder, "--query", qid, "--above", 2, "--below", 1)
+    parts = sum(row["attribution"] for row in pair["attributions"])
+    assert parts == pytest.approx(pair["scores"][0] - pair["scores"][1], abs=1e-5)
+    assert "TreeSHAP" in rankgrad("explain", run, folder, "--query", qid).stdout
     again = in_json("train", folder, *options, "-o", run, "--resume")
     assert {**again, "seconds": 0} == {**facts, "seconds": 0}
     assert "trained on the CPU" in refused(
@@ -48,7 +54,7 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     assert "damaged" in refused("predict", run, folder)
 
 
-def test_the_same_bytes_again_and_without_validation(rankgrad, folder, tmp_path):
+def test_the_same_bytes_again(rankgrad, folder, tmp_path):
     pytest.importorskip("lightgbm")
     options = ["--loss", "gumbel_neural_ndcg", "--model", "lightgbm(bagging_fraction=0.5)"]
     for name, seed in (("one", 0), ("again", 0), ("other", 1)):
@@ -57,10 +63,20 @@ def test_the_same_bytes_again_and_without_validation(rankgrad, folder, tmp_path)
         (tmp_path / name / "best" / "trees.txt").read_bytes() for name in ("one", "again", "other")
     )
     assert one == again != other
-    rankgrad(
-        "train", folder / "train.txt", "--model", "lightgbm", "--epochs", "2", "-o", tmp_path / "no"
-    )
-    assert (tmp_path / "no" / "best" / "trees.txt").read_text().count("Tree=") == 2
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+def test_trees_without_validation_are_counted(rankgrad, in_json, folder, tmp_path, kind):
+    pytest.importorskip(kind)
+    run = tmp_path / "run"
+    given = ["train", folder / "train.txt", "--model", kind, "--epochs", "2", "-o", run]
+    assert "2 trees in" in rankgrad(*given).stdout
+    if kind == "lightgbm":
+        assert (run / "best" / FILES[kind]).read_text().count("Tree=") == 2
+    again = in_json(*given, "--resume")
+    assert [sorted(line) for line in again["history"]] == [["epoch", "seconds"]] * 2
+    assert (again["best_epoch"], again["best_value"], again["stopped"]) == (2, None, "epochs")
+    rankgrad("report", run, "-o", tmp_path / "report.html")
 
 
 def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(

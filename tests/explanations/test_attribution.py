@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +40,28 @@ def test_attributions_add_up_to_the_difference(name):
     assert np.abs(found.values[:, [0, 2]]).max() > 0
     assert (found.values[:, 3] == 0).all()  # dropped, as it is constant; or the same in both
     np.testing.assert_allclose(found.values[0], -found.values[1], atol=2e-3)  # the other way round
+
+
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_of_trees_they_add_up_too(kind):
+    pytest.importorskip(kind)
+    data = make(40)
+    # The constant first: what a column behind the dropped one gets must arrive at its raw feature.
+    data = replace(data, features=np.array(data.features)[:, [3, 0, 1, 2]])
+    ranker = train(data, model=kind, transforms=("drop_constant", "standardise"))
+    features = np.array(data.features[: data.offsets[1]])
+    pairs = [(0, 1), (1, 0), (2, 5)]
+    found = pair_attributions(ranker, features, pairs)
+    scores = ranker.predict(features)
+    exact = [scores[a] - scores[b] for a, b in pairs]
+    assert np.abs(exact).max() > 0.01
+    np.testing.assert_allclose(found.differences, exact, atol=1e-6)
+    np.testing.assert_allclose(found.values.sum(1), exact, atol=1e-5)
+    np.testing.assert_allclose(found.residuals, 0, atol=1e-5)
+    np.testing.assert_array_equal(found.values[0], -found.values[1])
+    assert (found.values[:, 0] == 0).all()
+    assert np.abs(found.values[:, 1]).max() > np.abs(found.values[:, 2]).max()  # noise
+    assert pair_attributions(ranker, features, []).values.shape == (0, features.shape[1])
 
 
 def test_of_a_linear_model_they_are_its_terms():

@@ -10,6 +10,7 @@ from rankgrad import Ranker
 from rankgrad.data import synthetic
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training.loggers import TensorBoard
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
 QUICK = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
@@ -50,6 +51,38 @@ def test_a_training_that_fails_leaves_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("setting", [False, True])
+def test_loggers_are_started_and_finished(tmp_path, setting):
+    pytest.importorskip("lightgbm")
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    settings = Settings(model="lightgbm", tensorboard=setting, **QUICK)
+    done = fit(settings, TRAIN, VALI, folder=run, on_epoch=() if setting else [TensorBoard()])
+    log = EventAccumulator(str(run)).Reload()
+    logged = [(event.step, event.value) for event in log.Scalars("val/ndcg@5")]
+    assert logged == [(line["epoch"], pytest.approx(line["ndcg@5"])) for line in done.history]
+
+
+def test_an_interrupted_training_is_resumed(tmp_path):
+    pytest.importorskip("lightgbm")
+    settings = Settings(model="lightgbm", **QUICK)
+
+    def interrupt(line):
+        if line["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fit(settings, TRAIN, VALI, folder=run, on_epoch=interrupt)
+    resumed = fit(settings, TRAIN, VALI, folder=run, resume=True)
+    whole = fit(settings, TRAIN, VALI, folder=tmp_path / "whole")
+    assert [line["epoch"] for line in resumed.history] == [1, 2, 3, 4, 5]
+    name = "best/trees.txt"
+    assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):
     pytest.importorskip("lightgbm")
     qid = np.repeat(TRAIN.qids, TRAIN.lengths)
@@ -59,6 +92,21 @@ def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):
     ranker.save(tmp_path / "saved")
     for other in (Ranker.load(tmp_path / "saved"), pickle.loads(pickle.dumps(ranker))):
         assert np.array_equal(other.predict(TRAIN.features), scores)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.5}, r"learning_rate=0.5 is .* write lightgbm\(learning_rate=0.5\)"),
+        ({"optimizer": "sgd"}, "optimizer=sgd is a setting of networks: leave it out"),
+        ({"clip": 1, "list_size": 9}, "list_size=9 is .*; clip=1.0 is a setting of networks"),
+    ],
+)
+def test_settings_of_networks_are_not_ignored(tmp_path, options, message):
+    settings = Settings(model="lightgbm(num_leaves=5)", **options)
+    with pytest.raises(ValueError, match=message):
+        fit(settings, TRAIN, VALI, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_trees_are_no_network():

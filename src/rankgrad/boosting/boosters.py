@@ -22,7 +22,7 @@ KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
 #: What each library calls its own objective.
 BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}
 
-#: Called after each tree, with its number from 1 on and the validation scores.
+#: Called after each tree, with its number from 1 on and the validation scores, None without data.
 OnRound = Callable[[int, Any], None]
 
 
@@ -78,12 +78,26 @@ def boost(
 
     Raises:
         ImportError: the library is not installed.
-        ValueError: the built-in objective of XGBoost cannot take weights of items.
+        ValueError: the library refuses an option or the data; the built-in objective of XGBoost
+            cannot take weights of items.
     """
     watch = _Watch(vali, how, on_round)
     make = _lightgbm if how.kind == "lightgbm" else _xgboost
-    saved, best = make(train, vali, how, watch)
+    try:
+        saved, best = make(train, vali, how, watch)
+    except _errors(how.kind) as error:
+        said = str(error).partition(" at /")[0]  # LightGBM goes on with a line of its source
+        raise ValueError(f"{how.kind} refuses it: {' '.join(said.split())}") from error
     return Boosted(how.kind, saved, watch.curve, best)
+
+
+def _errors(kind: Kind) -> type[Exception]:
+    """What the library raises."""
+    made = library(kind)
+    error: type[Exception] = (
+        made.basic.LightGBMError if kind == "lightgbm" else made.core.XGBoostError
+    )
+    return error
 
 
 def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
@@ -96,13 +110,29 @@ def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any
     return lambda features: booster.predict(made.DMatrix(features, nthread=threads))
 
 
+def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
+    """What gives the part of each feature in the scores of saved trees, ``[N, F + 1]``.
+
+    The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
+    row adds up to the score.
+    """
+    made = library(kind)
+    if kind == "lightgbm":
+        booster = made.Booster(model_str=saved.decode())
+        return lambda features: booster.predict(features, pred_contrib=True, num_threads=threads)
+    booster = made.Booster({"nthread": threads}, model_file=bytearray(saved))
+    return lambda features: booster.predict(
+        made.DMatrix(features, nthread=threads), pred_contribs=True
+    )
+
+
 class _Watch:
     """The validation metric after each tree."""
 
     def __init__(self, vali: Dataset | None, how: Boosting, on_round: OnRound | None) -> None:
         self.metric, self.curve = how.metric, list[float]()
         self.higher = not metrics.get(how.metric).lower_is_better
-        self._on_round = on_round
+        self._on_round, self._counted = on_round, 0
         self._lists = None if vali is None else (np.array(vali.labels), np.array(vali.offsets))
         self._weights = None if vali is None or vali.weights is None else np.array(vali.weights)
 
@@ -117,6 +147,12 @@ class _Watch:
         if self._on_round is not None:
             self._on_round(len(self.curve), scores)
         return self.curve[-1]
+
+    def count(self, trees: int) -> None:
+        """Tell of a tree where there are no validation lists; LightGBM may grow none in a round."""
+        if self._on_round is not None and trees > self._counted:
+            self._on_round(trees, None)
+        self._counted = trees
 
 
 def _lightgbm(
@@ -139,7 +175,12 @@ def _lightgbm(
         np.asarray(train.features), train.labels, group=_sizes(train), weight=train.weights
     )
     if vali is None:
-        booster = made.train(options, learn, how.rounds)
+        booster = made.train(
+            options,
+            learn,
+            how.rounds,
+            callbacks=[lambda state: watch.count(state.model.num_trees())],
+        )
         return booster.model_to_string().encode(), booster.num_trees()
     check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
     stop = [made.early_stopping(how.patience, verbose=False)] if how.patience else []
@@ -179,7 +220,7 @@ def _xgboost(
     else:
         objective = for_xgboost.objective(_seeded(how.loss, how.seed), item_weights=train.weights)
     learn = _matrix(made, train, how)
-    checked: dict[str, Any] = {}
+    checked: dict[str, Any] = {"callbacks": [_counter(made, watch)]}
     name = for_xgboost.name_of_metric(how.metric)
     if vali is not None:
         checked = {
@@ -191,6 +232,17 @@ def _xgboost(
     booster = made.train(options, learn, how.rounds, obj=objective, verbose_eval=False, **checked)
     best = booster.num_boosted_rounds() if vali is None else _best_round(watch)
     return bytes(booster[:best].save_raw("json")), best
+
+
+def _counter(made: Any, watch: _Watch) -> Any:
+    """The callback of XGBoost that tells of each tree."""
+
+    class Counter(made.callback.TrainingCallback):  # type: ignore[misc]
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            watch.count(model.num_boosted_rounds())
+            return False
+
+    return Counter()
 
 
 def _seeded(spec: str, seed: int) -> Loss:

@@ -23,6 +23,8 @@ Query = Annotated[
     typer.Option(help="Explain pairs of items of this query instead, by its id."),
 ]
 _NOTHING = 1e-6  # of a difference of scores
+_OF_NETWORKS = "integrated gradients from the mean of the two items"
+_OF_TREES = "TreeSHAP values of the upper item less those of the lower one"
 
 
 def explain(
@@ -83,8 +85,8 @@ def explain(
     It says what the model uses, not what the data know: features that say the same share it.
 
     With --query: what each feature adds to the difference of the scores of two items, by
-    integrated gradients from a point at which the two are the same item; the parts add up to the
-    difference.
+    integrated gradients from a point at which the two are the same item, or by TreeSHAP of
+    boosted trees; the parts add up to the difference.
 
     \b
     Examples:
@@ -94,6 +96,7 @@ def explain(
       rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
     """  # noqa: D301
     from rankgrad import explanations
+    from rankgrad.training.tree_scorer import TreeScorer
 
     if save and not (run / "run.json").is_file():
         raise ValueError(f"{run} is not a run folder: --save has nowhere to keep the explanation")
@@ -106,7 +109,8 @@ def explain(
         if save or output is not None:
             raise ValueError("--query only prints: leave out --save and --output")
         pair = explanations.explain_pair(ranker, dataset, query, _places(above, below))
-        return _explain_query(pair, top, json)
+        trees = isinstance(ranker.network, TreeScorer)
+        return _explain_query(pair, top, json, _OF_TREES if trees else _OF_NETWORKS)
     with _progress(quiet=json) as on_feature:
         found = explanations.explain(
             ranker,
@@ -115,7 +119,7 @@ def explain(
             repeats=repeats,
             permute=permute,
             sample=sample,
-            lists=queries,
+            lists=queries if save or output is not None else 0,  # who only prints needs no pairs
             seed=seed,
             on_feature=on_feature,
         )
@@ -174,7 +178,7 @@ def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
     show_table(columns, rows, title=title, under=under)
 
 
-def _explain_query(pair: PairExplanation, top: int, json: bool) -> None:
+def _explain_query(pair: PairExplanation, top: int, json: bool, method: str) -> None:
     """Print why one item of a query stands above another."""
     if json:
         return show_json(pair.facts())
@@ -197,7 +201,5 @@ def _explain_query(pair: PairExplanation, top: int, json: bool) -> None:
         ("feature", *items, "adds"),
         rows,
         title=f"query {pair.qid}: {about[0]} above {about[1]}",
-        under=[
-            "integrated gradients from the mean of the two items; parts add up to the difference"
-        ],
+        under=[f"{method}; parts add up to the difference"],
     )

@@ -11,6 +11,9 @@ gradient does not see it, and attributions would not add up. So the path goes th
 layers take in (:meth:`rankgrad.models.Scorer.inputs`): features behind their transforms and all
 that is derived of them, each column from its value at the baseline to its value now. What the
 columns of one raw feature get is what the feature gets.
+
+Boosted trees have no gradients. Of them, a feature gets the difference of its TreeSHAP values
+(Lundberg et al. 2018) in the two items, which also add up to the difference of the scores.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankgrad.training import FittedRanker
+from rankgrad.training.tree_scorer import TreeScorer
 
 _STEPS, _MOST = 32, 2048  # of the path, at first and at most
 _CLOSE = 3e-4  # of all attributions, their sum may be off by, before steps are doubled
@@ -78,9 +82,12 @@ def pair_attributions(
     items = torch.from_numpy(np.array(features, np.float32))
     with torch.no_grad():
         transform = copy.deepcopy(ranker.transform).to("cpu")
-        transformed = transform.transform(items).double()
+        transformed = transform.transform(items)
+        if isinstance(ranker.network, TreeScorer):
+            sources = ranker.transform.sources.cpu()
+            return _of_trees(ranker.network, transformed, pairs, sources, features.shape[1])
         scores = _Scores(ranker.network)
-        paths = [_Path.of(scores, transformed, pair) for pair in pairs]
+        paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
         # Column c of the inputs is derived of column c % g behind the transforms.
@@ -94,6 +101,27 @@ def pair_attributions(
         differences=differences,
         baselines=baselines,
         residuals=np.abs(values.sum(1) + baselines - differences),
+    )
+
+
+def _of_trees(
+    trees: TreeScorer,
+    transformed: Float[Tensor, "n g"],
+    pairs: Sequence[tuple[int, int]],
+    sources: Int[Tensor, " g"],
+    count: int,
+) -> Attributions:
+    """What each of ``count`` raw features adds, by its TreeSHAP values in the two items."""
+    upper, lower = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+    columns, scores = trees.contributions(transformed), trees(transformed).double()
+    parts = columns.new_zeros(len(columns), count).index_add(1, sources, columns)
+    values = (parts[upper] - parts[lower]).numpy()
+    differences = (scores[upper] - scores[lower]).numpy()
+    return Attributions(
+        values=values,
+        differences=differences,
+        baselines=np.zeros(len(values)),
+        residuals=np.abs(values.sum(1) - differences),
     )
 
 

@@ -565,7 +565,7 @@
     const heads = ["feature", `item ${own.items[upper]}`, `item ${own.items[lower]}`, "adds", ""];
     return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What each feature adds" },
       make("table", { class: "plain" },
-        make("caption", {}, "What each feature adds to the score of the upper item over that of the lower one: integrated gradients from the mean of the two; parts add up to the difference."),
+        make("caption", {}, "What each feature adds to the score of the upper item over that of the lower one: integrated gradients from the mean of the two, or TreeSHAP of boosted trees; parts add up to the difference."),
         make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
         make("tbody", {}, ...rows)));
   }

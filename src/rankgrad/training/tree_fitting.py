@@ -20,9 +20,16 @@ from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
 from rankgrad.training.fitted import FittedRanker
 from rankgrad.training.job import Fit, Job
+from rankgrad.training.loggers import Callbacks, TensorBoard
 from rankgrad.training.run import BEST, METRICS, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.tree_scorer import TreeScorer
+
+#: Settings that do not apply to trees.
+_OF_NETWORKS = (
+    *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
+    *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
+)
 
 
 def is_tree(settings: Settings) -> bool:
@@ -47,8 +54,9 @@ def fit_trees(job: Job) -> Fit:
         if run is not None and job.resume and (run.path / BEST).exists():
             return _finished(run)
         try:
-            return _Trees(job, run).fit()
-        except BaseException:
+            with _callbacks(job) as called:
+                return _Trees(job, run, called).fit()
+        except Exception:  # an interrupted run stays, to be resumed
             if run is not None and not job.resume:
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
@@ -60,6 +68,7 @@ class _Trees:
 
     job: Job
     run: RunFolder | None
+    called: Callbacks
     history: list[dict[str, float]] = field(default_factory=list)
 
     def fit(self) -> Fit:
@@ -68,9 +77,10 @@ class _Trees:
         assert isinstance(model, TreeModel)
         transform = Pipeline(settings.transforms).fit(job.train.features, job.train.offsets)
 
-        def log(tree: int, scores: np.ndarray) -> None:
+        def log(tree: int, scores: np.ndarray | None) -> None:
             seconds = time.perf_counter() - began
-            self._log({"epoch": tree, "seconds": seconds, **self._values(scores)})
+            values = {} if scores is None else self._values(scores)
+            self._log({"epoch": tree, "seconds": seconds, **values})
 
         train = _transformed(job.train, transform)
         vali = None if job.vali is None else _transformed(job.vali, transform)
@@ -98,12 +108,10 @@ class _Trees:
         self.history.append(line)
         if self.run is not None:
             self.run.log(line)
-        for called in self.job.on_epoch:
-            called(line)
+        self.called(line)
 
     def _result(self, ranker: FittedRanker, done: Boosted, seconds: float) -> Fit:
         settings = self.job.settings
-        rounds = len(done.curve) if done.curve else done.best_round
         return Fit(
             model=ranker,
             history=self.history,
@@ -111,8 +119,15 @@ class _Trees:
             best_value=done.curve[done.best_round - 1] if done.curve else None,
             settings=settings,
             seconds=seconds,
-            stopped="epochs" if rounds >= settings.epochs else "patience",
+            stopped=_stopped(done.curve, settings),
         )
+
+
+def _callbacks(job: Job) -> Callbacks:
+    called = job.on_epoch
+    if job.settings.tensorboard:
+        called = (TensorBoard(), *called)
+    return Callbacks(called, job.settings, job.folder)
 
 
 def _boosting(settings: Settings, model: TreeModel) -> Boosting:
@@ -134,6 +149,14 @@ def _check(settings: Settings) -> None:
             f"{settings.model} is trained on the CPU, in one process: leave out device and "
             "devices. For XGBoost on a GPU, see rankgrad.integrations.xgboost.objective"
         )
+    kind, wrong = settings.model.partition("(")[0], []
+    for name in _OF_NETWORKS:
+        value = getattr(settings, name)
+        if value != Settings.model_fields[name].default:
+            remedy = f"write {kind}({name}={value})" if name == "learning_rate" else "leave it out"
+            wrong.append(f"{name}={value} is a setting of networks: {remedy}")
+    if wrong:
+        raise ValueError(f"{kind} is trained without an optimizer and batches. {'; '.join(wrong)}")
 
 
 def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
@@ -154,9 +177,9 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
 def _finished(run: RunFolder) -> Fit:
     """The result of a run that is there."""
     history, settings = run.history, run.settings
-    values = [line[settings.metric] for line in history]
+    values = [line[settings.metric] for line in history if settings.metric in line]
     ranker = run.best()
-    best = _best_epoch(values, settings) if values else settings.epochs
+    best = _best_epoch(values, settings) if values else len(history) or settings.epochs
     return Fit(
         model=ranker,
         history=history,
@@ -164,8 +187,13 @@ def _finished(run: RunFolder) -> Fit:
         best_value=values[best - 1] if values else None,
         settings=settings,
         seconds=history[-1]["seconds"] if history else 0.0,
-        stopped="epochs" if len(history) >= settings.epochs else "patience",
+        stopped=_stopped(values, settings),
     )
+
+
+def _stopped(values: list[float], settings: Settings) -> str:
+    """Why boosting ended. Without values of a validation metric, patience has nothing to judge."""
+    return "patience" if 0 < len(values) < settings.epochs else "epochs"
 
 
 def _best_epoch(values: list[float], settings: Settings) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankgrad import files
-from rankgrad.boosting.boosters import predictor
+from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
 
@@ -38,6 +38,21 @@ class TreeScorer(nn.Module):
         scores = torch.from_numpy(self._predict(flat)).float().to(features.device)
         scores = scores.reshape(features.shape[:-1])
         return scores if mask is None else scores.where(mask, 0.0)
+
+    def contributions(self, features: Tensor) -> Tensor:
+        """What each feature adds to the scores of items.
+
+        The parts are TreeSHAP's (Lundberg et al. 2018), without the part that all items share: the
+        parts of two items differ by as much as their scores.
+
+        Args:
+            features: ``[n, f]``.
+
+        Returns:
+            ``[n, f]`` in float64.
+        """
+        parts = contributor(self.model.name, self.saved, available())  # type: ignore[arg-type]
+        return torch.from_numpy(parts(features.cpu().numpy())[:, :-1]).double()
 
     def write(self, folder: Path) -> str:
         """Write the trees into a folder; the name of the file."""
