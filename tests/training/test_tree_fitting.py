@@ -77,7 +77,7 @@ def test_an_interrupted_training_is_resumed(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(settings, TRAIN, VALI, folder=run, on_epoch=interrupt)
     resumed = fit(settings, TRAIN, VALI, folder=run, resume=True)
-    whole = fit(settings, TRAIN, VALI, folder=tmp_path / "whole")
+    fit(settings, TRAIN, VALI, folder=tmp_path / "whole")
     assert [line["epoch"] for line in resumed.history] == [1, 2, 3, 4, 5]
     name = "best/trees.txt"
     assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
