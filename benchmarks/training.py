@@ -43,7 +43,7 @@ from rankgrad.training.validation import validate
 SHARED = {
     "metric": "ndcg@5",
     "metrics": ("ndcg@5", "ndcg@10", "ap", "rr"),
-    "transforms": ("log1p", "standardise"),
+    "transforms": ("log1p", "standardize"),
     "learning_rate": 1e-3,
     "patience": None,
 }

@@ -176,18 +176,19 @@ class Transform(nn.Module):
         self._n_features = int(self.columns) if self.columns.dim() == 0 else None
 
 
-@transforms.register("standardise")
-class Standardise(Transform):
+@transforms.register("standardize")
+class Standardize(Transform):
     """``(x - mean) / deviation`` of each feature, and ``x - mean`` of one that is constant.
 
-    The deviation divides by N, as scikit-learn's ``StandardScaler`` does.
+    The deviation divides by N, as scikit-learn's ``StandardScaler`` does. The spelling
+    ``standardise`` is deprecated and still read.
 
     >>> features = np.array([[1.0, 5.0], [3.0, 5.0]])
-    >>> Standardise().fit(features).transform(torch.tensor([[2.0, 5.0], [5.0, 6.0]])).tolist()
+    >>> Standardize().fit(features).transform(torch.tensor([[2.0, 5.0], [5.0, 6.0]])).tolist()
     [[0.0, 0.0], [3.0, 1.0]]
     """
 
-    name = "standardise"
+    name = "standardize"
     learned = ("mean", "deviation")
 
     mean: Tensor
@@ -200,6 +201,9 @@ class Standardise(Transform):
 
     def _map(self, values: Tensor) -> Tensor:
         return (values - self.mean) / self.deviation
+
+
+transforms.also(lambda name: Standardize if name == "standardise" else None, list)
 
 
 @transforms.register("log1p")

@@ -72,7 +72,7 @@ class OptimalTransport(Relaxation):
 
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores standardised within the list and brought into (0, 1)."""
+    """Scores standardized within the list and brought into (0, 1)."""
     length = mask.sum(-1, keepdim=True).to(scores.dtype)
     centred = torch.where(mask, scores - divide(scores.sum(-1, keepdim=True), length), 0.0)
     variance = divide(centred.square().sum(-1, keepdim=True), length)
