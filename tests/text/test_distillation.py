@@ -105,7 +105,7 @@ def test_candidates_taught_by_a_run():
     assert lists.targets.tolist() == [2.0, 0.0, 0.0]
     teacher = {"q": RankedList.sort(["c", "a"], [-1.0, -2.0])}
     assert labels_from_run(teacher["q"], ["a", "c"]).tolist() == [0.0, 1.0]
-    taught = lists.taught(teacher, "rank")
+    taught = lists.with_teacher(teacher, "rank")
     assert taught.targets.tolist() == [0.5, 0.0, 1.0]
     assert taught.labels.tolist() == [2.0, 0.0, 0.0]
     assert taught.select(np.array([0])).targets.tolist() == [0.5, 0.0, 1.0]
