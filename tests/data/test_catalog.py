@@ -67,7 +67,7 @@ def test_an_incomplete_copy_is_warned_of(real: Callable[[str], Path], tmp_path: 
     assert f"{copy}: MQ2008 has 784 queries in all splits together, here there are 779" in said
 
 
-def test_it_is_recognised_as_stores_and_under_another_name(
+def test_it_is_recognized_as_stores_and_under_another_name(
     real: Callable[[str], Path], tmp_path: Path
 ) -> None:
     datasets = load_splits(real("MQ2008"), fold=1)

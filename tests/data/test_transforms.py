@@ -253,7 +253,7 @@ def test_the_row_of_a_bad_value_counts_over_blocks(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("standardizes", "Did you mean 'standardize'"),
+        ("standardze", "Did you mean 'standardize'"),
         ("clip(limits=3)", "no option 'limits'. Did you mean 'limit'"),
         ("clip(limit=0)", "limit must be a number above 0"),
         ("quantile(output=gamma)", "output must be one of 'normal', 'uniform'"),

@@ -18,6 +18,7 @@ import numpy as np
 
 from rankgrad.data import columnar, layout, store, streams
 from rankgrad.data.dataset import Dataset
+from rankgrad.deprecation import renamed_attributes
 
 _HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
 _NEAR = 1.5  # a file of up to this many times more or fewer rows may be a known one
@@ -263,7 +264,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         name="MSLR-WEB30K",
-        title="Microsoft Learning to Rank, from a retired labelling set of Bing",
+        title="Microsoft Learning to Rank, from a retired labeling set of Bing",
         url=_MSLR,
         license=_MICROSOFT_LICENSE,
         features=136,
@@ -321,3 +322,6 @@ ENTRIES: tuple[Entry, ...] = (
         words=("istella",),
     ),
 )
+
+
+__getattr__ = renamed_attributes(__name__, {"recognise": "recognize"})

@@ -28,6 +28,7 @@ from rankgrad import checksums, files
 from rankgrad.data import memory_limit, streams
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data.layout import parts
+from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import listing, quote, shorten
 
 PARQUET = (".parquet", ".pq")
@@ -64,6 +65,7 @@ def is_columnar(path: str | os.PathLike[str]) -> bool:
     return suffix(path) in (*PARQUET, *ARROW, *TEXT)
 
 
+@renamed_arguments(labelled="labeled")
 def read(
     path: str | os.PathLike[str],
     *,

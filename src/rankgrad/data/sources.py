@@ -19,11 +19,13 @@ import numpy as np
 from rankgrad import files
 from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
 from rankgrad.data.dataset import Dataset, FeaturesError
+from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
 
 _LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
 
 
+@renamed_arguments(labelled="labeled")
 def load(
     path: str | os.PathLike[str],
     *,

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int, Real
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankgrad.deprecation import renamed_attributes
 from rankgrad.options import check_choice, check_positive
 from rankgrad.specs import Registry, Spec, spec_of
 
@@ -176,12 +177,11 @@ class Transform(nn.Module):
         self._n_features = int(self.columns) if self.columns.dim() == 0 else None
 
 
-@transforms.register("standardize")
+@transforms.register("standardize", former=["standardise"])
 class Standardize(Transform):
     """``(x - mean) / deviation`` of each feature, and ``x - mean`` of one that is constant.
 
-    The deviation divides by N, as scikit-learn's ``StandardScaler`` does. The spelling
-    ``standardise`` is deprecated and still read.
+    The deviation divides by N, as scikit-learn's ``StandardScaler`` does.
 
     >>> features = np.array([[1.0, 5.0], [3.0, 5.0]])
     >>> Standardize().fit(features).transform(torch.tensor([[2.0, 5.0], [5.0, 6.0]])).tolist()
@@ -201,9 +201,6 @@ class Standardize(Transform):
 
     def _map(self, values: Tensor) -> Tensor:
         return (values - self.mean) / self.deviation
-
-
-transforms.also(lambda name: Standardize if name == "standardise" else None, list)
 
 
 @transforms.register("log1p")
@@ -460,7 +457,7 @@ class _Moments:
 
 
 def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether a column differs between two items of some list: then it does between neighbours."""
+    """Whether a column differs between two items of some list: then it does between neighbors."""
     if blocks.offsets is None:
         raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
     starts = np.zeros(len(blocks) + 1, bool)
@@ -510,3 +507,6 @@ def _numpy_float(features: Array) -> type[np.floating[Any]]:
 
 get = transforms.get
 names = transforms.names
+
+
+__getattr__ = renamed_attributes(__name__, {"Standardise": "Standardize"})

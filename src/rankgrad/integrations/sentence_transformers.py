@@ -112,8 +112,8 @@ class RankingLoss(nn.Module):
             inputs: the queries, the list of documents of each, and a teacher's scores of them,
                 where there is a teacher beside the labels.
             labels: of each query, one label per document, none negative (but for a teacher's).
-            prompt: grades to the model's preprocessing.
-            task: grades to the model's preprocessing.
+            prompt: passed to the model's preprocessing.
+            task: passed to the model's preprocessing.
 
         Raises:
             ValueError: inputs and labels do not fit together, or a label is wrong.
@@ -156,7 +156,7 @@ class RankingLoss(nn.Module):
         sorted_pairs = [pairs[i] for i in order] or [("", "")]
         size = self.mini_batch_size or len(sorted_pairs)
         scores = cached_scores(
-            # A new dictionary: the model adds its outputs to the one it is grades.
+            # A new dictionary: the model adds its outputs to the one it gets.
             lambda tokens: self.model(dict(tokens))["scores"].reshape(-1),
             [
                 self._tokens(sorted_pairs[start : start + size], prompt, task)
