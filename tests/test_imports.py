@@ -50,6 +50,7 @@ KNOWS = {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
         *("models", "training", "significance", "text", "boosting"),
     },
+    "export": {"boosting", "data", "files", "models", "options", "training"},
     "explanations": {
         *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),
     },

@@ -66,7 +66,7 @@ def export(
     if data is None and (split is not None or fold is not None):
         raise ValueError("--split and --fold are of the data to compare on: give --data")
     ranker = load_ranker(run)
-    lists = None if data is None else load(data, split, fold, ranker, labelled=False)
+    lists = None if data is None else load(data, split, fold, ranker, labeled=False)
     difference = write(
         ranker,
         output,

@@ -276,7 +276,9 @@ class Quantile(Transform):
         # An exported program has one block: it would only do for the number of rows of its example.
         whole = torch.compiler.is_exporting()
         starts = range(1) if whole else range(0, max(1, len(rows)), height)
-        blocks = [(rows if whole else rows[start : start + height]).T.contiguous() for start in starts]
+        blocks = [
+            (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
+        ]
         shares = torch.cat([_shares(block, table).T for block in blocks]).reshape(values.shape)
         if self.output == "uniform":
             return shares

@@ -13,6 +13,7 @@ from rankgrad.data import transforms
 from rankgrad.data.transforms import Transform
 from rankgrad.export.names import feature_names
 from rankgrad.export.networks import norm_coefficients
+from rankgrad.export.transforms import steps_of
 from rankgrad.export.trees import Leaf, Node, Trees
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
@@ -29,7 +30,7 @@ _SOLR: dict[type[nn.Module], str] = {
 }
 _STUDENT = (
     "train a student that can be: rankgrad distill RUN DATA -o RUN2 --model 'mlp(hidden=[64, 32])' "
-    "--transform standardise"
+    "--transform standardize"
 )
 
 Layer = tuple[np.ndarray, np.ndarray, str]  # matrix [out, in], bias [out], activation
@@ -82,7 +83,9 @@ def to_linear(ranker: FittedRanker) -> str:
             f"{ranker.settings.model} is not linear: train mlp(hidden=[]), or take another format"
         )
     weights = layers[0][0][0].astype(np.float32)
-    return json.dumps(dict(zip(feature_names(ranker), map(_number, weights), strict=True)), indent=1)
+    return json.dumps(
+        dict(zip(feature_names(ranker), map(_number, weights), strict=True)), indent=1
+    )
 
 
 def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
@@ -115,7 +118,7 @@ def raw_trees(ranker: FittedRanker) -> Trees:
         ValueError: they stand behind transforms that change values.
     """
     assert isinstance(ranker.network, TreeScorer)
-    for step in ranker.transform.steps:
+    for step in steps_of(ranker.transform):
         if not isinstance(step, transforms.DropConstant):
             raise ValueError(
                 f"the trees were trained behind the transform {step}, which engines do not have: "
@@ -141,7 +144,7 @@ def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
             f"{ranker.settings.model}: {_STUDENT}"
         )
     matrix, bias = np.eye(ranker.n_features), np.zeros(ranker.n_features)
-    for step in ranker.transform.steps:
+    for step in steps_of(ranker.transform):
         scale, shift = _affine(step, what)
         matrix, bias = scale @ matrix, scale @ bias + shift
     found: list[Layer] = []
@@ -168,12 +171,12 @@ def _affine(step: Transform, what: str) -> tuple[np.ndarray, np.ndarray]:
     """A transform as ``scale x + shift``."""
     if isinstance(step, transforms.DropConstant):
         return np.eye(step.n_features)[step.kept.numpy()], np.zeros(step.n_outputs)
-    if isinstance(step, transforms.Standardise):
+    if isinstance(step, transforms.Standardize):
         scale = 1 / _array(step.deviation)
         return np.diag(scale), -_array(step.mean) * scale
     raise ValueError(
-        f"the transform {step} is not a scaling, so it cannot be folded into the weights of {what}: "
-        f"{_STUDENT}"
+        f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
+        f"{what}: {_STUDENT}"
     )
 
 

@@ -89,7 +89,9 @@ class OnnxGraph:
             self.nodes,
             "ranker",
             [
-                helper.make_tensor_value_info("features", types.FLOAT, ["lists", "items", n_features]),
+                helper.make_tensor_value_info(
+                    "features", types.FLOAT, ["lists", "items", n_features]
+                ),
                 helper.make_tensor_value_info("mask", types.BOOL, ["mask_lists", "mask_items"]),
             ],
             [helper.make_tensor_value_info("scores", types.FLOAT, ["lists", "items"])],

@@ -140,14 +140,14 @@ def member_layers(network: TabMNet) -> list[nn.Module | tuple[np.ndarray, np.nda
     for layer in network.layers:
         if isinstance(layer, FastDropout):
             continue
-        if not hasattr(layer, "bias"):
+        learned = dict(layer.named_parameters())
+        if not learned:
             found.append(layer)
             continue
-        weight = layer.weight.detach().double()
-        if hasattr(layer, "scale_in"):
-            scaled = layer.scale_in.double().mT * weight.mT[None]
-            weight = scaled * layer.scale_out.double()
-        found.append((_array(weight), _array(layer.bias)))
+        weight = learned["weight"].detach().double()
+        if "scale_in" in learned:
+            weight = learned["scale_in"].mT * weight.mT * learned["scale_out"]
+        found.append((_array(weight), _array(learned["bias"])))
     return found
 
 
@@ -158,7 +158,8 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     """
     layers = member_layers(network)
     first, last = layers[0], layers[-1]
-    assert isinstance(first, tuple) and isinstance(last, tuple)
+    assert isinstance(first, tuple)
+    assert isinstance(last, tuple)
     members, width, size = first[0].shape
     if len(layers) == 1:
         return _add_linear(graph, items, first[0].mean(0), first[1].mean((0, 1)))
@@ -236,7 +237,7 @@ def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str
     if network.positional == "learned":
         table = _array(network.position.weight)
         return graph.add("Gather", table, graph.add("Min", places, np.array(len(table) - 1)))
-    width = network.fc[-1].out_features
+    width = int(network.norm.normalized_shape[0])
     half = torch.arange((width + 1) // 2)
     frequency = _array(torch.exp(-math.log(10000.0) * 2 * half / width))
     place = graph.add("Cast", graph.add("Unsqueeze", places, np.array([-1])), to=1)
@@ -246,7 +247,7 @@ def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str
 
 
 def _add_unattended(graph: OnnxGraph, mask: str) -> str:
-    """What is added to attention, ``[lists, 1, 1, items]``: -inf on padding of a list with items."""
+    """What is added to attention, ``[lists, 1, 1, items]``: -inf on padding, if there are items."""
     number = graph.add("Cast", mask, to=1)
     some = graph.add("Cast", graph.add("ReduceMax", number, np.array([1])), to=9)
     attended = graph.add("Or", mask, graph.add("Not", some))
@@ -257,10 +258,13 @@ def _add_unattended(graph: OnnxGraph, mask: str) -> str:
 def _add_block(block: Any, graph: OnnxGraph, items: str, unattended: str) -> str:
     normal = _add_layer(block.attention_norm, graph, items)
     parts = []
-    for linear, perm in ((block.query, [0, 2, 1, 3]), (block.key, [0, 2, 3, 1]), (block.value, [0, 2, 1, 3])):  # fmt: skip
+    size = block.mix.in_features // block.heads
+    perms = [0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]
+    for linear, perm in zip((block.query, block.key, block.value), perms, strict=True):
         flat = _add_layer(linear, graph, normal)
-        size = linear.out_features // block.heads
-        parts.append(graph.add("Transpose", graph.reshape(flat, 0, 0, block.heads, size), perm=perm))
+        parts.append(
+            graph.add("Transpose", graph.reshape(flat, 0, 0, block.heads, size), perm=perm)
+        )
     query, key, value = parts
     scaled = graph.add("Mul", query, 1 / math.sqrt(size))
     scores = graph.add("Add", graph.add("MatMul", scaled, key), unattended)

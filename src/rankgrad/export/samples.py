@@ -6,6 +6,7 @@ import numpy as np
 
 from rankgrad.data import transforms
 from rankgrad.data.dataset import Dataset
+from rankgrad.export.transforms import steps_of
 from rankgrad.export.trees import Node, Split, Trees
 from rankgrad.training import FittedRanker
 from rankgrad.training.tree_scorer import TreeScorer
@@ -33,10 +34,10 @@ def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _known_values(ranker: FittedRanker) -> list[np.ndarray]:
-    """Values of each raw feature that transforms or trees have learned; none where they have not."""
+    """Values of each raw feature that transforms or trees have learned, if they have any."""
     found: list[np.ndarray] = [np.empty(0)] * ranker.n_features
     sources = np.arange(ranker.n_features)
-    for step in ranker.transform.steps:
+    for step in steps_of(ranker.transform):
         learned = _learned(step)
         if learned is not None:
             for at, source in enumerate(sources):
@@ -58,7 +59,7 @@ def _learned(step: transforms.Transform) -> np.ndarray | None:
     if isinstance(step, transforms.Clip):
         ends = np.stack([step.low.cpu().numpy(), step.high.cpu().numpy()], 1)
         return np.linspace(ends[:, 0], ends[:, 1], 9, axis=1)
-    if isinstance(step, transforms.Standardise):
+    if isinstance(step, transforms.Standardize):
         mean, deviation = step.mean.cpu().numpy(), step.deviation.cpu().numpy()
         return mean[:, None] + deviation[:, None] * np.linspace(-2, 2, 9)
     return None
@@ -75,7 +76,7 @@ def _near(known: np.ndarray, items: int, random: np.random.Generator) -> np.ndar
     """Known values, values between two of them, and some beyond their ends."""
     one, other = random.choice(known, items), random.choice(known, items)
     part = random.choice([0.0, 0.0, 0.25, 0.5, 1.25], items)
-    return (one + part * (other - one)).astype(np.float32)
+    return np.asarray(one + part * (other - one), np.float32)
 
 
 def _padded(items: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

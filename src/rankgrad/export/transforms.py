@@ -11,8 +11,14 @@ from rankgrad.data import transforms
 from rankgrad.export.graph import OnnxGraph
 
 #: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
-_CENTER = ([5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179], [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0])  # fmt: skip
-_TAIL = ([1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777], [1.2021132975e-1, 7.3700164250e-1, 1.0])  # fmt: skip
+_CENTER = (
+    [5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179],
+    [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0],
+)
+_TAIL = (
+    [1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777],
+    [1.2021132975e-1, 7.3700164250e-1, 1.0],
+)
 _NORMAL_LIMIT = 5.1993  # where the transform clips
 _SMALLEST = 1e-9  # the share that the normal quantile begins at; its value is clipped before
 
@@ -38,15 +44,20 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
     )
 
 
+def steps_of(pipeline: transforms.Pipeline) -> list[transforms.Transform]:
+    """The transforms of a pipeline."""
+    return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
+
+
 @add_transform.register
 def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
-    for step in transform.steps:
+    for step in steps_of(transform):
         values = add_transform(step, graph, values)
     return values
 
 
 @add_transform.register
-def _(transform: transforms.Standardise, graph: OnnxGraph, values: str) -> str:
+def _(transform: transforms.Standardize, graph: OnnxGraph, values: str) -> str:
     centered = graph.add("Sub", values, _array(transform.mean))
     return graph.add("Div", centered, _array(transform.deviation))
 
@@ -116,7 +127,9 @@ class Knots:
         for at, (values, first, counts) in enumerate(distinct):
             count = len(values)
             made.table[at, :count] = values
-            made.middle[at, :count] = (2 * first + counts - 1) / np.float32(2) / np.float32(made.last)
+            made.middle[at, :count] = (
+                (2 * first + counts - 1) / np.float32(2) / np.float32(made.last)
+            )
             made.index[at, 1 : count + 1] = first + counts - 1
             made.index[at, count + 1 :] = made.last
             made.below[at, 1 : count + 1] = values
@@ -161,8 +174,8 @@ def _add_normal_quantile(graph: OnnxGraph, shares: str) -> str:
     outer = graph.add("Mul", graph.add("Sign", middle), outer)
     near = graph.add("LessOrEqual", graph.add("Abs", middle), np.array(0.425))
     normal = graph.add("Cast", graph.add("Where", near, center, outer), to=1)
-    limit = _NORMAL_LIMIT
-    return graph.add("Clip", normal, np.float32(-limit).reshape(()), np.float32(limit).reshape(()))
+    limit = np.array(_NORMAL_LIMIT, np.float32)
+    return graph.add("Clip", normal, np.negative(limit), limit)
 
 
 def _add_ratio(graph: OnnxGraph, value: str, above: list[float], below: list[float]) -> str:

@@ -63,7 +63,9 @@ class Trees:
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """The scores of items, ``[n]``, one item at a time: slow, and plain to read."""
-        return np.array([self.base + sum(_walk(root, row) for root in self.roots) for row in features])
+        return np.array(
+            [self.base + sum(_walk(root, row) for root in self.roots) for row in features]
+        )
 
     def least(self) -> float:
         """A number that no score is below."""

@@ -43,10 +43,9 @@ def list_ranks(
     by_feature = features.masked_fill(~mask[..., None], float("inf")).mT
     values, order = by_feature.sort(dim=-1)
     places = torch.arange(n, device=features.device)
-    begins = torch.ones_like(values, dtype=torch.bool)
-    begins[..., 1:] = values[..., 1:] != values[..., :-1]
-    ends = torch.ones_like(begins)
-    ends[..., :-1] = begins[..., 1:]
+    before = values.index_select(-1, (places - 1).clamp(min=0))
+    after = values.index_select(-1, (places + 1).clamp(max=n - 1))
+    begins, ends = (places == 0) | (values != before), (places == n - 1) | (values != after)
     first = torch.where(begins, places, 0).cummax(-1).values
     last = torch.where(ends, places, n).flip(-1).cummin(-1).values.flip(-1)
     lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
