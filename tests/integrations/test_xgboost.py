@@ -62,7 +62,7 @@ def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
 
 
 def test_relaxed_losses_on_long_lists_are_scaled_as_is_said():
-    X, y, sizes = ranking_data(lists=3, min_length=100, max_length=200)
+    _, y, sizes = ranking_data(lists=3, min_length=100, max_length=200)
     scores, offsets = np.sin(np.arange(len(y))), np.r_[0, sizes.cumsum()]
     loss = losses.get("approx_ndcg@5")
     plain = objective(loss, group=sizes, min_list_hessian=0)

@@ -111,7 +111,7 @@ class RowLoss:
 
 
 def _checksum(array: Array) -> int:
-    return zlib.crc32(np.ascontiguousarray(array))
+    return zlib.crc32(np.ascontiguousarray(array).data)
 
 
 def _per_row(list_weights: Any, offsets: Array) -> Tensor:
