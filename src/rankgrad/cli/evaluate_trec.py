@@ -55,7 +55,7 @@ class Results:
         show_json(
             {
                 "qrels": self.judgments,
-                "runs": [self._facts(at, per_query) for at in range(len(self.names))],
+                "runs": [self._run_dict(at, per_query) for at in range(len(self.names))],
                 "conventions": {
                     "level": rules.level,
                     "complete": rules.complete,
@@ -99,9 +99,9 @@ class Results:
         per_list = self.evaluations[at].values.per_list
         return {name: bootstrap_interval(values) for name, values in per_list.items()}
 
-    def _facts(self, at: int, per_query: bool) -> dict[str, Any]:
+    def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
         found = self.evaluations[at]
-        facts: dict[str, Any] = {
+        printed: dict[str, Any] = {
             "run": self.names[at],
             "queries": len(found.queries),
             "mean": dict(found.values.mean),
@@ -112,8 +112,8 @@ class Results:
         }
         if per_query:
             values = {name: each.tolist() for name, each in found.values.per_list.items()}
-            facts["per_list"] = {"qid": found.queries, **values}
-        return facts
+            printed["per_list"] = {"qid": found.queries, **values}
+        return printed
 
     def _notes(self) -> list[str]:
         notes = []
