@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data.trec import Qrels
-    from rankgrad.significance import Significance
+    from rankgrad.significance import Significance, Test
     from rankgrad.text.evaluation import Conventions, RunEvaluation
 
 
@@ -143,7 +143,7 @@ def evaluate_runs(
     judgments: Path,
     metrics: Sequence[str] | None,
     options: Mapping[str, Any],
-    test: Literal["t", "randomisation"] | None,
+    test: str | None,
 ) -> Results:
     """Evaluate each run, and test all others against the first.
 
@@ -154,7 +154,7 @@ def evaluate_runs(
     from rankgrad.text.evaluation import DEFAULT, Conventions, evaluate_run, p_values
 
     conventions = Conventions(**{name: x for name, x in options.items() if x is not None})
-    significance = Significance(test or "t", "holm")
+    significance = Significance(cast("Test", test or "t"), "holm")
     for run in runs:
         if run.is_dir():
             raise ValueError(

@@ -101,7 +101,7 @@ class RunFacts(TypedDict):
 
 @dataclass
 class Checkpoint:
-    """What training goes on from: the model's tensors and all others (optimiser, randomness)."""
+    """What training goes on from: the model's tensors and all others (optimizer, randomness)."""
 
     position: Position
     model: dict[str, Tensor]
