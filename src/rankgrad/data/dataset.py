@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.data import memory
-from rankgrad.data.checked import CheckedArray
+from rankgrad.data import memory_limit
+from rankgrad.data.checksummed import ChecksummedArray
 from rankgrad.quoting import quote
 
 LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
@@ -159,7 +159,7 @@ class Dataset:
             )
         what = f"{self.n_items:,} rows, widened to {n_features:,} features,"
         hint = "the other data that go with these name that many features: are they meant?"
-        memory.check(4 * self.n_items * n_features, memory.available(), what, hint)
+        memory_limit.check(4 * self.n_items * n_features, memory_limit.available(), what, hint)
         features = np.zeros((self.n_items, n_features), np.float32)
         features[:, : self.n_features] = self.features
         return Dataset(
@@ -334,7 +334,7 @@ def as_float32(
 
 
 def _as_array(values: Any) -> Any:
-    return values if isinstance(values, (np.ndarray, CheckedArray)) else np.asarray(values)
+    return values if isinstance(values, (np.ndarray, ChecksummedArray)) else np.asarray(values)
 
 
 def _numbers(
@@ -361,7 +361,7 @@ def _numbers(
 
 def _rows(array: Any, rows: Any) -> np.ndarray:
     """Some rows of an array; a slice of one that is checked as it is read stays unread."""
-    if isinstance(array, CheckedArray) and isinstance(rows, slice):
+    if isinstance(array, ChecksummedArray) and isinstance(rows, slice):
         part: Any = array.part(rows.start, rows.stop)
     else:
         part = array[rows]
@@ -386,7 +386,8 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
             f"{LONGEST_ID:,} are taken: {quote(values[lengths.index(longest)])}"
         )
     what = f"{name}: {len(values):,} ids, the longest of {longest:,} characters,"
-    memory.check(4 * longest * len(values), memory.available(), what, "give shorter ids")
+    limit = memory_limit.available()
+    memory_limit.check(4 * longest * len(values), limit, what, "give shorter ids")
     return np.array(values, np.str_)
 
 

@@ -138,7 +138,7 @@ def _make(folder: Path) -> None:
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"
         )
-    with files.folder(folder) as place:
+    with files.atomic_folder(folder) as place:
         files.write(place / MARK, json.dumps({"format": "rankgrad demo", "version": 1}) + "\n")
 
 

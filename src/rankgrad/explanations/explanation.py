@@ -106,9 +106,9 @@ class Explanation:
             "checksum": self.checksum,
         }
         arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
-        with files.folder(Path(run) / FOLDER / name) as place:
+        with files.atomic_folder(Path(run) / FOLDER / name) as place:
             for key, array in arrays.items():
-                with files.whole(place / f"{key}.npy") as file:
+                with files.atomic_write(place / f"{key}.npy") as file:
                     np.save(file, array, allow_pickle=False)
             files.write_json(place / METADATA, metadata, [f"{key}.npy" for key in arrays])
 
@@ -116,9 +116,11 @@ class Explanation:
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
         """Read what :meth:`save` wrote."""
         place = Path(run) / FOLDER / name
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{run} has no explanation {name!r}")
-        return files.snapshot(lambda: [place / METADATA], lambda: cls._load(files.standing(place)))
+        return files.snapshot(
+            lambda: [place / METADATA], lambda: cls._load(files.readable_path(place))
+        )
 
     @classmethod
     def _load(cls, place: Path) -> Explanation:
@@ -207,7 +209,7 @@ class Explanation:
         """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``."""
         columns = ("feature", "drop_points", "low95", "high95", "permuted")
         rows = self.importance_rows()
-        with files.folder(Path(folder), replace=False) as place:
+        with files.atomic_folder(Path(folder), replace=False) as place:
             files.write(place / "importance.csv", _csv(columns, rows))
             files.write(place / "importance.svg", picture(rows, self.importance.metric))
             files.write(place / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))
