@@ -106,7 +106,7 @@ def test_evaluation_is_never_rounded(flat):
 
 def test_layouts_and_sources_agree():
     data = make(LENGTHS)
-    transform = Pipeline(["standardise"]).fit(data.features)
+    transform = Pipeline(["standardize"]).fit(data.features)
     options = {"size": 4, "list_size": 3, "transform": transform}
     resident, mapped, flat = (
         list(Batches(data, **options, **more).epoch(1))

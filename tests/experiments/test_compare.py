@@ -131,10 +131,10 @@ def test_daggers_are_those_of_the_smoothi_paper(plan):
     assert marks[best] == ("", True)
     legend = found.table().notes[0]
     assert "† significantly worse than the best one (paired t-test, two-sided, Bonf" in legend
-    against = found.table(baseline="low", how=Significance("randomisation", "holm", 1))
+    against = found.table(baseline="low", how=Significance("randomization", "holm", 1))
     marks = {row[0].text: row[1].mark for row in against.rows}
     assert marks == {"low": "", "near": "‡", "high": "‡"}
-    assert "‡ significantly better than low (paired randomisation test, one" in against.notes[0]
+    assert "‡ significantly better than low (paired randomization test, one" in against.notes[0]
 
 
 def test_metrics_where_lower_is_better(plan):

@@ -110,7 +110,7 @@ def test_marks_and_decimals():
         ('correction = "bonferroni"', 'correction = "all"', "significance.correction"),
         ('["0.463", "0.412†", ', '["0.463", ', "published.MQ2007.ListNet has 4 cells for 5"),
         ('table = "Table 1"\n', "", "table is missing"),
-        ('table = "Table 1"\n', 'table = "Table 1"\ncolour = 1\n', "there is no key colour"),
+        ('table = "Table 1"\n', 'table = "Table 1"\ncolor = 1\n', "there is no key color"),
         ('against = "best"', 'against = "Nobody"', "there is no row 'Nobody'"),
         ('name = "MQ2007"', 'name = "MQ2006"', "MQ2006.*not in the catalog"),
         ('"0.463"', '"about half"', "published.MQ2007.ListNet: 'about half'"),

@@ -81,8 +81,9 @@ Double = Annotated[
     typer.Option("--double", help="QRELS: compare scores as float64; trec_eval has float32."),
 ]
 Test = Annotated[
-    Literal["t", "randomisation"] | None,
+    str | None,
     typer.Option(
+        metavar="[t|randomization]",
         help="QRELS: the paired test of several runs against the first, Holm-corrected.",
         show_default="t",
     ),

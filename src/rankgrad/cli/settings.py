@@ -55,7 +55,7 @@ Transforms = Annotated[
     list[str] | None,
     _option(
         "A transform of the features; several times for several, in order.",
-        "drop_constant, quantile(output=uniform), standardise",
+        "drop_constant, quantile(output=uniform), standardize",
         _LEARNING,
         "--transform",
     ),

@@ -202,7 +202,7 @@ def train(
     if teacher is None and (teacher_weight, teacher_loss) != (None, None):
         raise ValueError("--teacher-weight and --teacher-loss need a teacher: give --teacher RUN")
     if teacher is not None:
-        candidates = candidates.taught(read_run(teacher), teacher_labels)
+        candidates = candidates.with_teacher(read_run(teacher), teacher_labels)
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
         show_notes([f"{empty} judged queries have no candidates: they count 0"])

@@ -28,6 +28,7 @@ from rankgrad import checksums, files
 from rankgrad.data import memory, streams
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data.layout import parts
+from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import listing, quote, shorten
 
 PARQUET = (".parquet", ".pq")
@@ -64,6 +65,7 @@ def is_columnar(path: str | os.PathLike[str]) -> bool:
     return suffix(path) in (*PARQUET, *ARROW, *TEXT)
 
 
+@renamed_arguments(labelled="labeled")
 def read(
     path: str | os.PathLike[str],
     *,
@@ -73,7 +75,7 @@ def read(
     weight: str | None = None,
     id: str | None = None,
     fill: float | None = None,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> Dataset:
     r"""Read a columnar file, or a folder of Parquet parts in order; each row is an item.
 
@@ -81,7 +83,7 @@ def read(
     features: the columns of features, in this order; all other numeric columns where not given.
     weight, id: the columns of item weights and item ids. Files that :func:`write` made know theirs.
     fill: the value for features that are null or NaN; such a feature is an error otherwise.
-    labelled: without it the label may be missing, as in data that are to be scored; it is then 0.
+    labeled: without it the label may be missing, as in data that are to be scored; it is then 0.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
@@ -93,7 +95,7 @@ def read(
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
     """
     path = Path(path)
-    roles = _Roles(path, query, label, features, weight, id, labelled)
+    roles = _Roles(path, query, label, features, weight, id, labeled)
     builder = None
     sources = parts(path) or [path]
     for part in sources:
@@ -145,7 +147,7 @@ class _Roles:
     features: Sequence[str] | None
     weight: str | None
     id: str | None
-    labelled: bool
+    labeled: bool
     names: list[str] = field(default_factory=list)  # of the features
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
     checksum: str | None = None  # of the contents, where the file has it and all of it is read
@@ -158,7 +160,7 @@ class _Roles:
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
         self._counts = Counter(schema.names)
-        if not self.labelled and self.label not in schema.names:
+        if not self.labeled and self.label not in schema.names:
             self.label = None
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:

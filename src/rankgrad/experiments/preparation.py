@@ -33,7 +33,7 @@ def find(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     wanted = set(names)
     found: dict[str, Path] = {}
     for place in _places(folder):
-        entry = catalog.recognise(place)
+        entry = catalog.recognize(place)
         if entry is not None and entry.name in wanted:
             found.setdefault(entry.name, place)
     return found
@@ -65,7 +65,7 @@ def missing(name: str, folder: Path | None) -> str:
     looked = "no folder was given (--data)" if folder is None else f"not found in {folder}"
     if entry is None:
         return f"{name}: {looked}"
-    return f"{name} ({entry.title}): {looked}. Get it from {entry.url} ({entry.licence})"
+    return f"{name} ({entry.title}): {looked}. Get it from {entry.url} ({entry.license})"
 
 
 def prepare(

@@ -162,8 +162,8 @@ class Reproduced:
         values = {name: sign * self.values[name, metric].mean(0) for name in (*names, reference)}
         alternative: significance.Alternative = "less" if test.sided == "one" else "two-sided"
         tested = significance.paired_t_test
-        if test.test == "randomisation":
-            tested = significance.randomisation_test
+        if test.test == "randomization":
+            tested = significance.randomization_test
         p = [tested(values[name], values[reference], alternative=alternative) for name in names]
         differs = significance.correct(p, test.correction) < test.level
         higher = [np.nanmean(values[name] - values[reference]) > 0 for name in names]
@@ -533,7 +533,7 @@ def _error(value: float | None, digits: int) -> Cell:
 def _about_test(protocol: Protocol) -> str:
     test = protocol.significance
     assert test is not None
-    kind = "paired t-test" if test.test == "t" else "paired randomisation test"
+    kind = "paired t-test" if test.test == "t" else "paired randomization test"
     correction = "" if test.correction == "none" else f" with {test.correction} correction"
     how = f"{test.sided}-sided {kind} over queries{correction} at {test.level:.0%}"
     than = "the best" if test.against == "best" else test.against

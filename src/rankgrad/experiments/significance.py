@@ -12,7 +12,7 @@ from rankgrad.significance import (
     difference_interval,
     holm,
     paired_t_test,
-    randomisation_test,
+    randomization_test,
 )
 
 __all__ = [
@@ -27,5 +27,5 @@ __all__ = [
     "difference_interval",
     "holm",
     "paired_t_test",
-    "randomisation_test",
+    "randomization_test",
 ]

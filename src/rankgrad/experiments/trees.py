@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.boosting.boosters import BUILT_IN, KINDS, Boosted, Boosting, Kind, boost, predictor
+from rankgrad.boosting.boosters import (
+    BUILT_IN,
+    KINDS,
+    BoostedTrees,
+    BoostingConfig,
+    Kind,
+    boost,
+    predictor,
+)
 from rankgrad.boosting.rows import library
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, Scored, Task, Tell
@@ -188,9 +196,9 @@ class TreeCandidate:
 
     def boost(
         self, data: Mapping[str, Dataset], metric: str, seed: int, parameters: Mapping[str, Any]
-    ) -> Boosted:
+    ) -> BoostedTrees:
         """Train on the training lists, stop by the validation metric."""
-        how = Boosting(
+        config = BoostingConfig(
             self.kind,
             self.loss,
             metric,
@@ -199,4 +207,4 @@ class TreeCandidate:
             self.patience,
             seed,
         )
-        return boost(data["train"], data["vali"], how)
+        return boost(data["train"], data["vali"], config)

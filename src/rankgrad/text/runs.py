@@ -224,8 +224,8 @@ class TextRun:
 
     def save_weight(self, weight: float) -> None:
         """Note the weight of the first stage that validation chose."""
-        facts = {"weight": weight, "metric": self.settings.metric}
-        files.write_json(self.path / INTERPOLATION, facts)
+        metadata = {"weight": weight, "metric": self.settings.metric}
+        files.write_json(self.path / INTERPOLATION, metadata)
 
 
 def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
@@ -237,8 +237,10 @@ def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
 
 def is_text_run(path: Path) -> bool:
     """Whether a folder is the run folder of a text ranker."""
-    facts = path / folders.RUN
-    return facts.is_file() and schemas.read_json(facts, dict[str, Any]).get("ranker") == "text"
+    metadata = path / folders.RUN
+    return (
+        metadata.is_file() and schemas.read_json(metadata, dict[str, Any]).get("ranker") == "text"
+    )
 
 
 def metadata(

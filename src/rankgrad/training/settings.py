@@ -155,7 +155,7 @@ class Settings(TomlSettings):
     model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     metric: str = "ndcg@10"
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
-    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardise")
+    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")
     optimizer: str = "adamw"
     learning_rate: float = Field(default=3e-3, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
