@@ -10,7 +10,8 @@ KNOWS = {
     "autograd": set(),
     "quoting": set(),
     "options": {"quoting"},
-    "specs": {"quoting"},
+    "deprecation": set(),
+    "specs": {"deprecation", "quoting"},
     "checksums": set(),
     "locks": set(),
     "files": {"checksums"},
@@ -21,14 +22,14 @@ KNOWS = {
     "kernels": {"autograd", "compilation", "linking", "lists", "threads"},
     "inputs": {"kernels", "lists"},
     "lists": {"options"},
-    "significance": {"options"},
+    "significance": {"deprecation", "options"},
     "sorting": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
     "metrics": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
     "losses": {
         *("autograd", "inputs", "lists", "options", "specs", "kernels", "sorting", "metrics"),
         "threads",
     },
-    "data": {"checksums", "compilation", "options", "quoting", "specs", "files"},
+    "data": {"checksums", "compilation", "deprecation", "options", "quoting", "specs", "files"},
     "boosting": {"losses", "metrics", "options", "data"},
     "models": {"options", "specs"},
     "training": {
@@ -48,6 +49,10 @@ KNOWS = {
     "experiments": {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
         *("models", "training", "significance", "text", "boosting"),
+    },
+    "papers": {
+        *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
+        *("models", "training", "significance", "text"),
     },
     "explanations": {
         *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),

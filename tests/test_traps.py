@@ -110,7 +110,7 @@ class TestTruncation:
         assert scores.grad[2] > 0
 
     def test_ndcg_loss2_weights(self):
-        """|1/log2(2) - 1/log2(3)| = 0.369 for neighbours, then 0.131; were inverted."""
+        """|1/log2(2) - 1/log2(3)| = 0.369 for neighbors, then 0.131; were inverted."""
         for gap, weight in ((1, 0.369), (2, 0.131)):
             scores = torch.zeros(gap + 1) - torch.arange(gap + 1) * 1e-6
             labels = torch.zeros(gap + 1)
@@ -118,7 +118,7 @@ class TestTruncation:
             pairs = losses.get("lambdaloss(sigma=1.0)")(scores, labels).item() / math.log(2)
             if gap == 1:
                 assert pairs == pytest.approx(0.369, abs=1e-3)
-            else:  # the neighbour's weight is in the sum as well
+            else:  # the neighbor's weight is in the sum as well
                 assert pairs == pytest.approx(0.369 + weight, abs=1e-3)
 
     def test_ndcg_past_the_end_is_ndcg_at_the_end(self):
@@ -172,7 +172,7 @@ class TestNumbers:
         assert table["ndcg"] == pytest.approx((1 / math.log2(3) + 1) / 2)
 
     def test_a_better_ranking_costs_less_and_scores_more(self):
-        """A loss returned +NDCG and was minimised."""
+        """A loss returned +NDCG and was minimized."""
         labels = torch.tensor([2, 1, 0])
         good, bad = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1.0, 2.0, 3.0])
         for name in losses.names():

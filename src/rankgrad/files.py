@@ -47,7 +47,7 @@ def write(path: Path, content: str | bytes) -> None:
     ...     Path(place, "a.txt").read_text(), len(os.listdir(place))
     ('whole', 1)
     """
-    with whole(path) as file:
+    with atomic_write(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -64,7 +64,7 @@ def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ())
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file to fill that takes the place of ``path``, and of what is there, once it is full.
 
     A FIFO or character device is written to once the file is full.
@@ -193,7 +193,7 @@ def appended(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """A folder to fill that takes the place of ``path`` once it is full.
 
     Readers see the old folder or the new one where the file system can exchange two names, as those
@@ -240,7 +240,7 @@ def _inside(error: OSError, unfinished: Path, path: Path) -> OSError:
 def recover(path: Path) -> None:
     """Bring back a folder that was moved away to be replaced by another that never came.
 
-    For writers: readers take :func:`standing`, which changes nothing.
+    For writers: readers take :func:`readable_path`, which changes nothing.
     """
     if not path.exists():
         for old in _beside(path, _REPLACED)[:1]:
@@ -248,15 +248,15 @@ def recover(path: Path) -> None:
                 os.rename(old, path)
 
 
-def standing(path: Path) -> Path:
-    """Where to read what :func:`folder` writes at ``path`` while it may be at it: no change made.
+def readable_path(path: Path) -> Path:
+    """The path to read for ``path`` while :func:`atomic_folder` may be replacing it.
 
     For a moment the folder, or one that it lies in, may have its old contents under another name
     only.
     """
     if path.exists() or path.parent == path:
         return path
-    above = standing(path.parent)
+    above = readable_path(path.parent)
     return next(iter(_beside(path, _REPLACED)), path) if above == path.parent else above / path.name
 
 
@@ -288,7 +288,7 @@ def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
     for path in paths:
         found[path] = None
         with suppress(OSError):
-            found[path] = standing(path).read_bytes()
+            found[path] = readable_path(path).read_bytes()
     return found
 
 

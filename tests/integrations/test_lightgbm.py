@@ -27,7 +27,7 @@ def train(chosen, rounds=1, weight=None, data=(X, Y, SIZES), **options):
 
 
 def test_normalized_lambdarank_grows_the_trees_of_the_built_in_objective():
-    data = ranking_data(lists=80, longest=70)  # longer than the truncation at 30
+    data = ranking_data(lists=80, max_length=70)  # longer than the truncation at 30
     wanted = lightgbm_trees(train("lambdarank", 4, data=data))
     found = lightgbm_trees(train(objective("lambdarank@30(norm=true)"), 4, data=data))
     assert_same_trees(found, wanted)

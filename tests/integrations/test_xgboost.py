@@ -7,7 +7,7 @@ from integrations.boosted import assert_same_trees, every_loss, ranking_data, xg
 
 from rankgrad import losses
 from rankgrad.boosting import xgboost as integration
-from rankgrad.boosting.boosters import Boosting, boost
+from rankgrad.boosting.boosters import BoostingConfig, boost
 from rankgrad.data import Dataset
 from rankgrad.integrations.xgboost import metric, objective, tree_objective
 from rankgrad.metrics import evaluate
@@ -37,7 +37,7 @@ MANY = matrix(ranking_data(lists=150))
 
 
 def test_normalized_lambdarank_grows_the_trees_of_rank_ndcg():
-    data = matrix(ranking_data(lists=80, longest=70))  # longer than the 32 that have pairs
+    data = matrix(ranking_data(lists=80, max_length=70))  # longer than the 32 that have pairs
     wanted = xgboost_trees(train("rank:ndcg", 4, data, ndcg_exp_gain=True))
     chosen = objective("lambdarank@32(norm=true)", hessian_scale=2)
     assert_same_trees(xgboost_trees(train(chosen, 4, data)), wanted)
@@ -145,7 +145,7 @@ def test_a_metric_with_several_options_has_a_name_that_xgboost_can_split():
     assert list(history["train"]) == ["ndcg@10(empty=skip,gain=linear)"]
     offsets = np.concatenate([[0], np.cumsum(SIZES)])
     lists = Dataset(X, Y, offsets, np.arange(len(SIZES)).astype(str))
-    boosted = boost(lists, lists, Boosting("xgboost", "ranknet", spec, rounds=2))
+    boosted = boost(lists, lists, BoostingConfig("xgboost", "ranknet", spec, rounds=2))
     assert len(boosted.curve) == 2
     model = xgboost.XGBRegressor(n_estimators=1, n_jobs=1, eval_metric=metric(spec))
     with pytest.raises(ValueError, match="as custom_metric"):  # and not an AttributeError

@@ -95,7 +95,7 @@ def batch(seed, items=4, longest=4):
         offsets=torch.tensor([0, items]),
         weights=None,
         lists=torch.tensor([0]),
-        longest=longest,
+        max_length=longest,
     )
 
 
@@ -103,7 +103,7 @@ def check(made, network, given):
     sums = made(given)
     torch.testing.assert_close(sums, given.labels.sum()[None])
     torch.testing.assert_close(network.weight.grad, given.features.sum(0, keepdim=True))
-    network.weight.grad = None  # as an optimiser does after its step
+    network.weight.grad = None  # as an optimizer does after its step
 
 
 def test_the_second_batch_of_a_size_is_captured_and_all_after_are_replayed(network, passes):

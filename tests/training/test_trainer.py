@@ -195,7 +195,7 @@ def test_bad_data_is_said(train):
             fit(small(device="cuda"), train)
 
 
-@pytest.mark.parametrize("transforms", [(), ("standardise",)])
+@pytest.mark.parametrize("transforms", [(), ("standardize",)])
 def test_a_feature_that_is_not_finite_is_named(train, vali, tmp_path, transforms):
     features = vali.features.copy()
     features[vali.offsets[2], 3] = np.nan

@@ -130,7 +130,7 @@ def explain(
     if output is not None:
         found.export(output)
     if json:
-        show_json(found.facts())
+        show_json(found.to_dict())
     else:
         _show(found, dataset, f"{run} on {data}", top)
     show_notes(dataset.notes)
@@ -181,7 +181,7 @@ def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
 def _explain_query(pair: PairExplanation, top: int, json: bool, method: str) -> None:
     """Print why one item of a query stands above another."""
     if json:
-        return show_json(pair.facts())
+        return show_json(pair.to_dict())
     rows = [
         (name, f"{upper:.6g}", f"{lower:.6g}", f"{adds:+.4f}")
         for name, upper, lower, adds in pair.rows()[:top]

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.boosting.boosters import BUILT_IN, KINDS, Boosted, Boosting, Kind, boost, predictor
+from rankgrad.boosting.boosters import (
+    BUILT_IN,
+    KINDS,
+    BoostedTrees,
+    BoostingConfig,
+    Kind,
+    boost,
+    predictor,
+)
 from rankgrad.boosting.rows import library
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, Scored, Task, Tell
@@ -180,7 +188,7 @@ class TreeCandidate:
             json.dumps({"epoch": at, settings.metric: value}) + "\n"
             for at, value in enumerate(done.curve, start=1)
         )
-        with files.folder(task.path) as place:
+        with files.atomic_folder(task.path) as place:
             files.write(place / _MODEL[self.kind], done.saved)
             files.write(place / METRICS, "".join(lines))
             files.write_json(place / RUN, facts, [_MODEL[self.kind], METRICS])
@@ -188,9 +196,9 @@ class TreeCandidate:
 
     def boost(
         self, data: Mapping[str, Dataset], metric: str, seed: int, parameters: Mapping[str, Any]
-    ) -> Boosted:
+    ) -> BoostedTrees:
         """Train on the training lists, stop by the validation metric."""
-        how = Boosting(
+        config = BoostingConfig(
             self.kind,
             self.loss,
             metric,
@@ -199,4 +207,4 @@ class TreeCandidate:
             self.patience,
             seed,
         )
-        return boost(data["train"], data["vali"], how)
+        return boost(data["train"], data["vali"], config)

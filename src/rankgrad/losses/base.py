@@ -1,4 +1,4 @@
-"""What a loss is: lists in, a scalar to minimise out."""
+"""What a loss is: lists in, a scalar to minimize out."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ class LambdaLoss(LambdaPairs):
 
 
 def _delta(first: Tensor, second: Tensor) -> Tensor:
-    """``|1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)|`` (eq. 13), 0.369 for neighbours."""
+    """``|1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)|`` (eq. 13), 0.369 for neighbors."""
     apart = (first - second).abs().clamp(min=1.0)
     return 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
 

@@ -350,8 +350,8 @@ def cell_options(
     elif family == "smoothi":  # as its paper writes it
         options["expect"] = options["expect"].replace(default="label")
     if (family, metric) == ("smoothi", "arp"):
-        # Its indicators of low ranks still favour the top items, which as ranks of their own would
-        # cost them; normalised over each item's ranks they say where it stands.
+        # Its indicators of low ranks still favor the top items, which as ranks of their own would
+        # cost them; normalized over each item's ranks they say where it stands.
         options["through"] = options["through"].replace(default="ranks")
     return options
 

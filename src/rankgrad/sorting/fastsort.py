@@ -35,7 +35,7 @@ class FastSort(Relaxation):
     for l2, below some strength above 0 already.
 
     Args:
-        strength: of the regularisation, > 0, or a schedule.
+        strength: of the regularization, > 0, or a schedule.
         regularization: ``"l2"`` or ``"entropic"``.
 
     >>> FastSort(strength=1.0)(torch.tensor([0.2, 0.9, 0.5]))

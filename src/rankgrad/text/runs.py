@@ -101,7 +101,7 @@ class TextRun:
         path = Path(path)
         folders.RunFolder.check_new(path)
         try:
-            with files.folder(path, replace=False) as place:
+            with files.atomic_folder(path, replace=False) as place:
                 files.write(place / folders.SETTINGS, settings.to_toml())
                 files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
                 files.write(place / folders.METRICS, "")
@@ -187,7 +187,7 @@ class TextRun:
         if improved:
             ranker.save(self.path / folders.BEST)
         self._log(state)
-        with files.folder(self.path / folders.LAST) as place:
+        with files.atomic_folder(self.path / folders.LAST) as place:
             tensors.write(place / _WEIGHTS, ranker.state_dict())
             own = {
                 f"{number}.{name}": torch.as_tensor(value)
@@ -204,10 +204,11 @@ class TextRun:
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far."""
         place = self.path / folders.BEST
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
         return files.snapshot(
-            lambda: [place / MANIFEST], lambda: TextRanker.from_pretrained(files.standing(place))
+            lambda: [place / MANIFEST],
+            lambda: TextRanker.from_pretrained(files.readable_path(place)),
         )
 
     @property
@@ -224,8 +225,8 @@ class TextRun:
 
     def save_weight(self, weight: float) -> None:
         """Note the weight of the first stage that validation chose."""
-        facts = {"weight": weight, "metric": self.settings.metric}
-        files.write_json(self.path / INTERPOLATION, facts)
+        metadata = {"weight": weight, "metric": self.settings.metric}
+        files.write_json(self.path / INTERPOLATION, metadata)
 
 
 def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
@@ -237,8 +238,10 @@ def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
 
 def is_text_run(path: Path) -> bool:
     """Whether a folder is the run folder of a text ranker."""
-    facts = path / folders.RUN
-    return facts.is_file() and schemas.read_json(facts, dict[str, Any]).get("ranker") == "text"
+    metadata = path / folders.RUN
+    return (
+        metadata.is_file() and schemas.read_json(metadata, dict[str, Any]).get("ranker") == "text"
+    )
 
 
 def metadata(

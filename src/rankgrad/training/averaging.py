@@ -37,7 +37,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights after a step of the optimiser."""
+        """Take in the weights after a step of the optimizer."""
         self.steps += 1
         share = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, value in self.network.state_dict().items():

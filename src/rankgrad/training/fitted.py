@@ -207,7 +207,7 @@ class FittedRanker:
             folder.is_dir() and {f.name for f in folder.iterdir()} <= _FILES
         ):
             raise FileExistsError(f"{folder} is there and is not a model: choose another place")
-        with files.folder(folder) as place:
+        with files.atomic_folder(folder) as place:
             self.write(place)
 
     def write(self, folder: Path) -> None:
@@ -228,7 +228,7 @@ class FittedRanker:
         """
         place = Path(folder)
         return files.snapshot(
-            lambda: [place / MANIFEST], lambda: cls._load(files.standing(place), network)
+            lambda: [place / MANIFEST], lambda: cls._load(files.readable_path(place), network)
         )
 
     @classmethod

@@ -101,7 +101,7 @@ class RunFacts(TypedDict):
 
 @dataclass
 class Checkpoint:
-    """What training goes on from: the model's tensors and all others (optimiser, randomness)."""
+    """What training goes on from: the model's tensors and all others (optimizer, randomness)."""
 
     position: Position
     model: dict[str, Tensor]
@@ -127,7 +127,7 @@ class RunFolder:
         path = Path(path)
         cls.check_new(path)
         try:
-            with files.folder(path, replace=False) as place:
+            with files.atomic_folder(path, replace=False) as place:
                 files.write(place / SETTINGS, settings.to_toml())
                 files.write_json(place / RUN, facts_of(data, command), [SETTINGS])
                 files.write(place / METRICS, "")
@@ -186,7 +186,7 @@ class RunFolder:
     @property
     def started(self) -> bool:
         """Whether there is something to go on from."""
-        return files.standing(self.path / LAST).exists()
+        return files.readable_path(self.path / LAST).exists()
 
     def best(self) -> FittedRanker:
         """The model of the best epoch so far."""
@@ -232,14 +232,14 @@ class RunFolder:
 
     def save_best(self, ranker: FittedRanker) -> None:
         """Replace ``best/``."""
-        with files.folder(self.path / BEST) as place:
+        with files.atomic_folder(self.path / BEST) as place:
             ranker.write(place)
 
     def save_last(
         self, ranker: FittedRanker, position: Position, other: Mapping[str, Tensor]
     ) -> None:
         """Replace ``last/``."""
-        with files.folder(self.path / LAST) as place:
+        with files.atomic_folder(self.path / LAST) as place:
             ranker.write(place)
             tensors.write(place / OPTIMIZER, other)
             files.write_json(place / STATE, asdict(position), [OPTIMIZER])
@@ -304,8 +304,8 @@ def read_history(path: Path) -> list[dict[str, float]]:
     that are written at once have a checksum.
     """
     facts, known, state = _read_facts(path), [], path / LAST / STATE
-    if files.standing(state).exists():  # before the lines, which may become more
-        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.standing(state)))
+    if files.readable_path(state).exists():  # before the lines, which may become more
+        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.readable_path(state)))
         schemas.check(state, saved, _Logged)
         known = saved["history"]
     if METRICS in facts.get("files", {}):

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from rankgrad.data.batches import Batching
 from rankgrad.data.transforms import transforms
 from rankgrad.models import models
-from rankgrad.training.optimisers import learning_rates, optimizers
+from rankgrad.training.optimizers import learning_rates, optimizers
 from rankgrad.training.toml_settings import (
     Count,
     MaybeCount,
@@ -25,7 +25,7 @@ class Settings(TomlSettings):
     """The settings of a training run. Specs are checked and kept in the form ``str`` gives.
 
     Args:
-        loss: what is minimised.
+        loss: what is minimized.
         model: the network; or boosted trees, as ``lightgbm(num_leaves=15)``, for which loss,
             metrics, transforms, epochs, patience and seed count.
         metric: the validation metric that chooses the best epoch and stops training.
@@ -44,7 +44,7 @@ class Settings(TomlSettings):
         clip: the largest norm of a gradient.
         average: keep a moving average of the weights with this decay per step, such as 0.99, and
             validate, choose and give that; None for the weights themselves.
-        accumulate: batches per step of the optimiser.
+        accumulate: batches per step of the optimizer.
         precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
         seed: of everything random.
         device: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
@@ -72,7 +72,7 @@ class Settings(TomlSettings):
     model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     metric: str = "ndcg@10"
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
-    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardise")
+    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")
     optimizer: str = "adamw"
     learning_rate: float = Field(default=3e-3, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)

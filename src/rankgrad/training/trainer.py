@@ -27,7 +27,7 @@ from rankgrad.training.graphs import Graphs, capturable, own_stream
 from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.job import Fit, Job
 from rankgrad.training.loggers import Callbacks, TensorBoard
-from rankgrad.training.optimisers import learning_rates, optimizers
+from rankgrad.training.optimizers import learning_rates, optimizers
 from rankgrad.training.progress import Progress
 from rankgrad.training.random_state import RandomState, randomness_of
 from rankgrad.training.run import Checkpoint, Position, RunFolder
@@ -81,7 +81,7 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self.asked = False  # to stop, in any of the processes
         self.asking: deque[Arriving] = deque()  # what the last steps say of that
-        # Lists with a loss since the last step of the optimiser.
+        # Lists with a loss since the last step of the optimizer.
         self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
         random.seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
@@ -151,7 +151,7 @@ class Trainer:
         )
         progress.begin(position.epoch, position.step, steps)
         for batch in batches:
-            first = position.step // every * every  # of those that make one step of the optimiser
+            first = position.step // every * every  # of those that make one step of the optimizer
             group = range(first, min(first + every, steps))
             whole = position.step == group[-1]
             sums = self._step(batch, steps, group, interrupts.asked)
@@ -183,7 +183,7 @@ class Trainer:
 
         The sum of its lists' losses, their number, and NaN if training diverged, else 0; with
         several processes also who asks to stop. The batches of a group make one step of the
-        optimiser, the one that a single batch of all their lists would make. On a GPU nothing here
+        optimizer, the one that a single batch of all their lists would make. On a GPU nothing here
         waits for it.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
@@ -225,7 +225,7 @@ class Trainer:
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
-        """Bring the learning rate and the loss's schedules to a step of the optimiser."""
+        """Bring the learning rate and the loss's schedules to a step of the optimizer."""
         steps = math.ceil(batches / self.settings.accumulate)
         done = self.position.epoch + step / steps
         self.loss.progress = done / self.settings.epochs
@@ -344,7 +344,7 @@ class Trainer:
         self.folder.save_last(self.ranker, self.position, other)
 
     def _state(self) -> dict[str, Tensor]:
-        """The optimiser's state and that of all random numbers, of every process."""
+        """The optimizer's state and that of all random numbers, of every process."""
         state = {
             f"optimizer.{number}.{name}": torch.as_tensor(value)
             for number, values in self.optimizer.state_dict()["state"].items()
@@ -444,7 +444,7 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
         weights = None if weights is None else _repeated(weights, members)
     scores = scores.reshape(-1, *batch.labels.shape[1:])
     return unchecked_lists(
-        scores, labels, mask, offsets=offsets, max_length=batch.longest, weights=weights
+        scores, labels, mask, offsets=offsets, max_length=batch.max_length, weights=weights
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rankgrad import files
-from rankgrad.boosting.boosters import Boosted, Boosting, boost
+from rankgrad.boosting.boosters import BoostedTrees, BoostingConfig, boost
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline
 from rankgrad.metrics import evaluate, metrics
@@ -110,7 +110,7 @@ class _Trees:
             self.run.log(line)
         self.called(line)
 
-    def _result(self, ranker: FittedRanker, done: Boosted, seconds: float) -> Fit:
+    def _result(self, ranker: FittedRanker, done: BoostedTrees, seconds: float) -> Fit:
         settings = self.job.settings
         return Fit(
             model=ranker,
@@ -130,8 +130,8 @@ def _callbacks(job: Job) -> Callbacks:
     return Callbacks(called, job.settings, job.folder)
 
 
-def _boosting(settings: Settings, model: TreeModel) -> Boosting:
-    return Boosting(
+def _boosting(settings: Settings, model: TreeModel) -> BoostingConfig:
+    return BoostingConfig(
         model.name,  # type: ignore[arg-type]  # a library
         settings.loss,
         settings.metric,

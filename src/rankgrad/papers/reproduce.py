@@ -13,16 +13,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad import files
-from rankgrad.experiments import compare, preparation, significance
+from rankgrad import files, significance
+from rankgrad.experiments import compare
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.comparison import written
 from rankgrad.experiments.plans import Contender
-from rankgrad.experiments.protocol import Data, Metric, Protocol, Row
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
+from rankgrad.papers import preparation
+from rankgrad.papers.protocol import Data, Metric, Protocol, Row
 from rankgrad.training import Settings
 from rankgrad.training.evaluations import Evaluated
 
@@ -162,8 +163,8 @@ class Reproduced:
         values = {name: sign * self.values[name, metric].mean(0) for name in (*names, reference)}
         alternative: significance.Alternative = "less" if test.sided == "one" else "two-sided"
         tested = significance.paired_t_test
-        if test.test == "randomisation":
-            tested = significance.randomisation_test
+        if test.test == "randomization":
+            tested = significance.randomization_test
         p = [tested(values[name], values[reference], alternative=alternative) for name in names]
         differs = significance.correct(p, test.correction) < test.level
         higher = [np.nanmean(values[name] - values[reference]) > 0 for name in names]
@@ -411,7 +412,7 @@ def run(
     Args:
         protocol: the table.
         data: one of its data sets.
-        source: where that lies, see :func:`rankgrad.experiments.preparation.find`.
+        source: where that lies, see :func:`rankgrad.papers.preparation.find`.
         folder: where runs and prepared data are kept.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
@@ -533,7 +534,7 @@ def _error(value: float | None, digits: int) -> Cell:
 def _about_test(protocol: Protocol) -> str:
     test = protocol.significance
     assert test is not None
-    kind = "paired t-test" if test.test == "t" else "paired randomisation test"
+    kind = "paired t-test" if test.test == "t" else "paired randomization test"
     correction = "" if test.correction == "none" else f" with {test.correction} correction"
     how = f"{test.sided}-sided {kind} over queries{correction} at {test.level:.0%}"
     than = "the best" if test.against == "best" else test.against

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from rankgrad import files
 from rankgrad.data import Dataset, catalog, layout, load_splits, synthetic
-from rankgrad.experiments.preparation import cut, find
-from rankgrad.experiments.protocol import protocols
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
+from rankgrad.papers.preparation import cut, find
+from rankgrad.papers.protocol import protocols
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.evaluations import Evaluated
 
@@ -35,7 +35,7 @@ class Series:
     y: Sequence[float]
     panel: str = ""
     dashed: bool = False
-    group: str = ""  # lines of a group have the same colour
+    group: str = ""  # lines of a group have the same color
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Chart:
         groups = list(dict.fromkeys(one.group or one.name for one in self.series))
         for one in self.series:
             at = groups.index(one.group or one.name)
-            line = {"color": _COLOURS[at % len(_COLOURS)], "dash": "dash" if one.dashed else None}
+            line = {"color": _COLORS[at % len(_COLORS)], "dash": "dash" if one.dashed else None}
             drawn.add_trace(
                 go.Scatter(
                     x=list(one.x),
@@ -116,8 +116,8 @@ class Figure:
     make: Callable[[Inputs], Chart]
 
 
-# Colours that are told apart with any kind of sight (Okabe and Ito).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Colors that are told apart with any kind of sight (Okabe and Ito).
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLE = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     "<style>p { font-family: sans-serif; margin: 0 5em 0.5em; }</style>"

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules, by spec.
+"""Optimizers and learning-rate schedules, by spec.
 
 >>> print(optimizers.get("sgd(momentum=0.9)"), learning_rates.get("step(every=50)").factor(60, 100))
 sgd(momentum=0.9) 0.1
@@ -29,7 +29,7 @@ class Optimizer:
     def build(
         self, network: nn.Module, learning_rate: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        """PyTorch's optimiser. Weights decay; biases and the scales of normalisations do not."""
+        """PyTorch's optimizer. Weights decay; biases and the scales of normalizations do not."""
         parameters = [p for p in network.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},

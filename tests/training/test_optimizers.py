@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from rankgrad.training.optimisers import learning_rates, optimizers
+from rankgrad.training.optimizers import learning_rates, optimizers
 
 
 @pytest.mark.parametrize("name", optimizers.names())
-def test_each_optimiser_brings_a_loss_down(name):
+def test_each_optimizer_brings_a_loss_down(name):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     features = torch.randn(32, 3)
