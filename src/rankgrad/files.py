@@ -196,7 +196,7 @@ def appended(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """A folder to fill that takes the place of ``path`` once it is full.
 
     Readers see the old folder or the new one where the file system can exchange two names, as those
@@ -252,7 +252,7 @@ def recover(path: Path) -> None:
 
 
 def readable_path(path: Path) -> Path:
-    """Where to read what :func:`folder` writes at ``path`` while it may be at it: no change made.
+    """The path to read for ``path`` while :func:`atomic_folder` may be replacing it.
 
     For a moment the folder, or one that it lies in, may have its old contents under another name
     only.
