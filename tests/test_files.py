@@ -23,7 +23,7 @@ from rankgrad.training import tensors
 def test_a_file_is_whole_or_as_it_was(tmp_path):
     path = tmp_path / "a"
     files.write(path, "one")
-    with pytest.raises(TypeError), files.whole(path) as file:
+    with pytest.raises(TypeError), files.atomic_write(path) as file:
         file.write("text")
     assert path.read_text() == "one"
     files.write(path, b"two")
@@ -60,11 +60,11 @@ def test_what_was_left_behind_is_removed_once_it_is_old(tmp_path):
 
 def test_a_folder_moved_away_to_be_replaced_is_found(tmp_path):
     path, old = tmp_path / "a", tmp_path / ".a.01234567.replaced"
-    assert files.standing(path) == path
+    assert files.readable_path(path) == path
     old.mkdir()
-    assert files.standing(path) == old
+    assert files.readable_path(path) == old
     files.recover(path)
-    assert files.standing(path) == path
+    assert files.readable_path(path) == path
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -103,7 +103,7 @@ def test_a_link_to_itself_is_an_error(tmp_path):
 def test_a_fifo_is_written_to_once_all_is_there(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(TypeError), files.whole(fifo) as file:
+    with pytest.raises(TypeError), files.atomic_write(fifo) as file:
         file.writelines([b"half", "text"])
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     files.write(fifo, "whole")

@@ -39,15 +39,15 @@ _DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # links there are open fil
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file through to the disk; it is there whole or not at all.
+    """Write a file atomically, and through to the disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     write(Path(place, "a.txt"), "whole")
+    ...     write(Path(place, "a.txt"), "all of it")
     ...     Path(place, "a.txt").read_text(), len(os.listdir(place))
-    ('whole', 1)
+    ('all of it', 1)
     """
-    with whole(path) as file:
+    with atomic_write(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -64,10 +64,10 @@ def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ())
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to fill that takes the place of ``path``, and of what is there, once it is full.
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """A file that replaces ``path`` when the block ends without an error.
 
-    A FIFO or character device is written to once the file is full.
+    A FIFO or character device is written to at the end of the block.
     """
     if is_stream(path):
         with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
@@ -240,7 +240,7 @@ def _inside(error: OSError, unfinished: Path, path: Path) -> OSError:
 def recover(path: Path) -> None:
     """Bring back a folder that was moved away to be replaced by another that never came.
 
-    For writers: readers take :func:`standing`, which changes nothing.
+    For writers: readers take :func:`readable_path`, which changes nothing.
     """
     if not path.exists():
         for old in _beside(path, _REPLACED)[:1]:
@@ -248,15 +248,14 @@ def recover(path: Path) -> None:
                 os.rename(old, path)
 
 
-def standing(path: Path) -> Path:
-    """Where to read what :func:`folder` writes at ``path`` while it may be at it: no change made.
+def readable_path(path: Path) -> Path:
+    """The path to read a folder from that :func:`folder` may be replacing; it changes nothing.
 
-    For a moment the folder, or one that it lies in, may have its old contents under another name
-    only.
+    For a moment the former folder, or one that ``path`` lies in, has only its temporary name.
     """
     if path.exists() or path.parent == path:
         return path
-    above = standing(path.parent)
+    above = readable_path(path.parent)
     return next(iter(_beside(path, _REPLACED)), path) if above == path.parent else above / path.name
 
 
@@ -288,7 +287,7 @@ def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
     for path in paths:
         found[path] = None
         with suppress(OSError):
-            found[path] = standing(path).read_bytes()
+            found[path] = readable_path(path).read_bytes()
     return found
 
 

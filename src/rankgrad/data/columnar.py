@@ -129,7 +129,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     parquet = _pyarrow("pyarrow.parquet")
     schema = _schema(dataset)
     with (
-        files.whole(path) as file,
+        files.atomic_write(path) as file,
         parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
     ):
         for start in range(0, max(1, dataset.n_items), _ROWS):

@@ -120,7 +120,7 @@ def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]
     if path.exists() and not overwrite and not files.is_stream(path):
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(path) as file:
+    with files.atomic_write(path) as file:
         yield file
 
 

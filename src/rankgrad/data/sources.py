@@ -79,7 +79,7 @@ def _load(
 ) -> Dataset:
     """Read a data set, which may not be replaced meanwhile."""
     layout.check_exists(path)
-    path = files.standing(path)
+    path = files.readable_path(path)
     if layout.is_single(path):
         if split is not None or fold is not None:
             whole = "one store" if store.is_store(path) else "one data set in parts"

@@ -55,7 +55,7 @@ _READ = ("labels", "offsets", "weights")  # files that opening reads, whatever t
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is a store, whole or damaged."""
-    folder = files.standing(Path(folder))
+    folder = files.readable_path(Path(folder))
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
@@ -106,7 +106,7 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     """
     folder = Path(folder)
     return files.snapshot(
-        lambda: [folder / MANIFEST], lambda: _open(files.standing(folder), verify=verify)
+        lambda: [folder / MANIFEST], lambda: _open(files.readable_path(folder), verify=verify)
     )
 
 
@@ -140,7 +140,7 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
 
 def manifests(folder: Path) -> list[Path]:
     """The manifests of a store, or of the stores that a folder of splits or folds holds."""
-    inside, found = files.standing(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
+    inside, found = files.readable_path(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
     if not inside.is_dir():
         return []
     return [folder / path.relative_to(inside) for name in found for path in inside.glob(name)]
@@ -149,7 +149,7 @@ def manifests(folder: Path) -> list[Path]:
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """A store's manifest, checked: what the store holds, without mapping it."""
     folder = Path(folder)
-    folder = files.standing(folder)
+    folder = files.readable_path(folder)
     path = folder / MANIFEST
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
@@ -200,7 +200,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         if array is None:
             continue
         path = folder / f"{name}.npy"
-        with files.whole(path) as file:
+        with files.atomic_write(path) as file:
             np.save(file, array, allow_pickle=False)
         written[name] = {
             "shape": list(array.shape),

@@ -380,7 +380,7 @@ def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = (f"{row}\n".encode() for row in rows)
-    with files.whole(path) as file:
+    with files.atomic_write(path) as file:
         if path.suffix.lower() != ".gz":
             file.writelines(encoded)
             return

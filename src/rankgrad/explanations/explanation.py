@@ -108,7 +108,7 @@ class Explanation:
         arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
         with files.folder(Path(run) / FOLDER / name) as place:
             for key, array in arrays.items():
-                with files.whole(place / f"{key}.npy") as file:
+                with files.atomic_write(place / f"{key}.npy") as file:
                     np.save(file, array, allow_pickle=False)
             files.write_json(place / METADATA, metadata, [f"{key}.npy" for key in arrays])
 
@@ -116,9 +116,11 @@ class Explanation:
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
         """Read what :meth:`save` wrote."""
         place = Path(run) / FOLDER / name
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{run} has no explanation {name!r}")
-        return files.snapshot(lambda: [place / METADATA], lambda: cls._load(files.standing(place)))
+        return files.snapshot(
+            lambda: [place / METADATA], lambda: cls._load(files.readable_path(place))
+        )
 
     @classmethod
     def _load(cls, place: Path) -> Explanation:

@@ -271,7 +271,7 @@ def _not_evaluated(
     """Why a run has no evaluation, as far as its folder tells."""
     others = evaluations.names(path)
     has = f" (it has {', '.join(others)})" if others else ""
-    if (path / SETTINGS).exists() and not files.standing(path / BEST).exists():
+    if (path / SETTINGS).exists() and not files.readable_path(path / BEST).exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
     far = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""

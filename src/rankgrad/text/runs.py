@@ -204,10 +204,11 @@ class TextRun:
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far."""
         place = self.path / folders.BEST
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
         return files.snapshot(
-            lambda: [place / MANIFEST], lambda: TextRanker.from_pretrained(files.standing(place))
+            lambda: [place / MANIFEST],
+            lambda: TextRanker.from_pretrained(files.readable_path(place)),
         )
 
     @property

@@ -113,7 +113,7 @@ class Evaluated:
         }
         with files.folder(Path(run) / EVALUATIONS / name) as place:
             for array in _ARRAYS:
-                with files.whole(place / f"{array}.npy") as file:
+                with files.atomic_write(place / f"{array}.npy") as file:
                     np.save(file, getattr(self, array), allow_pickle=False)
             files.write_json(place / FACTS, facts, [f"{array}.npy" for array in _ARRAYS])
 
@@ -121,9 +121,11 @@ class Evaluated:
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
         """Read what :meth:`save` wrote."""
         place = Path(run) / EVALUATIONS / name
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
-        return files.snapshot(lambda: [place / FACTS], lambda: cls._load(files.standing(place)))
+        return files.snapshot(
+            lambda: [place / FACTS], lambda: cls._load(files.readable_path(place))
+        )
 
     @classmethod
     def _load(cls, place: Path) -> Evaluated:

@@ -228,7 +228,7 @@ class FittedRanker:
         """
         place = Path(folder)
         return files.snapshot(
-            lambda: [place / MANIFEST], lambda: cls._load(files.standing(place), network)
+            lambda: [place / MANIFEST], lambda: cls._load(files.readable_path(place), network)
         )
 
     @classmethod

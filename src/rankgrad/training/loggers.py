@@ -19,10 +19,10 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
-from rankgrad.options import check_choice
 from rankgrad.specs import Registry, spec_of
 from rankgrad.training.job import OnEpoch
 from rankgrad.training.settings import Settings
+from rankgrad.validation import check_choice
 
 loggers: Registry[Logger] = Registry("logger")
 

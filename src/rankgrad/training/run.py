@@ -186,7 +186,7 @@ class RunFolder:
     @property
     def started(self) -> bool:
         """Whether there is something to go on from."""
-        return files.standing(self.path / LAST).exists()
+        return files.readable_path(self.path / LAST).exists()
 
     def best(self) -> FittedRanker:
         """The model of the best epoch so far."""
@@ -304,8 +304,8 @@ def read_history(path: Path) -> list[dict[str, float]]:
     that are written at once have a checksum.
     """
     facts, known, state = _read_facts(path), [], path / LAST / STATE
-    if files.standing(state).exists():  # before the lines, which may become more
-        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.standing(state)))
+    if files.readable_path(state).exists():  # before the lines, which may become more
+        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.readable_path(state)))
         schemas.check(state, saved, _Logged)
         known = saved["history"]
     if METRICS in facts.get("files", {}):
