@@ -34,12 +34,15 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 def test_a_folder_is_whole_or_as_it_was(tmp_path):
     path = tmp_path / "new" / "a"
     for content in ("one", "two"):
-        with files.folder(path) as place:
+        with files.atomic_folder(path) as place:
             files.write(place / content, content)
-    with pytest.raises(FileNotFoundError), files.folder(path) as place:
+    with pytest.raises(FileNotFoundError), files.atomic_folder(path) as place:
         files.write(place / "missing" / "three", "three")
     assert os.listdir(path) == ["two"]
-    with pytest.raises(OSError, match="not empty"), files.folder(path, replace=False) as place:
+    with (
+        pytest.raises(OSError, match="not empty"),
+        files.atomic_folder(path, replace=False) as place,
+    ):
         files.write(place / "four", "four")
     assert os.listdir(path) == ["two"]
     assert os.listdir(path.parent) == ["a"]
@@ -81,7 +84,7 @@ def test_links_stay_and_what_they_point_to_is_replaced(tmp_path, target):
     link.symlink_to(os.path.join("elsewhere", "a"))
     if target == "folder":
         place.mkdir()
-        with files.folder(link) as unfinished:
+        with files.atomic_folder(link) as unfinished:
             files.write(unfinished / "new", "new")
     else:
         if target == "file":
@@ -151,7 +154,7 @@ def test_folders_and_sockets_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with (
         pytest.raises(NotADirectoryError, match="is not a folder"),
-        files.folder(tmp_path / "file"),
+        files.atomic_folder(tmp_path / "file"),
     ):
         pass
     assert (tmp_path / "file").read_text() == "mine"

@@ -60,6 +60,10 @@ MAY_IMPORT = {
         ),
         *("models", "training", "significance", "text", "boosting"),
     },
+    "papers": {
+        *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
+        *("models", "training", "significance", "text"),
+    },
     "explanations": {
         *(
             "files",

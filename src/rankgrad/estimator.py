@@ -405,7 +405,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             raise FileExistsError(
                 f"{path} is there and is not a saved Ranker: choose another place"
             )
-        return files.folder(path)
+        return files.atomic_folder(path)
 
     def _write(self, place: Path) -> None:
         """Write the ranker into a folder."""

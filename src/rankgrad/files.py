@@ -193,7 +193,7 @@ def appended(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """A folder to fill that takes the place of ``path`` once it is full.
 
     Readers see the old folder or the new one where the file system can exchange two names, as those
@@ -249,7 +249,7 @@ def recover(path: Path) -> None:
 
 
 def readable_path(path: Path) -> Path:
-    """The path to read a folder from that :func:`folder` may be replacing; it changes nothing.
+    """The path to read for ``path`` while :func:`atomic_folder` may be replacing it.
 
     For a moment the former folder, or one that ``path`` lies in, has only its temporary name.
     """

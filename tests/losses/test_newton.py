@@ -123,10 +123,8 @@ def test_the_norm_of_lambdarank_is_as_lightgbm_writes_it(k):
                 continue
             difference = scores[i] - scores[j]
             discounts = abs(1 / math.log2(1 + rank[i]) - 1 / math.log2(1 + rank[j]))
-            weight = (
-                (2 ** labels[i] - 2 ** labels[j]) * discounts / ideal
+            weight = (2 ** labels[i] - 2 ** labels[j]) * discounts / ideal
             weight /= 0.01 + abs(difference)
-            )
             chance = 1 / (1 + math.exp(sigma * difference))
             for item, sign in ((i, -1), (j, 1)):
                 gradient[item] += sign * sigma * weight * chance

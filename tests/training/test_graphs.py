@@ -95,7 +95,7 @@ def batch(seed, items=4, longest=4):
         offsets=torch.tensor([0, items]),
         weights=None,
         lists=torch.tensor([0]),
-        longest=longest,
+        max_length=longest,
     )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad import checksums, files
-from rankgrad.data import memory, streams
+from rankgrad.data import memory_limit, streams
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data.layout import parts
 from rankgrad.deprecation import renamed_arguments
@@ -224,7 +224,7 @@ class _Builder:
     def __init__(self, roles: _Roles, total: int | None, fill: float | None) -> None:
         self.roles, self.fill, self.rows, self.filled = roles, fill, 0, 0
         self.first = 0  # row of the file that is being read
-        self.limit = memory.available() // 2  # rows out of order are copied once more
+        self.limit = memory_limit.available() // 2  # rows out of order are copied once more
         size = min(_rows(len(roles.names)), self._most()) if total is None else total
         self._check(size)
         self.features = np.empty((size, len(roles.names)), np.float32)
@@ -305,13 +305,13 @@ class _Builder:
         columns = len(self.roles.names)
         what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
         hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
-        memory.check(4 * rows * columns, self.limit, what, hint)
+        memory_limit.check(4 * rows * columns, self.limit, what, hint)
 
     def _all_ids(self) -> np.ndarray:
         assert self.ids is not None
         widest = max(ids.dtype.itemsize for ids in self.ids)
         what = f"{self.roles.path}: {self.rows:,} ids of up to {widest // 4:,} characters"
-        memory.check(widest * self.rows, self.limit, what, "give shorter ids")
+        memory_limit.check(widest * self.rows, self.limit, what, "give shorter ids")
         return np.concatenate(self.ids)
 
     def _resize(self, rows: int) -> None:
@@ -443,7 +443,7 @@ def _csv_block(path: Path) -> int:
         raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
     columns = header.count(TEXT[suffix(path)].encode()) + 1
     what = f"{path}: to read a text file of {columns:,} columns"
-    memory.check(columns * _CSV_COLUMN, memory.available(), what, "give a Parquet file")
+    memory_limit.check(columns * _CSV_COLUMN, memory_limit.available(), what, "give a Parquet file")
     return max(usual, 4 * len(header))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data import catalog, columnar, decimals, layout, memory, store, streams
+from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
 from rankgrad.data.dataset import Dataset, FeaturesError
 from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
@@ -223,9 +223,9 @@ def _check_features(
 
 def _from_zero(dataset: Dataset) -> Dataset:
     """A data set read with feature ids from 1, as if from 0: with a feature 0 that is 0."""
-    memory.check(
+    memory_limit.check(
         4 * dataset.n_items * (dataset.n_features + 1),
-        memory.available(),
+        memory_limit.available(),
         f"{dataset.n_items:,} rows of {dataset.n_features + 1:,} features",
         "give the features the same first id in all files",
     )
@@ -312,7 +312,7 @@ def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
         if not line.strip():
             continue
         try:
-            number = decimals.parse(line.strip())
+            number = text_lines.parse_number(line.strip())
         except ValueError:
             number = -1
         if not (1 if whole else 0) <= number < _LARGEST or (whole and number % 1):

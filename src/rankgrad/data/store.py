@@ -2,7 +2,7 @@
 
 A store opens at once whatever its size: opening maps the files, compares their sizes with the
 manifest and checks offsets, labels and weights, but reads no features. These are compared with
-their checksums block by block, when they are first read (:mod:`rankgrad.data.checked`). What is
+their checksums block by block, when they are first read (:mod:`rankgrad.data.checksummed`). What is
 wrong with a damaged store is said by file.
 
 A store is written beside its place and renamed into it, so it is there whole or not at all. Who
@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from rankgrad import checksums, files
-from rankgrad.data.checked import CheckedArray, CheckedFile
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
+from rankgrad.data.dataset import ArrayError, Dataset
 from rankgrad.quoting import quote, shorten
 
 FORMAT = "rankgrad store"
@@ -128,12 +128,13 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
         )
         if not verify:
             dataset.check_numbers()
+    except ArrayError as error:
+        raise _damaged(folder, f"{error.array}.npy: {error}") from error
     except ValueError as error:
-        name = str(error).split(" ", 1)[0]  # errors of a data set begin with the array's name
-        raise _damaged(folder, f"{name}.npy: {error}" if name in arrays else str(error)) from error
+        raise _damaged(folder, str(error)) from error
     if not verify:
         for name, entry in entries.items():
-            if "crc32" in entry and not isinstance(arrays[name], CheckedArray):
+            if "crc32" in entry and not isinstance(arrays[name], ChecksummedArray):
                 _verify(folder, name, entry)
     return dataset
 
@@ -233,7 +234,7 @@ def published(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
     files.recover(folder)
     _check_free(folder, overwrite)
-    with files.folder(folder, replace=overwrite) as unfinished:
+    with files.atomic_folder(folder, replace=overwrite) as unfinished:
         yield unfinished
 
 
@@ -285,11 +286,11 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     if "crc32" not in entry or name in _READ or size <= checksums.BLOCK:
         return array
     try:
-        file = CheckedFile(path, entry["crc32"])
+        file = ChecksummedFile(path, entry["crc32"])
         file.check(0, 1)  # the header, which says where the values begin
     except ValueError as error:
         raise _damaged(folder, str(error)) from error
-    checked: Any = CheckedArray(file, array.dtype, array.shape, array.offset)
+    checked: Any = ChecksummedArray(file, array.dtype, array.shape, array.offset)
     return checked  # type: ignore[no-any-return]
 
 

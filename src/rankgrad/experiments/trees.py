@@ -188,7 +188,7 @@ class TreeCandidate:
             json.dumps({"epoch": at, settings.metric: value}) + "\n"
             for at, value in enumerate(done.curve, start=1)
         )
-        with files.folder(task.path) as place:
+        with files.atomic_folder(task.path) as place:
             files.write(place / _MODEL[self.kind], done.saved)
             files.write(place / METRICS, "".join(lines))
             files.write_json(place / RUN, facts, [_MODEL[self.kind], METRICS])

@@ -106,7 +106,7 @@ class Explanation:
             "checksum": self.checksum,
         }
         arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
-        with files.folder(Path(run) / FOLDER / name) as place:
+        with files.atomic_folder(Path(run) / FOLDER / name) as place:
             for key, array in arrays.items():
                 with files.atomic_write(place / f"{key}.npy") as file:
                     np.save(file, array, allow_pickle=False)
@@ -209,7 +209,7 @@ class Explanation:
         """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``."""
         columns = ("feature", "drop_points", "low95", "high95", "permuted")
         rows = self.importance_rows()
-        with files.folder(Path(folder), replace=False) as place:
+        with files.atomic_folder(Path(folder), replace=False) as place:
             files.write(place / "importance.csv", _csv(columns, rows))
             files.write(place / "importance.svg", picture(rows, self.importance.metric))
             files.write(place / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))

@@ -198,7 +198,7 @@ class BM25Index:
             "documents": len(self.documents),
             **asdict(self.settings),
         }
-        with files.folder(folder) as unfinished:
+        with files.atomic_folder(folder) as unfinished:
             self._bm25.save(unfinished, allow_pickle=False, show_progress=False)
             names = "".join(f"{name}\n" for name in self.documents)
             (unfinished / _DOCUMENTS).write_text(names, encoding="utf-8")

@@ -318,7 +318,7 @@ class TextRanker(nn.Module):
         Without passages and with a classification head, sentence-transformers'
         ``CrossEncoder(folder)`` gives the same scores.
         """
-        with files.folder(Path(folder)) as place:
+        with files.atomic_folder(Path(folder)) as place:
             self._save_network(place)
             if self.similarity is not None:
                 tensors.write(place / HEAD, self.similarity.state_dict())

@@ -101,7 +101,7 @@ class TextRun:
         path = Path(path)
         folders.RunFolder.check_new(path)
         try:
-            with files.folder(path, replace=False) as place:
+            with files.atomic_folder(path, replace=False) as place:
                 files.write(place / folders.SETTINGS, settings.to_toml())
                 files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
                 files.write(place / folders.METRICS, "")
@@ -187,7 +187,7 @@ class TextRun:
         if improved:
             ranker.save(self.path / folders.BEST)
         self._log(state)
-        with files.folder(self.path / folders.LAST) as place:
+        with files.atomic_folder(self.path / folders.LAST) as place:
             tensors.write(place / _WEIGHTS, ranker.state_dict())
             own = {
                 f"{number}.{name}": torch.as_tensor(value)

@@ -95,7 +95,7 @@ class Evaluated:
             offsets=np.array(data.offsets, np.int64),
             labels=np.array(data.labels, np.float32),
             scores=given,
-            conventions=tuple(str(found).splitlines()[len(names) :]),
+            conventions=found.conventions,
             checksum=data.checksum(),
             labels_of_run=dict(labels_of_run or {}),
         )
@@ -111,7 +111,7 @@ class Evaluated:
             "checksum": self.checksum,
             "labels": dict(self.labels_of_run),
         }
-        with files.folder(Path(run) / EVALUATIONS / name) as place:
+        with files.atomic_folder(Path(run) / EVALUATIONS / name) as place:
             for array in _ARRAYS:
                 with files.atomic_write(place / f"{array}.npy") as file:
                     np.save(file, getattr(self, array), allow_pickle=False)

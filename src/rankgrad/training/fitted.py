@@ -207,7 +207,7 @@ class FittedRanker:
             folder.is_dir() and {f.name for f in folder.iterdir()} <= _FILES
         ):
             raise FileExistsError(f"{folder} is there and is not a model: choose another place")
-        with files.folder(folder) as place:
+        with files.atomic_folder(folder) as place:
             self.write(place)
 
     def write(self, folder: Path) -> None:

@@ -162,4 +162,4 @@ def _addresses(tensors: Iterable[Tensor]) -> list[int]:
 
 def _size(batch: Batch) -> tuple[Any, ...]:
     """All that launches depend on."""
-    return batch.longest, *((name, tensor.shape) for name, tensor in batch.tensors.items())
+    return batch.max_length, *((name, tensor.shape) for name, tensor in batch.tensors.items())

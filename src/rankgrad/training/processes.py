@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from rankgrad import checksums
-from rankgrad.data.checked import CheckedArray, CheckedFile
+from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.data.dataset import Dataset
 from rankgrad.training import children
 from rankgrad.training.interrupts import Interrupts
@@ -289,7 +289,7 @@ class _Checked:
 
 
 def _pack(array: Any) -> Any:
-    if isinstance(array, CheckedArray):
+    if isinstance(array, ChecksummedArray):
         file = array.file
         path = str(file.path.resolve())
         return _Checked(path, file.sums, array.dtype.str, array.shape, array.offset)
@@ -302,8 +302,8 @@ def _pack(array: Any) -> Any:
 
 def _unpack(array: Any) -> Any:
     if isinstance(array, _Checked):
-        file = CheckedFile(Path(array.path), array.sums)
-        return CheckedArray(file, np.dtype(array.dtype), array.shape, array.offset)
+        file = ChecksummedFile(Path(array.path), array.sums)
+        return ChecksummedArray(file, np.dtype(array.dtype), array.shape, array.offset)
     if isinstance(array, _File):
         there = np.memmap(array.path, array.dtype, "r", array.offset, array.shape)
         if array.checksum not in (None, checksums.of_bytes(there)):

@@ -127,7 +127,7 @@ class RunFolder:
         path = Path(path)
         cls.check_new(path)
         try:
-            with files.folder(path, replace=False) as place:
+            with files.atomic_folder(path, replace=False) as place:
                 files.write(place / SETTINGS, settings.to_toml())
                 files.write_json(place / RUN, facts_of(data, command), [SETTINGS])
                 files.write(place / METRICS, "")
@@ -232,14 +232,14 @@ class RunFolder:
 
     def save_best(self, ranker: FittedRanker) -> None:
         """Replace ``best/``."""
-        with files.folder(self.path / BEST) as place:
+        with files.atomic_folder(self.path / BEST) as place:
             ranker.write(place)
 
     def save_last(
         self, ranker: FittedRanker, position: Position, other: Mapping[str, Tensor]
     ) -> None:
         """Replace ``last/``."""
-        with files.folder(self.path / LAST) as place:
+        with files.atomic_folder(self.path / LAST) as place:
             ranker.write(place)
             tensors.write(place / OPTIMIZER, other)
             files.write_json(place / STATE, asdict(position), [OPTIMIZER])

@@ -444,7 +444,7 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
         weights = None if weights is None else _repeated(weights, members)
     scores = scores.reshape(-1, *batch.labels.shape[1:])
     return unchecked_lists(
-        scores, labels, mask, offsets=offsets, max_length=batch.longest, weights=weights
+        scores, labels, mask, offsets=offsets, max_length=batch.max_length, weights=weights
     )
 
 

@@ -1,4 +1,4 @@
-"""CheckedArray: a memory map, compared with checksums, block by block, when it is first read.
+"""ChecksummedArray: a memory map, compared with checksums, block by block, when it is first read.
 
 So a file of any size opens at once, and no value of a damaged one is ever given.
 """
@@ -16,7 +16,7 @@ from rankgrad import checksums
 _UNREAD = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "flags")  # no value is read
 
 
-class CheckedFile:
+class ChecksummedFile:
     """The bytes of a file, mapped, and which of its blocks were checked.
 
     Args:
@@ -61,8 +61,8 @@ class CheckedFile:
         self._unchecked[at] = False
 
 
-class CheckedArray(NDArrayOperatorsMixin):
-    """A read-only array in a :class:`CheckedFile`, checked as far as it is read.
+class ChecksummedArray(NDArrayOperatorsMixin):
+    """A read-only array in a :class:`ChecksummedFile`, checked as far as it is read.
 
     An index checks its rows and gives an array; ``np.asarray`` and everything else checks all. It
     is no ``np.ndarray``, whose memory can be read past any check.
@@ -74,17 +74,18 @@ class CheckedArray(NDArrayOperatorsMixin):
     """
 
     def __init__(
-        self, file: CheckedFile, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
+        self, file: ChecksummedFile, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
     ) -> None:
         self.file, self.offset = file, offset
         stop = offset + int(np.prod(shape)) * dtype.itemsize
         self._array: np.ndarray = file.raw[offset:stop].view(dtype).reshape(shape)
         self._row = self._array.nbytes // max(1, len(self._array))  # bytes of a row
 
-    def part(self, start: int, stop: int) -> CheckedArray:
+    def part(self, start: int, stop: int) -> ChecksummedArray:
         """The rows from ``start`` to ``stop``, which are not read yet."""
         shape = (stop - start, *self._array.shape[1:])
-        return CheckedArray(self.file, self._array.dtype, shape, self.offset + start * self._row)
+        offset = self.offset + start * self._row
+        return ChecksummedArray(self.file, self._array.dtype, shape, offset)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -111,7 +112,7 @@ class CheckedArray(NDArrayOperatorsMixin):
         return self._array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        given = [np.asarray(x) if isinstance(x, CheckedArray) else x for x in inputs]
+        given = [np.asarray(x) if isinstance(x, ChecksummedArray) else x for x in inputs]
         return getattr(ufunc, method)(*given, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -125,7 +126,8 @@ class CheckedArray(NDArrayOperatorsMixin):
         return np.asarray, (np.array(self),)
 
     def __repr__(self) -> str:
-        return f"CheckedArray({self._array.dtype} {list(self._array.shape)} of {self.file.path})"
+        shape = list(self._array.shape)
+        return f"ChecksummedArray({self._array.dtype} {shape} of {self.file.path})"
 
     def _bytes(self, rows: range) -> tuple[int, int]:
         """From where to where these rows lie in the file."""

@@ -1,15 +1,18 @@
-"""Lines of text files, also compressed ones, with their numbers for errors."""
+"""Numbered lines of text files, compressed or not, and the decimal numbers in them."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from rankgrad.data import layout, streams
 
 _LONGEST = 1 << 28  # bytes of a line
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 
 
 def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -48,8 +51,8 @@ def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
     r"""A line as UTF-8 text; a line that is not is an error that names it.
 
-    >>> from rankgrad.data import lines
-    >>> lines.decode("topics.tsv", 3, b"caf\xe9")
+    >>> from rankgrad.data import text_lines
+    >>> text_lines.decode("topics.tsv", 3, b"caf\xe9")
     Traceback (most recent call last):
     ValueError: topics.tsv, line 3: not UTF-8 text (byte 4 is 0xe9)
     """
@@ -60,3 +63,23 @@ def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
             f"{path}, line {number}: not UTF-8 text (byte {error.start + 1} is "
             f"0x{line[error.start]:02x})"
         ) from None
+
+
+def parse_number(text: str) -> float:
+    """The float64 that a decimal stands for; ``nan`` and ``inf`` are taken too.
+
+    Digits of other scripts and underscores, which ``float`` takes, are errors.
+
+    Raises:
+        ValueError: the text is not a number.
+
+    >>> from rankgrad.data import text_lines
+    >>> text_lines.parse_number("-1.5e3")
+    -1500.0
+    >>> text_lines.parse_number("1_000")
+    Traceback (most recent call last):
+    ValueError: not a number
+    """
+    if not (_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
+        raise ValueError("not a number")
+    return float(text)

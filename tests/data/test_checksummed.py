@@ -12,7 +12,7 @@ import pytest
 
 from rankgrad import checksums
 from rankgrad.data import Dataset, store
-from rankgrad.data.checked import CheckedArray
+from rankgrad.data.checksummed import ChecksummedArray
 from rankgrad.training.processes import Sent
 
 ROWS = 50
@@ -62,7 +62,7 @@ INDICES: list[Any] = [
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_an_index_gives_what_it_gives_of_an_array(folder: Path, values: Any, index: Any) -> None:
     features: Any = store.open(folder).features
-    assert isinstance(features, CheckedArray)
+    assert isinstance(features, ChecksummedArray)
     np.testing.assert_array_equal(features[index], values[index])
     rows = np.unique(np.arange(ROWS)[index[0] if isinstance(index, tuple) else index])
     for row in rows[:: max(1, len(rows) // 3)]:
@@ -80,7 +80,7 @@ READINGS: dict[str, Callable[[Any], Any]] = {
     "function": lambda a: np.concatenate([a, a]),
     "iterate": lambda a: np.stack(list(a)),
     "pickle": lambda a: pickle.loads(pickle.dumps(a)),
-    "part": lambda a: np.asarray(a.part(30, 50)) if isinstance(a, CheckedArray) else a[30:50],
+    "part": lambda a: np.asarray(a.part(30, 50)) if isinstance(a, ChecksummedArray) else a[30:50],
 }
 
 
