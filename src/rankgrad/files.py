@@ -25,9 +25,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 from rankgrad import checksums
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -328,6 +331,34 @@ def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
     if sums is not None and sums.get(path.name) != checksums.of_bytes(content):
         raise ValueError(damaged(path, "it does not have the checksum it was written with"))
     return content
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors by name as safetensors, atomically."""
+    from safetensors.torch import save
+
+    # Each tensor is copied: some share memory, which the format does not allow.
+    own = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
+    write(path, save(own))
+
+
+def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What :func:`write_tensors` wrote, compared with the checksum in the JSON file beside it.
+
+    Args:
+        path: the file.
+        values: what :func:`read_json` gave.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors: dict[str, Tensor] = load(read_part(path, values))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or is not safetensors: {error}") from None
+    return tensors
 
 
 def damaged(path: Path, what: str) -> str:
