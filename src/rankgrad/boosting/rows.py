@@ -14,7 +14,7 @@ from torch import Tensor
 from rankgrad import losses, metrics
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric, evaluate
-from rankgrad.options import check_positive
+from rankgrad.validation import check_positive
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.boosting.rows import Array, RowLoss, RowMetric, library, offsets_of
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 _REMEDY = (
     "give xgboost.DMatrix(..., qid=qid) to xgboost.train; XGBoost's scikit-learn estimators pass "
