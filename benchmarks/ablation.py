@@ -64,7 +64,7 @@ CONFIGURATIONS = {
         "inputs": "piecewise8",
         "transforms": ["drop_constant"],
     },
-    "standardised only": {"transforms": ["drop_constant", "standardise"]},
+    "standardized only": {"transforms": ["drop_constant", "standardize"]},
     "cosine, 40 epochs": {"schedule": "cosine", "epochs": 40, "patience": None},
     "no dropout": {"model": _model(dropout=0.0)},
     "dropout 0.5": {"model": _model(dropout=0.5)},

@@ -2,7 +2,7 @@
 
 python benchmarks/plot.py results/h200.json h200.svg
 
-It follows the reader's light or dark colours.
+It follows the reader's light or dark colors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOP, BOTTOM = 84, 418
 PANELS = ((62, 372), (602, 912))  # left and right edges; names stand to the right
 GAP = 15  # between names
 # Mid-tones, told apart on white and on black; see Okabe and Ito's palette.
-COLOURS = (
+COLORS = (
     "#1f9d6f",
     "#3f7fd9",
     "#b8860b",
@@ -47,7 +47,7 @@ Point = tuple[float, float]
 def draw(found: dict[str, Any]) -> str:
     """The picture of the figures of a run.
 
-    Ours are whole lines, a peer's are dashed in the colour of the loss of ours that it stands
+    Ours are whole lines, a peer's are dashed in the color of the loss of ours that it stands
     beside.
     """
     on = "device time" if found["device"] == "cuda" else "call"
@@ -103,19 +103,19 @@ def panel(
     heights = apart({key: points[-1][1] for key, points in placed.items()})
     for key, points in placed.items():
         who, loss = key
-        colour = COLOURS[losses.index(loss) % len(COLOURS)]
+        color = COLORS[losses.index(loss) % len(COLORS)]
         dashed = "" if who == "rankgrad" else " peer"
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         (x, y), there = points[-1], heights[key]
         name = loss if who == "rankgrad" else f"{loss}, {who}"
-        yield f'<path class="line{dashed}" stroke="{colour}" d="M{path}"/>'
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+        yield f'<path class="line{dashed}" stroke="{color}" d="M{path}"/>'
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>'
         yield (
-            f'<path class="lead" stroke="{colour}"'
+            f'<path class="lead" stroke="{color}"'
             f' d="M{x:.1f} {y:.1f}L{right + 8} {there:.1f}H{right + 14}"/>'
         )
         at = f'x="{right + 18}" y="{there + 4:.1f}"'
-        yield f'<text {at} style="fill:{colour}">{escape(name)}</text>'
+        yield f'<text {at} style="fill:{color}">{escape(name)}</text>'
 
 
 def apart(wanted: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:

@@ -77,7 +77,7 @@ def main() -> None:
         rows[spec] = {"rankgrad": ours, "torchmetrics": theirs, "ratio": theirs / ours}
         print(f"{spec:22}{1e3 * ours:9.1f} ms{1e3 * theirs:13.1f} ms{theirs / ours:8.0f}×")
     if arguments.json is not None:
-        facts = {
+        metadata = {
             "queries": arguments.queries,
             "items": len(given[0]),
             "repeats": arguments.repeats,
@@ -85,7 +85,7 @@ def main() -> None:
             "python": platform.python_version(),
             "seconds": rows,
         }
-        arguments.json.write_text(json.dumps(facts, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(metadata, indent=2) + "\n")
 
 
 if __name__ == "__main__":

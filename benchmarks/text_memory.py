@@ -54,7 +54,7 @@ class Bench:
         vocabulary = self.model.model.config.vocab_size
         random = torch.Generator().manual_seed(0)
         self.tokens = torch.randint(
-            5, vocabulary, (options.longest, options.tokens), generator=random
+            5, vocabulary, (options.max_length, options.tokens), generator=random
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6)
         size = options.mini_batch
@@ -114,9 +114,9 @@ class Bench:
             return False
         return True
 
-    def longest(self, method: str) -> dict[str, Any]:
+    def max_list(self, method: str) -> dict[str, Any]:
         """The longest list that fits: powers of two, then three bisections."""
-        low, high = 0, self.options.longest
+        low, high = 0, self.options.max_length
         if method == "cached" and self.fits(method, high):
             low = high
         size = self.options.mini_batch
@@ -127,7 +127,11 @@ class Bench:
             for _ in range(3):
                 middle = (low + high) // 2
                 low, high = (middle, high) if self.fits(method, middle) else (low, middle)
-        return {"method": method, "longest_list": low, "limit_reached": low < self.options.longest}
+        return {
+            "method": method,
+            "longest_list": low,
+            "limit_reached": low < self.options.max_length,
+        }
 
     def free(self) -> None:
         self.optimizer.zero_grad(set_to_none=False)
@@ -192,13 +196,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mini-batch", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--lists", type=int, nargs="+", default=[64, 256, 1000])
-    parser.add_argument("--longest", type=int, default=16384, help="no longer list is tried")
+    parser.add_argument("--max-length", type=int, default=16384, help="no longer list is tried")
     parser.add_argument("--cap", type=float, default=24.0, help="GB of GPU memory")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     options = parser.parse_args()
     if options.tiny:
         options.mini_batch, options.tokens, options.lists = 4, 8, [4, 16, 50]
-        options.longest, options.seconds = 64, 0.1
+        options.max_length, options.seconds = 64, 0.1
     elif not options.model:
         parser.error("--model FOLDER is needed, or --tiny")
     return options
@@ -239,7 +243,7 @@ def main() -> None:
     write(ratios=compared(results["rows"], options.mini_batch))
     print(json.dumps(results["ratios"]), flush=True)
     for method in ("cached", "sentence-transformers"):
-        add(bench.longest(method))
+        add(bench.max_list(method))
     write(seconds=round(time.perf_counter() - start, 1))
 
 

@@ -6,7 +6,7 @@
     python benchmarks/training.py mlp --without-graphs   # each kernel asked for by itself
     python benchmarks/training.py --out training.json
 
-Trained are the LambdaLoss paper's MLP (1024-512-256, batch normalisation, dropout) with lambdaloss,
+Trained are the LambdaLoss paper's MLP (1024-512-256, batch normalization, dropout) with lambdaloss,
 all items of each list, and the NeuralNDCG paper's context-aware ranker (first layer 96, 2 blocks,
 hidden 384) with neural_ndcg on lists of 240; 64 lists a step (neither batch size is the paper's:
 the first does not state one). Data: 18,919 lists to train on, about 2.3 million items of 136
@@ -43,7 +43,7 @@ from rankgrad.training.validation import validate
 SHARED = {
     "metric": "ndcg@5",
     "metrics": ("ndcg@5", "ndcg@10", "ap", "rr"),
-    "transforms": ("log1p", "standardise"),
+    "transforms": ("log1p", "standardize"),
     "learning_rate": 1e-3,
     "patience": None,
 }

@@ -81,8 +81,8 @@ def rounds(arguments: argparse.Namespace) -> None:
             f"{line['objective seconds']:.3f} s",
             flush=True,
         )
-    facts = {"lists": len(lists), "items": lists.n_items, "load": os.getloadavg()[0]}
-    write(arguments.out, {**facts, "options": shared, "rounds": results})
+    metadata = {"lists": len(lists), "items": lists.n_items, "load": os.getloadavg()[0]}
+    write(arguments.out, {**metadata, "options": shared, "rounds": results})
 
 
 def gpu(arguments: argparse.Namespace) -> None:
@@ -107,8 +107,8 @@ def gpu(arguments: argparse.Namespace) -> None:
             ("unequal", torch.randn(items, generator=generator)),
         ):
             results.append(_timed_on_gpu(spec, name, scores, labels, offsets))
-    facts = {"gpu": torch.cuda.get_device_name(), "lists": arguments.lists, "items": items}
-    write(arguments.out, {**facts, "torch": torch.__version__, "kernels": results})
+    metadata = {"gpu": torch.cuda.get_device_name(), "lists": arguments.lists, "items": items}
+    write(arguments.out, {**metadata, "torch": torch.__version__, "kernels": results})
 
 
 def _timed_on_gpu(
@@ -191,9 +191,9 @@ def study(arguments: argparse.Namespace) -> None:
         arguments.page.write_text(page, encoding="utf-8")
 
 
-def write(path: Path | None, facts: dict[str, Any]) -> None:
+def write(path: Path | None, metadata: dict[str, Any]) -> None:
     if path is not None:
-        path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:

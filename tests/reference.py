@@ -553,7 +553,7 @@ def relaxed_permutation(
     if name == "arp":
         return _arp_permutation(gained, _mass(gains, weights), k)
     value = _sum([_discount(name, r, settings) * gained[r - 1] for r in range(1, depth + 1)], P)
-    return value / _normaliser(name, gains, weights, k)
+    return value / _normalizer(name, gains, weights, k)
 
 
 def _gain_of_expected_label(P: Tensor, y: Tensor, w: Tensor | None, kind: str) -> Tensor:
@@ -574,7 +574,7 @@ def _discount(name: str, r: Any, options: dict[str, Any]) -> Any:
     raise ValueError(f"no relaxed value of {name!r}")
 
 
-def _normaliser(name: str, g: list[float], w: list[float], k: int | None) -> float:
+def _normalizer(name: str, g: list[float], w: list[float], k: int | None) -> float:
     """What a metric that is linear in the gains is divided by."""
     if name == "ndcg":
         return _ideal_dcg(g, w, k)
@@ -648,7 +648,7 @@ def relaxed_ranks(
     terms = []
     for i in range(len(rho)):
         terms.append(weights[i] * gains[i] * inside[i] * _discount(name, rho[i], settings))
-    return _sum(terms, rho) / _normaliser(name, gains, weights, k)
+    return _sum(terms, rho) / _normalizer(name, gains, weights, k)
 
 
 def _inside(rho_i: Tensor, k: int | None, beta: float) -> Tensor:

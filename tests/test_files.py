@@ -17,13 +17,12 @@ import torch
 from rankgrad import files
 from rankgrad.cli.errors import in_words
 from rankgrad.data import Dataset, columnar, scores, store
-from rankgrad.training import tensors
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
     path = tmp_path / "a"
     files.write(path, "one")
-    with pytest.raises(TypeError), files.whole(path) as file:
+    with pytest.raises(TypeError), files.atomic_write(path) as file:
         file.write("text")
     assert path.read_text() == "one"
     files.write(path, b"two")
@@ -34,12 +33,15 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 def test_a_folder_is_whole_or_as_it_was(tmp_path):
     path = tmp_path / "new" / "a"
     for content in ("one", "two"):
-        with files.folder(path) as place:
+        with files.atomic_folder(path) as place:
             files.write(place / content, content)
-    with pytest.raises(FileNotFoundError), files.folder(path) as place:
+    with pytest.raises(FileNotFoundError), files.atomic_folder(path) as place:
         files.write(place / "missing" / "three", "three")
     assert os.listdir(path) == ["two"]
-    with pytest.raises(OSError, match="not empty"), files.folder(path, replace=False) as place:
+    with (
+        pytest.raises(OSError, match="not empty"),
+        files.atomic_folder(path, replace=False) as place,
+    ):
         files.write(place / "four", "four")
     assert os.listdir(path) == ["two"]
     assert os.listdir(path.parent) == ["a"]
@@ -60,11 +62,11 @@ def test_what_was_left_behind_is_removed_once_it_is_old(tmp_path):
 
 def test_a_folder_moved_away_to_be_replaced_is_found(tmp_path):
     path, old = tmp_path / "a", tmp_path / ".a.01234567.replaced"
-    assert files.standing(path) == path
+    assert files.readable_path(path) == path
     old.mkdir()
-    assert files.standing(path) == old
+    assert files.readable_path(path) == old
     files.recover(path)
-    assert files.standing(path) == path
+    assert files.readable_path(path) == path
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -81,7 +83,7 @@ def test_links_stay_and_what_they_point_to_is_replaced(tmp_path, target):
     link.symlink_to(os.path.join("elsewhere", "a"))
     if target == "folder":
         place.mkdir()
-        with files.folder(link) as unfinished:
+        with files.atomic_folder(link) as unfinished:
             files.write(unfinished / "new", "new")
     else:
         if target == "file":
@@ -103,7 +105,7 @@ def test_a_link_to_itself_is_an_error(tmp_path):
 def test_a_fifo_is_written_to_once_all_is_there(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(TypeError), files.whole(fifo) as file:
+    with pytest.raises(TypeError), files.atomic_write(fifo) as file:
         file.writelines([b"half", "text"])
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     files.write(fifo, "whole")
@@ -151,7 +153,7 @@ def test_folders_and_sockets_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with (
         pytest.raises(NotADirectoryError, match="is not a folder"),
-        files.folder(tmp_path / "file"),
+        files.atomic_folder(tmp_path / "file"),
     ):
         pass
     assert (tmp_path / "file").read_text() == "mine"
@@ -217,7 +219,7 @@ def said(place):
         lambda: columnar.write(data, place / "a.parquet"),
         lambda: scores.write(place / "b.parquet", values[:, 1], data),
         lambda: scores.write(place / "scores.txt", values[:, 1], data),
-        lambda: tensors.write(place / "a.safetensors", tensor),
+        lambda: files.write_tensors(place / "a.safetensors", tensor),
         lambda: files.write(place / "a.html", text),
     ]
     found = []

@@ -13,8 +13,8 @@ from rankgrad.significance import (
     difference_interval,
     holm,
     paired_t_test,
-    randomisation_test,
-    randomisation_tests,
+    randomization_test,
+    randomization_tests,
 )
 
 
@@ -57,7 +57,7 @@ def test_the_t_test_is_scipys(alternative):
 
 @pytest.mark.parametrize("alternative", ["two-sided", "less", "greater"])
 @pytest.mark.parametrize("n", [3, 9, 12])
-def test_the_randomisation_test_of_few_lists_is_scipys_exact_one(alternative, n):
+def test_the_randomization_test_of_few_lists_is_scipys_exact_one(alternative, n):
     from scipy.stats import permutation_test
 
     one, other = pairs(n)
@@ -69,11 +69,11 @@ def test_the_randomisation_test_of_few_lists_is_scipys_exact_one(alternative, n)
         n_resamples=np.inf,
         vectorized=True,
     ).pvalue
-    assert randomisation_test(one, other, alternative=alternative) == pytest.approx(expected)
+    assert randomization_test(one, other, alternative=alternative) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("alternative", ["two-sided", "less"])
-def test_the_randomisation_test_of_many_lists_is_near_scipys(alternative):
+def test_the_randomization_test_of_many_lists_is_near_scipys(alternative):
     from scipy.stats import permutation_test
 
     one, other = pairs(80)
@@ -87,18 +87,18 @@ def test_the_randomisation_test_of_many_lists_is_near_scipys(alternative):
         batch=5_000,
         rng=0,
     ).pvalue
-    found = randomisation_test(one, other, alternative=alternative, samples=100_000)
+    found = randomization_test(one, other, alternative=alternative, samples=100_000)
     assert found == pytest.approx(expected, abs=0.004)
-    assert found == randomisation_test(one, other, alternative=alternative, samples=100_000)
+    assert found == randomization_test(one, other, alternative=alternative, samples=100_000)
 
 
 def test_a_p_value_is_never_zero_however_large_the_difference():
-    assert randomisation_test(np.ones(100), np.zeros(100), samples=999) == 2 / 1000
-    one_sided = randomisation_test(np.ones(100), np.zeros(100), alternative="greater", samples=999)
+    assert randomization_test(np.ones(100), np.zeros(100), samples=999) == 2 / 1000
+    one_sided = randomization_test(np.ones(100), np.zeros(100), alternative="greater", samples=999)
     assert one_sided == 1 / 1000
 
 
-@pytest.mark.parametrize("test", [paired_t_test, randomisation_test])
+@pytest.mark.parametrize("test", [paired_t_test, randomization_test])
 def test_rankers_that_are_alike_do_not_differ(test):
     values = np.random.default_rng(0).random(20)
     assert test(values, values) == 1.0
@@ -108,7 +108,7 @@ def test_the_same_difference_everywhere_is_certain():
     assert paired_t_test([0.5, 0.75, 1.0], [0.25, 0.5, 0.75]) == 0.0
 
 
-@pytest.mark.parametrize("test", [paired_t_test, randomisation_test, difference_interval])
+@pytest.mark.parametrize("test", [paired_t_test, randomization_test, difference_interval])
 def test_lists_left_out_for_both_do_not_count(test):
     one, other = pairs(12)
     skipped = np.r_[one, np.nan], np.r_[other, np.nan]
@@ -145,16 +145,16 @@ def test_several_rankers_are_tested_as_each_alone():
     one = random.normal(0.02, 0.1, (80, 3))
     one[:, 1] = 0.0
     one[:70, 2] = 0.0  # few lists moved: all signs are gone through
-    alone = [randomisation_test(column, np.zeros(80)) for column in one.T]
-    assert randomisation_tests(one).tolist() == alone
+    alone = [randomization_test(column, np.zeros(80)) for column in one.T]
+    assert randomization_tests(one).tolist() == alone
     left_out = np.insert(one, [0, 40], np.nan, axis=0)
-    assert randomisation_tests(left_out).tolist() == alone
+    assert randomization_tests(left_out).tolist() == alone
 
 
 def test_draws_are_enough_near_the_level():
     noise = np.random.default_rng(5).normal(size=100)
     apart = (noise - noise.mean()) / noise.std() + 0.195  # p is about 0.052
-    found = [randomisation_test(apart, np.zeros(100), seed=seed) for seed in range(6)]
+    found = [randomization_test(apart, np.zeros(100), seed=seed) for seed in range(6)]
     assert SAMPLES >= 100_000 and Significance().samples == SAMPLES
     assert 0.045 < min(found) < max(found) < 0.06
     assert np.ptp(found) < 0.005  # ten thousand draws spread over 0.011
@@ -163,7 +163,7 @@ def test_draws_are_enough_near_the_level():
 def test_how_to_test_is_one_rule():
     apart = np.random.default_rng(0).normal(0.02, 0.1, (50, 2))
     zeros = np.zeros(50)
-    for test, alone in (("t", paired_t_test), ("randomisation", randomisation_test)):
+    for test, alone in (("t", paired_t_test), ("randomization", randomization_test)):
         for sides, better, alternative in (
             (2, True, "two-sided"),
             (1, True, "greater"),

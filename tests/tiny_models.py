@@ -24,10 +24,10 @@ PROMPT = Prompt(prefix="judge :", body="query {query} document {document}", suff
 VOCABULARY = [*SPECIAL, "judge", ":", "query", "document", "answer", "yes", "no", *WORDS]
 
 
-def texts(count: int, seed: int = 0, longest: int = 12) -> list[str]:
-    """Documents of 1 to ``longest`` random words."""
+def texts(count: int, seed: int = 0, max_length: int = 12) -> list[str]:
+    """Documents of 1 to ``max_length`` random words."""
     random = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, longest + 1, (count,), generator=random).tolist()
+    lengths = torch.randint(1, max_length + 1, (count,), generator=random).tolist()
     return [
         " ".join(WORDS[i] for i in torch.randint(len(WORDS), (n,), generator=random).tolist())
         for n in lengths

@@ -90,7 +90,7 @@ class Pool:
     def __init__(self, count: int, arguments: tuple[Any, ...], deadline: float) -> None:
         context = multiprocessing.get_context("spawn")
         self.given, self.found = context.Queue(), context.Queue()
-        self.deadline, self.longest, self.finished = deadline, 0.0, 0
+        self.deadline, self.max_seconds, self.finished = deadline, 0.0, 0
         self.processes = [
             context.Process(target=work, args=(arguments, self.given, self.found), daemon=True)
             for _ in range(count)
@@ -127,13 +127,13 @@ class Pool:
                 continue
             running, count, self.finished = running - 1, count + 1, self.finished + 1
             if self.finished > len(self.processes):  # the first ones load and compile
-                self.longest = max(self.longest, found.get("seconds", 0.0))
+                self.max_seconds = max(self.max_seconds, found.get("seconds", 0.0))
             record(task, found, results, output, f"{count}/{len(tasks)}")
             running += self._give(waiting)
 
     def _give(self, waiting: Any) -> int:
         """One more task for whoever is free, if it can be finished."""
-        if time.monotonic() + 1.2 * self.longest > self.deadline:
+        if time.monotonic() + 1.2 * self.max_seconds > self.deadline:
             return 0
         task = next(waiting, None)
         if task is not None:

@@ -63,7 +63,7 @@ def _candidates(folder: Path, file: str) -> Candidates:
 
 def save_candidates(path: Path, candidates: Candidates) -> None:
     """Write candidates without their texts, which the tokens hold."""
-    facts = {
+    metadata = {
         "qids": candidates.qids,
         "offsets": candidates.offsets.tolist(),
         "docids": candidates.docids,
@@ -72,22 +72,22 @@ def save_candidates(path: Path, candidates: Candidates) -> None:
         "qrels": candidates.qrels,
     }
     with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump(facts, file)
+        json.dump(metadata, file)
 
 
 def load_candidates(study: Path, name: str, queries: int | None = None) -> Candidates:
     """Read what :func:`save_candidates` wrote, or its first queries."""
     with gzip.open(study / f"{name}.json.gz", "rt", encoding="utf-8") as file:
-        facts = json.load(file)
+        metadata = json.load(file)
     found = Candidates(
-        qids=tuple(facts["qids"]),
-        queries=("",) * len(facts["qids"]),
-        offsets=np.array(facts["offsets"], np.int64),
-        docids=tuple(facts["docids"]),
-        texts=("",) * len(facts["docids"]),
-        labels=np.array(facts["labels"], np.float32),
-        first_stage=np.array(facts["first_stage"]),
-        qrels=facts["qrels"],
+        qids=tuple(metadata["qids"]),
+        queries=("",) * len(metadata["qids"]),
+        offsets=np.array(metadata["offsets"], np.int64),
+        docids=tuple(metadata["docids"]),
+        texts=("",) * len(metadata["docids"]),
+        labels=np.array(metadata["labels"], np.float32),
+        first_stage=np.array(metadata["first_stage"]),
+        qrels=metadata["qrels"],
     )
     return found if queries is None else found.select(np.arange(min(queries, len(found))))
 

@@ -27,7 +27,7 @@ from rankgrad.data.dataset import as_float32
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
-from rankgrad.training.job import OnEpoch
+from rankgrad.training.run import OnEpoch
 
 Array = np.ndarray[Any, Any]
 
@@ -405,7 +405,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             raise FileExistsError(
                 f"{path} is there and is not a saved Ranker: choose another place"
             )
-        return files.folder(path)
+        return files.atomic_folder(path)
 
     def _write(self, place: Path) -> None:
         """Write the ranker into a folder."""
@@ -619,7 +619,8 @@ def _evals_result(
     history: list[dict[str, float]], settings: Settings, pairs: int
 ) -> dict[str, dict[str, list[float]]]:
     """The history by data set and metric, as LightGBM and XGBoost have it."""
-    found = {"training": {"loss": [line["loss"] for line in history]}}
+    losses = [line["loss"] for line in history if "loss" in line]  # boosted trees have none
+    found = {"training": {"loss": losses}}
     for at in range(pairs):
         # The last pair is the validation data, whose metrics have no name before them.
         before = "" if at == pairs - 1 else f"{_VALID}{at} "

@@ -37,7 +37,7 @@ def is_name(text: str) -> bool:
 
 
 def card(
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     *,
     evaluation: Evaluation | None = None,
     data: str | None = None,
@@ -47,24 +47,24 @@ def card(
     """A model card in Markdown, with the metadata that the Hub reads.
 
     Args:
-        facts: of the ranker, by name: ``settings``, ``features`` (names, or how many), ``lists``,
-            ``best_epoch`` and ``validation``, the metric and its value there, or None.
+        metadata: of the ranker, by name: ``settings``, ``features`` (names, or their number),
+            ``lists``, ``best_epoch`` and ``validation``, the metric and its value there, or None.
         evaluation: of the ranker on test data.
         data: what it was evaluated on, in words.
         license: an identifier such as ``"apache-2.0"``.
         repo: where it is on the Hub, for the example.
     """
-    settings: Mapping[str, Any] = facts["settings"]
+    settings: Mapping[str, Any] = metadata["settings"]
     parts = [
         _metadata(evaluation, data, license, repo),
         f"# {'Ranker' if repo is None else repo.rpartition('/')[2]}",
         "A learning-to-rank model trained with [rankgrad](https://pypi.org/project/rankgrad): it "
         "scores the items of a list by their features, higher is better.",
-        _facts_table(facts),
+        _summary_table(metadata),
         "## Use",
         _example(repo or "FOLDER"),
         "## Evaluation",
-        _evaluated(facts, evaluation, data),
+        _evaluated(metadata, evaluation, data),
         "## Settings",
         _table(("setting", "value"), [(k, f"`{v}`") for k, v in settings.items()]),
     ]
@@ -171,8 +171,8 @@ def _interval(evaluation: Evaluation, spec: str) -> Interval:
     return bootstrap_interval(evaluation.per_list[spec].flatten())
 
 
-def _facts_table(facts: Mapping[str, Any]) -> str:
-    settings, features = facts["settings"], facts["features"]
+def _summary_table(metadata: Mapping[str, Any]) -> str:
+    settings, features = metadata["settings"], metadata["features"]
     if not isinstance(features, int):
         shown = ", ".join(f"`{name}`" for name in features[:_SHOWN])
         features = f"{len(features)}: {shown}{', …' if len(features) > _SHOWN else ''}"
@@ -181,8 +181,8 @@ def _facts_table(facts: Mapping[str, Any]) -> str:
         ("model", f"`{settings['model']}`"),
         ("features", features),
         ("transforms of features", ", ".join(f"`{t}`" for t in settings["transforms"]) or "none"),
-        ("lists in training", facts["lists"]),
-        ("epoch", facts["best_epoch"]),
+        ("lists in training", metadata["lists"]),
+        ("epoch", metadata["best_epoch"]),
     ]
     return _table(("", ""), rows)
 
@@ -197,11 +197,11 @@ def _example(repo: str) -> str:
     )
 
 
-def _evaluated(facts: Mapping[str, Any], evaluation: Evaluation | None, data: str | None) -> str:
+def _evaluated(metadata: Mapping[str, Any], evaluation: Evaluation | None, data: str | None) -> str:
     if evaluation is None:
-        if facts["validation"] is None:
+        if metadata["validation"] is None:
             return "None was given: neither validation nor test data."
-        metric, value = facts["validation"]
+        metric, value = metadata["validation"]
         return (
             f"On the validation data, which chose the epoch, {metric} is {value:.4f}: expect less "
             "on other data. No evaluation on test data was given."
@@ -210,12 +210,11 @@ def _evaluated(facts: Mapping[str, Any], evaluation: Evaluation | None, data: st
     for spec, value in evaluation.mean.items():
         low, high = _interval(evaluation, spec)
         rows.append((f"`{spec}`", f"{value:.4f}", f"{low:.4f} to {high:.4f}"))
-    conventions = str(evaluation).splitlines()[len(evaluation.metrics) :]
     return "\n\n".join(
         [
             f"On {data or 'test data'}:",
             _table(("metric", "mean", "95% interval"), rows),
-            "\n".join(f"- {line}" for line in conventions),
+            "\n".join(f"- {line}" for line in evaluation.conventions),
             "Intervals are bootstrapped over the lists: they say how much a mean would move with "
             "other queries, not with another training seed.",
         ]

@@ -9,14 +9,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.options import check_choice
+from rankgrad.deprecation import renamed_attributes, renamed_value
+from rankgrad.validation import check_choice
 
 Alternative = Literal["two-sided", "less", "greater"]
 Correction = Literal["holm", "bonferroni", "none"]
 ALTERNATIVES = ("two-sided", "less", "greater")
 CORRECTIONS = ("holm", "bonferroni", "none")
-Test = Literal["t", "randomisation"]
-TESTS = ("t", "randomisation")
+Test = Literal["t", "randomization"]
+TESTS = ("t", "randomization")
+_FORMER_TESTS = {"randomisation": "randomization"}
 SAMPLES = 100_000  # draws of signs: a p-value of 0.05 is then known to about 0.001
 
 _CELLS = 1 << 24  # resampled counts held at a time
@@ -96,7 +98,7 @@ def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided
     return _p_value(above, below, alternative)
 
 
-def randomisation_test(
+def randomization_test(
     one: Any,
     other: Any,
     *,
@@ -104,7 +106,7 @@ def randomisation_test(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> float:
-    """The p-value of the paired randomisation (sign-flip) test of two rankers on the same lists.
+    """The p-value of the paired randomization (sign-flip) test of two rankers on the same lists.
 
     Were the rankers alike, each difference might as well have the other sign: the p-value is the
     share of random signs, the observed ones among them, that give a mean difference at least as
@@ -119,23 +121,23 @@ def randomisation_test(
             not more.
         seed: of the draws.
 
-    >>> from rankgrad.significance import randomisation_test
-    >>> randomisation_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
+    >>> from rankgrad.significance import randomization_test
+    >>> randomization_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
     0.25
     """
     differences = _differences(one, other)[:, None]
-    found = randomisation_tests(differences, alternative=alternative, samples=samples, seed=seed)
+    found = randomization_tests(differences, alternative=alternative, samples=samples, seed=seed)
     return float(found[0])
 
 
-def randomisation_tests(
+def randomization_tests(
     differences: Any,
     *,
     alternative: Alternative = "two-sided",
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """:func:`randomisation_test` of several rankers against one; signs are drawn once for all.
+    """:func:`randomization_test` of several rankers against one; signs are drawn once for all.
 
     Args:
         differences: of each ranker from the one, ``[lists, rankers]``; NaN marks a list left out.
@@ -143,8 +145,8 @@ def randomisation_tests(
         samples: how many times signs are drawn.
         seed: of the draws.
 
-    >>> from rankgrad.significance import randomisation_tests
-    >>> randomisation_tests([[0.1, 0.0], [0.2, 0.0], [0.1, 0.0], [0.0, 0.0]]).tolist()
+    >>> from rankgrad.significance import randomization_tests
+    >>> randomization_tests([[0.1, 0.0], [0.2, 0.0], [0.1, 0.0], [0.0, 0.0]]).tolist()
     [0.25, 1.0]
     """
     check_choice("alternative", alternative, ALTERNATIVES)
@@ -201,15 +203,15 @@ class Significance:
     """How differences are tested.
 
     Args:
-        test: the paired ``"t"`` test or the paired ``"randomisation"`` test, on per-list values.
+        test: the paired ``"t"`` test or the paired ``"randomization"`` test, on per-list values.
         correction: for the number of candidates compared with the same one, metric by metric.
         sides: 2, or 1: whether a candidate is worse than the best, or better than the baseline.
         level: of significance.
-        samples: draws of the randomisation test.
+        samples: draws of the randomization test.
 
     >>> from rankgrad.significance import Significance
-    >>> print(Significance("randomisation", "holm"))
-    paired randomisation test, two-sided, Holm correction, at 5%
+    >>> print(Significance("randomization", "holm"))
+    paired randomization test, two-sided, Holm correction, at 5%
     """
 
     test: Test = "t"
@@ -219,6 +221,7 @@ class Significance:
     samples: int = SAMPLES
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "test", renamed_value(self.test, _FORMER_TESTS))
         check_choice("test", self.test, TESTS)
         check_choice("correction", self.correction, CORRECTIONS)
         check_choice("sides", self.sides, (1, 2))
@@ -226,7 +229,7 @@ class Significance:
             raise ValueError(f"level must be between 0 and 1, found {self.level}")
 
     def __str__(self) -> str:
-        test = "paired t-test" if self.test == "t" else "paired randomisation test"
+        test = "paired t-test" if self.test == "t" else "paired randomization test"
         sides = "one-sided" if self.sides == 1 else "two-sided"
         corrected = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction)
         words = "no correction" if corrected is None else f"{corrected} correction"
@@ -242,8 +245,8 @@ class Significance:
         alternative: Alternative = "greater" if better else "less"
         if self.sides == 2:
             alternative = "two-sided"
-        if self.test == "randomisation":
-            return randomisation_tests(differences, alternative=alternative, samples=self.samples)
+        if self.test == "randomization":
+            return randomization_tests(differences, alternative=alternative, samples=self.samples)
         columns = np.asarray(differences, np.float64).T
         return np.array([paired_t_test(c, 0 * c, alternative=alternative) for c in columns])
 
@@ -350,3 +353,12 @@ def _p_value(above: float, below: float, alternative: Alternative) -> float:
     if alternative == "greater":
         return min(1.0, above)
     return min(1.0, below if alternative == "less" else 2 * min(above, below))
+
+
+__getattr__ = renamed_attributes(
+    __name__,
+    {
+        "randomisation_test": "randomization_test",
+        "randomisation_tests": "randomization_tests",
+    },
+)

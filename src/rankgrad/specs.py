@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from rankgrad.deprecation import renamed_value
 from rankgrad.quoting import listing, quote
 
 T = TypeVar("T")
@@ -112,10 +113,19 @@ class Registry(Generic[T]):
         self.base_class: type = object  # what an object of this kind is an instance of
         self.preferred: tuple[str, ...] = ()  # of names with one ending, errors name these first
         self._factories: dict[str, Callable[..., T]] = {}
+        self._former: dict[str, str] = {}
         self.also(lambda name: None, list)
 
-    def register(self, *names: str) -> Callable[[Callable[..., T]], Any]:
-        """A decorator that enters a class or function under one or more names."""
+    def register(
+        self, *names: str, former: Iterable[str] = ()
+    ) -> Callable[[Callable[..., T]], Any]:
+        """A decorator that enters a class or function under one or more names.
+
+        Args:
+            names: of the objects it makes.
+            former: names that it had; they still work, and warn that the first of ``names``
+                replaces them.
+        """
 
         def enter(factory: Callable[..., T]) -> Callable[..., T]:
             for name in names:
@@ -126,6 +136,7 @@ class Registry(Generic[T]):
                 if name in self._factories or self._further(name) is not None:
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory
+            self._former.update(dict.fromkeys(former, names[0]))
             return factory
 
         return enter
@@ -147,6 +158,7 @@ class Registry(Generic[T]):
 
     def factory(self, name: str) -> Callable[..., T]:
         """What makes the object of this name."""
+        name = renamed_value(name, self._former)
         found = self._factories.get(name) or self._further(name)
         if found is None:
             hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)

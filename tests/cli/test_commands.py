@@ -144,13 +144,13 @@ def test_train_by_settings_and_options(in_json, folder, trained, tmp_path):
     facts = in_json(
         "train", folder / "train.txt", "--vali", folder / "vali.txt", "-o", out,
         "--settings", trained / "settings.toml", "--loss", "softmax", "--metrics", "err",
-        "--transform", "standardise", "--patience", "none", "--clip", 2, "--no-tensorboard",
+        "--transform", "standardize", "--patience", "none", "--clip", 2, "--no-tensorboard",
     )  # fmt: skip
     settings = RunFolder.open(out).settings
     assert facts["best_epoch"] in (1, 2)
     assert settings.model == "mlp(hidden=[8])"
     assert (settings.loss, settings.clip, settings.patience) == ("softmax", 2.0, None)
-    assert (settings.metrics, settings.transforms) == (("err",), ("standardise",))
+    assert (settings.metrics, settings.transforms) == (("err",), ("standardize",))
     assert set(facts["history"][0]) >= {"ndcg@10", "err", "loss"}
 
 

@@ -40,7 +40,7 @@ def test_the_table_and_what_it_means(out):
 
 def test_json(out, in_json):
     place, _, arguments = out
-    facts = in_json("compare", *arguments, "-o", place, *QUICK, "--test", "randomisation")
+    facts = in_json("compare", *arguments, "-o", place, *QUICK, "--test", "randomization")
     assert [row["candidate"] for row in facts["rows"]] == [
         "mse",
         "neural_ndcg@10(temperature=0.5, sinkhorn=false)",
@@ -49,17 +49,17 @@ def test_json(out, in_json):
     assert facts["plan"]["metrics"] == ["ndcg@5", "rr"]
     assert facts["plan"]["candidates"]["mse"]["metric"] == "ndcg@5"  # the first is validated on
     assert {d["metric"] for d in facts["differences"]} == {"ndcg@5", "rr"}
-    assert facts["significance"].startswith("paired randomisation test, two-sided, Bonferroni")
+    assert facts["significance"].startswith("paired randomization test, two-sided, Bonferroni")
 
 
 def test_comparison_json_holds_the_test_that_was_asked_for(out, in_json):
     place, _, arguments = out
-    how = ["--test", "randomisation", "--correction", "holm", "--sides", "1", "--baseline", "mse"]
+    how = ["--test", "randomization", "--correction", "holm", "--sides", "1", "--baseline", "mse"]
     facts = in_json("compare", *arguments, "-o", place, *QUICK, *how)
     kept = json.loads((place / "comparison.json").read_text())
     assert kept == facts
     assert kept["test"] == {
-        **{"test": "randomisation", "correction": "holm", "sides": 1, "level": 0.05},
+        **{"test": "randomization", "correction": "holm", "sides": 1, "level": 0.05},
         **{"samples": 100_000, "baseline": "mse"},
     }
     assert {d["reference"] for d in kept["differences"]} == {"mse"}
@@ -161,10 +161,10 @@ def test_the_live_table():
 
 def test_a_report_tests_as_the_comparison_did_unless_told(out, rankgrad, tmp_path):
     place, _, arguments = out
-    how = ["--test", "randomisation", "--correction", "holm"]
+    how = ["--test", "randomization", "--correction", "holm"]
     rankgrad("compare", *arguments, "-o", place, *QUICK, *how)
     rankgrad("report", place, "-o", tmp_path / "same.html")
-    words = "paired randomisation test, two-sided, Holm correction, at 5%"
+    words = "paired randomization test, two-sided, Holm correction, at 5%"
     assert words in (tmp_path / "same.html").read_text()
     rankgrad("report", place, "-o", tmp_path / "t.html", "--test", "t", "--correction", "none")
     text = (tmp_path / "t.html").read_text()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import catalog
-from rankgrad.experiments.protocol import protocols
+from rankgrad.papers.protocol import protocols
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_quick_table_beside_the_paper(rankgrad, mq2008, tmp_path):
     place = tmp_path / "out" / "comparison_table1-quick" / "MQ2008"
     assert (place / "table.md").exists() and (place / "reproduction.json").exists()
     prepared = place / "prepared" / "data"
-    assert (prepared / "Fold1").is_dir() and catalog.recognise(prepared) is None
+    assert (prepared / "Fold1").is_dir() and catalog.recognize(prepared) is None
 
 
 def test_the_bar_of_a_terminal(monkeypatch):

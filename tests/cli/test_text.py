@@ -71,10 +71,10 @@ def test_several_runs_side_by_side(collection, rankgrad):
     words = [word for word in header.split() if word.isalpha()]
     assert words == ["metric", "one", "two", "p", "three", "p"]
     assert "p: against one, paired t-test, two-sided, Holm correction" in result.output
-    arguments = ("evaluate", *runs, collection / "qrels", "--test", "randomisation", "--json")
+    arguments = ("evaluate", *runs, collection / "qrels", "--test", "randomization", "--json")
     found = json.loads(rankgrad(*arguments).stdout)
     assert [run["run"] for run in found["runs"]] == ["one", "two", "three"]
-    assert found["significance"].startswith("paired randomisation test")
+    assert found["significance"].startswith("paired randomization test")
     assert all(len(p) == 2 for p in found["p_values"].values())
 
 

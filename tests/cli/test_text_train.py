@@ -35,8 +35,8 @@ def texts(place):
 
 
 def train(place, *options):
-    quick = ["--epochs", 1, "--folds", 3, "--device", "cpu", "--qrels", place / "qrels"]
-    return ["text", "train", place / "bm25.run", *texts(place), *quick, *options]
+    fast = ["--epochs", 1, "--folds", 3, "--device", "cpu", "--qrels", place / "qrels"]
+    return ["text", "train", place / "bm25.run", *texts(place), *fast, *options]
 
 
 def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
@@ -132,14 +132,14 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
     assert "relevant documents that were not retrieved count" in said
     # The folder of text runs alone, with another test; the report takes it over.
     again = ["compare", out, "--baseline", "first stage", "--correction", "holm", "--json"]
-    facts = json.loads(rankgrad(*again).stdout)
-    means = [row["mean"]["ndcg@10(gain=linear)"] for row in facts["rows"]]
+    printed = json.loads(rankgrad(*again).stdout)
+    means = [row["mean"]["ndcg@10(gain=linear)"] for row in printed["rows"]]
     assert means == [row["mean"]["ndcg@10(gain=linear)"] for row in found["rows"]]
-    assert {d["reference"] for d in facts["differences"]} == {"first stage"}
-    assert "Holm" in facts["significance"]
-    told = write([out], tmp_path / "page.html")
-    assert told.candidates[told.baseline].name == "first stage"
-    assert "Holm" in str(told.how)
+    assert {d["reference"] for d in printed["differences"]} == {"first stage"}
+    assert "Holm" in printed["significance"]
+    epochs_seen = write([out], tmp_path / "page.html")
+    assert epochs_seen.candidates[epochs_seen.baseline].name == "first stage"
+    assert "Holm" in str(epochs_seen.how)
     assert "ndcg@10(gain=linear)" in rankgrad("compare", out, "--format", "csv").stdout
     (out / "runs/hinge/fold1-seed0/evaluations/test/evaluation.json").unlink()
     less = CliRunner().invoke(app, ["compare", str(out)])
@@ -154,7 +154,7 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
 
 
 def test_the_papers_protocol_is_what_it_prints(place):
-    from rankgrad.experiments.protocol import protocols
+    from rankgrad.papers.protocol import protocols
     from rankgrad.text.settings import TextSettings
 
     paper = protocols()["smoothi_table2"]

@@ -17,10 +17,10 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     library = pytest.importorskip(kind)
     run = tmp_path / "run"
     options = ["--loss", "lambdaloss@5", "--model", kind, "--epochs", "6", "-m", "ndcg@5"]
-    facts = in_json("train", folder, *options, "-o", run)
-    assert facts["epochs"] == len(facts["history"]) <= 6
-    values = [line["ndcg@5"] for line in facts["history"]]
-    assert facts["best_value"] == max(values) == values[facts["best_epoch"] - 1]
+    printed = in_json("train", folder, *options, "-o", run)
+    assert printed["epochs"] == len(printed["history"]) <= 6
+    values = [line["ndcg@5"] for line in printed["history"]]
+    assert printed["best_value"] == max(values) == values[printed["best_epoch"] - 1]
     assert sorted(path.name for path in run.iterdir()) == [
         "best", "metrics.jsonl", "run.json", "settings.toml",
     ]  # fmt: skip
@@ -45,7 +45,7 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     assert parts == pytest.approx(pair["scores"][0] - pair["scores"][1], abs=1e-5)
     assert "TreeSHAP" in rankgrad("explain", run, folder, "--query", qid).stdout
     again = in_json("train", folder, *options, "-o", run, "--resume")
-    assert {**again, "seconds": 0} == {**facts, "seconds": 0}
+    assert {**again, "seconds": 0} == {**printed, "seconds": 0}
     assert "trained on the CPU" in refused(
         "train", folder, *options, "--devices", "2", "-o", tmp_path / "two"
     )
@@ -87,16 +87,16 @@ def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
     monkeypatch.setattr(TreeCandidate, "boost", lambda own, *rest: boost(few(own), *rest))
     monkeypatch.setattr("rankgrad.experiments.trees._GRID", {"lightgbm": {"num_leaves": (2, 3)}})
     arguments = ["--losses", "mse", "--trees", "lambdaloss@5, neural_ndcg@5", "--lightgbm"]
-    quick = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
-    facts = in_json("compare", folder, *arguments, "-m", "ndcg@5", *quick, "-o", tmp_path / "out")
-    assert [row["candidate"] for row in facts["rows"]] == [
+    fast = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
+    printed = in_json("compare", folder, *arguments, "-m", "ndcg@5", *fast, "-o", tmp_path / "out")
+    assert [row["candidate"] for row in printed["rows"]] == [
         "mse", "LightGBM", "lambdaloss@5 × lightgbm", "neural_ndcg@5 × lightgbm",
     ]  # fmt: skip
     logs = (tmp_path / "out" / "tuning").rglob("*.json")
     trials = [json.loads(path.read_text())["trials"] for path in logs]
     assert len(trials) == 3  # all trees, tuned alike
     assert {len(one) for one in trials} == {2}
-    candidates = facts["plan"]["candidates"]
+    candidates = printed["plan"]["candidates"]
     assert candidates["lambdaloss@5 × lightgbm"]["loss"] == "lambdaloss@5"
     assert "loss" not in candidates["LightGBM"]
 

@@ -86,11 +86,11 @@ def test_rounded_batches_are_of_few_sizes_and_hold_the_same_items(
             assert torch.equal(batch.offsets, exact.offsets)
             assert batch.mask[:items].all()
             # As many slots as lists of that length would fill only if they are such lists.
-            even = len(batch.labels) == len(batch) * batch.longest
+            even = len(batch.labels) == len(batch) * batch.max_length
             assert not even or len(batch.labels) == items
-        assert exact.longest <= batch.longest <= max(1.5 * exact.longest, 1)
-        sizes.add((len(batch), batch.labels.shape, batch.longest))
-        before.add((len(exact), exact.labels.shape, exact.longest))
+        assert exact.max_length <= batch.max_length <= max(1.5 * exact.max_length, 1)
+        sizes.add((len(batch), batch.labels.shape, batch.max_length))
+        before.add((len(exact), exact.labels.shape, exact.max_length))
     assert len(sizes) < len(before) or list_size  # cut lists are of few sizes already
 
 
@@ -106,7 +106,7 @@ def test_evaluation_is_never_rounded(flat):
 
 def test_layouts_and_sources_agree():
     data = make(LENGTHS)
-    transform = Pipeline(["standardise"]).fit(data.features)
+    transform = Pipeline(["standardize"]).fit(data.features)
     options = {"size": 4, "list_size": 3, "transform": transform}
     resident, mapped, flat = (
         list(Batches(data, **options, **more).epoch(1))
@@ -251,7 +251,7 @@ def test_batches_are_those_of_a_plain_loop_over_lists(flat, list_size, memory, d
             own = np.arange(data.offsets[number], data.offsets[number + 1])
             rows.append(np.sort(own[np.argsort(draws[own])[:list_size]]))
         lengths = [len(part) for part in rows]
-        assert batch.longest == max(lengths)
+        assert batch.max_length == max(lengths)
         assert {x.device.type for x in (batch.features, batch.labels, batch.weights)} == {device}
         if flat:
             assert batch.offsets.tolist() == np.cumsum([0, *lengths]).tolist()

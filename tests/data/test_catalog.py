@@ -1,4 +1,4 @@
-"""The catalog: known sets are recognised, and what differs is said."""
+"""The catalog: known sets are recognized, and what differs is said."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_parts_add_up_to_the_whole(known: catalog.Entry) -> None:
         assert sum(part.queries for part in parts) == known.total.queries
         if all(part.documents for part in parts):
             assert sum(part.documents for part in parts) == known.total.documents
-    assert known.url.startswith("http") and known.licence
+    assert known.url.startswith("http") and known.license
 
 
 @pytest.mark.parametrize("fold", [1, 2, 3, 4, 5])
 def test_mq2008(real: Callable[[str], Path], fold: int) -> None:
     folder, known = real("MQ2008"), entry("MQ2008")
-    assert catalog.recognise(folder) is known
-    assert catalog.recognise(folder / f"Fold{fold}") is known
+    assert catalog.recognize(folder) is known
+    assert catalog.recognize(folder / f"Fold{fold}") is known
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         datasets = load_splits(folder, fold=fold)
@@ -67,20 +67,20 @@ def test_an_incomplete_copy_is_warned_of(real: Callable[[str], Path], tmp_path: 
     assert f"{copy}: MQ2008 has 784 queries in all splits together, here there are 779" in said
 
 
-def test_it_is_recognised_as_stores_and_under_another_name(
+def test_it_is_recognized_as_stores_and_under_another_name(
     real: Callable[[str], Path], tmp_path: Path
 ) -> None:
     datasets = load_splits(real("MQ2008"), fold=1)
     for number in range(1, 6):
         store.write_splits(datasets, tmp_path / "x" / f"Fold{number}")
-    assert catalog.recognise(tmp_path / "x") is entry("MQ2008")
+    assert catalog.recognize(tmp_path / "x") is entry("MQ2008")
 
 
 def test_what_is_like_a_known_set_is_not_one(real: Callable[[str], Path], tmp_path: Path) -> None:
-    assert catalog.recognise(real("mslr_sample")) is None
-    assert catalog.recognise(real("lightgbm_rank")) is None
-    assert catalog.recognise(tmp_path) is None
-    assert catalog.recognise(tmp_path / "nowhere") is None
+    assert catalog.recognize(real("mslr_sample")) is None
+    assert catalog.recognize(real("lightgbm_rank")) is None
+    assert catalog.recognize(tmp_path) is None
+    assert catalog.recognize(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_layouts(tmp_path: Path, name: str, place: str, files: list[str]) -> Non
         folder.mkdir(parents=True)
         for file in files:
             (folder / file).write_text(f"1 qid:1 {known.features}:1 # 999:1\n")
-    assert catalog.recognise(tmp_path / place) is known
+    assert catalog.recognize(tmp_path / place) is known
 
 
 def test_set_1_of_yahoo_beside_set_2(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_set_1_of_yahoo_beside_set_2(tmp_path: Path) -> None:
             path = tmp_path / "yahoo" / f"set{number}.{split}.txt"
             path.parent.mkdir(exist_ok=True)
             path.write_text("1 qid:1 699:1\n")
-    assert catalog.recognise(tmp_path / "yahoo" / "set1") is entry("Yahoo C14")
-    assert catalog.recognise(tmp_path / "yahoo" / "set2") is None
+    assert catalog.recognize(tmp_path / "yahoo" / "set1") is entry("Yahoo C14")
+    assert catalog.recognize(tmp_path / "yahoo" / "set2") is None
 
 
 def test_check_says_what_differs() -> None:

@@ -83,7 +83,7 @@ def test_select_takes_lists_in_the_order_given(dataset: Dataset) -> None:
     assert chosen.feature_names == dataset.feature_names and chosen.notes == dataset.notes
 
 
-def test_select_of_neighbours_is_a_view(dataset: Dataset) -> None:
+def test_select_of_neighbors_is_a_view(dataset: Dataset) -> None:
     assert np.shares_memory(dataset.select(range(2, 5)).features, dataset.features)
     assert not np.shares_memory(dataset.select([2, 4]).features, dataset.features)
 

@@ -280,7 +280,7 @@ def test_models_differ_as_on_real_data() -> None:
 
 
 def within_list(values: np.ndarray, dataset: Dataset) -> np.ndarray:
-    """Each column standardised within its list."""
+    """Each column standardized within its list."""
     starts, lengths = dataset.offsets[:-1], np.diff(dataset.offsets)[:, None]
     apart = values - np.repeat(np.add.reduceat(values, starts) / lengths, lengths[:, 0], axis=0)
     spread = np.sqrt(np.add.reduceat(apart * apart, starts) / lengths)

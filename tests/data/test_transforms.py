@@ -21,11 +21,11 @@ from rankgrad.data.transforms import (
     Log1p,
     Pipeline,
     Quantile,
-    Standardise,
+    Standardize,
 )
 
 SPECS = [
-    "standardise",
+    "standardize",
     "log1p",
     "quantile",
     "quantile(output=uniform, quantiles=20, sample=100, seed=3)",
@@ -34,7 +34,7 @@ SPECS = [
     "drop_constant",
     "drop_constant(per_list=true)",
     "pipeline",
-    "pipeline(steps=[drop_constant, log1p, standardise, clip(limit=10)])",
+    "pipeline(steps=[drop_constant, log1p, standardize, clip(limit=10)])",
     "pipeline(steps=[quantile(quantiles=50), pipeline(steps=[clip])])",
 ]
 
@@ -54,9 +54,9 @@ def offsets(items: int = 500) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_standardise_is_scikit_learns(dtype: type) -> None:
+def test_standardize_is_scikit_learns(dtype: type) -> None:
     features = heavy(dtype=dtype)
-    ours = Standardise().fit(features).transform(torch.from_numpy(features))
+    ours = Standardize().fit(features).transform(torch.from_numpy(features))
     theirs = StandardScaler().fit(features.astype(np.float64)).transform(features)
     assert ours.dtype == torch.from_numpy(features).dtype
     np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype is np.float32 else 1e-10, atol=1e-5)
@@ -119,7 +119,7 @@ def test_clip_keeps_training_data_and_cuts_the_rest() -> None:
     assert torch.equal(clip.transform(torch.from_numpy(features)), torch.from_numpy(features))
     low, high = torch.from_numpy(features).aminmax(dim=0)
     assert torch.equal(clip.transform(new), new.clamp(low, high))
-    z = Pipeline(["standardise", "clip(limit=3)"]).fit(features).transform(new)
+    z = Pipeline(["standardize", "clip(limit=3)"]).fit(features).transform(new)
     assert z.abs().max() <= 3.0001
     assert z[:, 2].abs().max() < 1e-5  # the constant feature
 
@@ -164,7 +164,7 @@ def test_fit_in_blocks_is_fit_in_one(
 def test_fit_of_large_values_does_not_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "_BLOCK", 100)
     features = 1e8 + np.random.default_rng(0).normal(size=(5000, 2))
-    fitted = Standardise().fit(features)
+    fitted = Standardize().fit(features)
     np.testing.assert_allclose(fitted.deviation, features.std(0), rtol=1e-7)
 
 
@@ -213,7 +213,7 @@ def test_any_leading_shape_and_type(spec: str) -> None:
 
 def test_steps_are_fitted_on_what_the_ones_before_give() -> None:
     features = heavy(dtype=np.float64)
-    pipeline = Pipeline(["drop_constant", Log1p(), "standardise"]).fit(features)
+    pipeline = Pipeline(["drop_constant", Log1p(), "standardize"]).fit(features)
     logs = np.sign(features) * np.log1p(np.abs(features))
     expected = StandardScaler().fit_transform(np.delete(logs, 2, axis=1))
     np.testing.assert_allclose(pipeline.transform(torch.from_numpy(features)), expected, atol=1e-9)
@@ -253,7 +253,7 @@ def test_the_row_of_a_bad_value_counts_over_blocks(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("standardize", "Did you mean 'standardise'"),
+        ("standardze", "Did you mean 'standardize'"),
         ("clip(limits=3)", "no option 'limits'. Did you mean 'limit'"),
         ("clip(limit=0)", "limit must be a number above 0"),
         ("quantile(output=gamma)", "output must be one of 'normal', 'uniform'"),

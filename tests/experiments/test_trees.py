@@ -26,18 +26,18 @@ def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path
     small = plan(folds=(1,), candidates=[tree(kind)])
     found = run(small, tmp_path / "out", workers=0)
     assert not found.gaps
-    journal = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
-    assert len(journal["trials"]) == 3  # what is left of the grid: numbers of leaves
-    best = max(journal["trials"], key=lambda trial: trial["value"])
+    log = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
+    assert len(log["trials"]) == 3  # what is left of the grid: numbers of leaves
+    best = max(log["trials"], key=lambda trial: trial["value"])
     assert found.chosen[kind, 1] == best["parameters"]
     place = tmp_path / "out" / "runs" / kind / "fold1-seed0"
-    facts = json.loads((place / "run.json").read_text())
-    assert facts["kind"] == kind
-    assert facts["settings"]["values"] == best["parameters"]
-    assert facts["data"]["train"]["lists"] == 24
+    metadata = json.loads((place / "run.json").read_text())
+    assert metadata["kind"] == kind
+    assert metadata["settings"]["values"] == best["parameters"]
+    assert metadata["data"]["train"]["lists"] == 24
     curve = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     values = [line["ndcg@5"] for line in curve]
-    assert values[facts["best_epoch"] - 1] == max(values) == pytest.approx(best["value"])
+    assert values[metadata["best_epoch"] - 1] == max(values) == pytest.approx(best["value"])
     first = Evaluated.load(place)
     assert first.labels_of_run["model"] == kind
     assert found.mean(kind, "ndcg@5") > 0.6  # random order has 0.5
@@ -51,8 +51,8 @@ def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path
 def test_tuned_comparisons_give_trees_the_same_budget(plan, tmp_path, kind):
     small = plan(folds=(1,), candidates=[tree(kind, rounds=3)], tune=4)
     found = run(small, tmp_path / "out", workers=0)
-    journal = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
-    assert len(journal["trials"]) == 4
+    log = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
+    assert len(log["trials"]) == 4
     assert not set(FIXED[kind]) & set(found.chosen[kind, 1])
 
 

@@ -11,7 +11,7 @@ from rankgrad.training import Settings, fit
 
 MODELS = {
     "default": {},
-    "perceptron": {"model": "mlp(hidden=[16, 8])", "transforms": ("log1p", "standardise")},
+    "perceptron": {"model": "mlp(hidden=[16, 8])", "transforms": ("log1p", "standardize")},
     "attention": {"model": "context_aware(fc=[16], blocks=1, ff=16)"},
     "normed": {"model": "mlp(hidden=[8], batch_norm=true)", "transforms": ("clip(limit=2)",)},
 }
@@ -48,7 +48,7 @@ def test_of_trees_they_add_up_too(kind):
     data = make(40)
     # The constant first: what a column behind the dropped one gets must arrive at its raw feature.
     data = replace(data, features=np.array(data.features)[:, [3, 0, 1, 2]])
-    ranker = train(data, model=kind, transforms=("drop_constant", "standardise"))
+    ranker = train(data, model=kind, transforms=("drop_constant", "standardize"))
     features = np.array(data.features[: data.offsets[1]])
     pairs = [(0, 1), (1, 0), (2, 5)]
     found = pair_attributions(ranker, features, pairs)

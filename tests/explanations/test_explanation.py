@@ -79,8 +79,8 @@ def test_files(found, tmp_path):
     first = items[:4]
     total = sum(float(row["attribution"]) for row in first)
     assert total == pytest.approx(float(first[0]["score_difference"]), abs=1e-3)
-    facts = json.loads((tmp_path / "out" / "explanation.json").read_text())
-    assert facts["importance"][0]["feature"] == rows[0]["feature"]
+    metadata = json.loads((tmp_path / "out" / "explanation.json").read_text())
+    assert metadata["importance"][0]["feature"] == rows[0]["feature"]
     svg = ElementTree.parse(tmp_path / "out" / "importance.svg").getroot()
     texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert all(feature in texts for feature in found.features)

@@ -56,7 +56,7 @@ def test_drops_are_those_of_a_loop(ranker):
 def test_what_matters_falls_and_what_does_not_stays(ranker):
     data = make(60, seed=2)
     found = permutation_importance(ranker, data, repeats=3)
-    assert found.how == ("within lists", "within lists", "whole lists", "not used")
+    assert found.scopes == ("within lists", "within lists", "whole lists", "not used")
     assert found.values[0] > 20
     assert found.values[2] > 10  # within lists it would be 0: it orders nothing by itself
     assert found.values[3] == 0
@@ -86,7 +86,7 @@ def test_across_lists_a_feature_whose_range_differs_by_query_seems_to_matter():
     across = permutation_importance(linear, data, repeats=2, permute="across")
     assert abs(within.values[0]) < 1  # it tells the items of a list apart by next to nothing
     assert across.values[0] > 5
-    assert across.how == ("across lists",) * 2
+    assert across.scopes == ("across lists",) * 2
 
 
 def test_lists_that_the_metric_leaves_out(ranker):

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankgrad import losses
 from rankgrad.integrations.sentence_transformers import RankingLoss
 
-QUERIES = texts(4, seed=9, longest=3)
+QUERIES = texts(4, seed=9, max_length=3)
 DOCUMENTS = [texts(7, seed=1), texts(3, seed=2), [], texts(5, seed=3)]
 LABELS = [[0, 2, 1, 0, 0, 1, 0], [1, 1, 1], [], [3, 0, 0, 1, 0]]  # the second list ties
 

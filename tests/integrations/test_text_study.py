@@ -32,7 +32,7 @@ def study(monkeypatch):
 def cranfield(folder: Path) -> Path:
     """Nine queries, each with a relevant document of its own words."""
     folder.mkdir(parents=True)
-    texts = tiny_models.texts(27, longest=9)
+    texts = tiny_models.texts(27, max_length=9)
     documents = [f".I {i}\n.T\n{t}\n.W\n{t}\n" for i, t in enumerate(texts, start=1)]
     queries = [f".I {i:03d}\n.W\n{texts[3 * i - 3]}\n" for i in range(1, 10)]
     judged = [f"{i} {3 * i - 2} 1\n{i} {3 * i - 1} 3\n" for i in range(1, 10)]

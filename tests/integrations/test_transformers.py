@@ -16,7 +16,7 @@ from rankgrad.integrations.transformers import (
     ScheduleCallback,
 )
 
-QUERIES = texts(4, seed=9, longest=3)
+QUERIES = texts(4, seed=9, max_length=3)
 DOCUMENTS = [texts(5, seed=1), texts(5, seed=2), [], texts(5, seed=3)]
 LABELS = [[0, 2, 1, 0, 0], [1, 1, 1, 1, 1], [], [3, 0, 0, 1, 0]]  # the second list ties
 

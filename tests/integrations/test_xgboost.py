@@ -7,7 +7,7 @@ from integrations.boosted import assert_same_trees, every_loss, ranking_data, xg
 
 from rankgrad import losses
 from rankgrad.boosting import xgboost as integration
-from rankgrad.boosting.boosters import Boosting, boost
+from rankgrad.boosting.boosters import BoostingConfig, boost
 from rankgrad.data import Dataset
 from rankgrad.integrations.xgboost import metric, objective, tree_objective
 from rankgrad.metrics import evaluate
@@ -37,7 +37,7 @@ MANY = matrix(ranking_data(lists=150))
 
 
 def test_normalized_lambdarank_grows_the_trees_of_rank_ndcg():
-    data = matrix(ranking_data(lists=80, longest=70))  # longer than the 32 that have pairs
+    data = matrix(ranking_data(lists=80, max_length=70))  # longer than the 32 that have pairs
     wanted = xgboost_trees(train("rank:ndcg", 4, data, ndcg_exp_gain=True))
     chosen = objective("lambdarank@32(norm=true)", hessian_scale=2)
     assert_same_trees(xgboost_trees(train(chosen, 4, data)), wanted)
@@ -48,10 +48,36 @@ def test_normalized_lambdarank_grows_the_trees_of_rank_ndcg():
     assert_same_trees(xgboost_trees(train(chosen, 3, data)), wanted)
 
 
+LONG = matrix(ranking_data(lists=30, min_length=100, max_length=200))
+
+
 @pytest.mark.parametrize("spec", every_loss())
 def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
     chosen = losses.get(spec, seed=1) if spec.startswith(("gumbel", "listmle")) else spec
     assert len(xgboost_trees(train(objective(chosen), data=MANY))[0][1]) > 1
+    if not spec.startswith("gumbel"):  # whose bases are here
+        leaves = xgboost_trees(train(objective(chosen), data=LONG))[0][1]
+        assert len(leaves) > 1
+        assert max(map(abs, leaves)) > 0.1
+
+
+def test_relaxed_losses_on_long_lists_are_scaled_as_is_said():
+    _, y, sizes = ranking_data(lists=3, min_length=100, max_length=200)
+    scores, offsets = np.sin(np.arange(len(y))), np.r_[0, sizes.cumsum()]
+    loss = losses.get("approx_ndcg@5")
+    plain = objective(loss, group=sizes, min_list_hessian=0)
+    wanted = loss.gradient_and_hessian(torch.tensor(scores), y, offsets=offsets)
+    for one, other in zip(plain(y, scores), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    for amount in (1, 4):
+        scaled = objective(loss, group=sizes, min_list_hessian=amount)
+        tied = scaled(y, np.zeros_like(scores))[1]
+        assert np.add.reduceat(tied, offsets[:-1]).mean() == pytest.approx(amount)
+        factors = [a / b for a, b in zip(scaled(y, scores), plain(y, scores), strict=True)]
+        np.testing.assert_allclose(factors, factors[0][0], rtol=1e-5)  # one for all rows
+    enough = objective("neural_ndcg", group=sizes)(y, scores)  # has more than that by itself
+    alone = objective("neural_ndcg", group=sizes, min_list_hessian=0)(y, scores)
+    np.testing.assert_array_equal(enough, alone)
 
 
 def test_a_mean_over_lists_would_grow_nothing():
@@ -145,7 +171,7 @@ def test_a_metric_with_several_options_has_a_name_that_xgboost_can_split():
     assert list(history["train"]) == ["ndcg@10(empty=skip,gain=linear)"]
     offsets = np.concatenate([[0], np.cumsum(SIZES)])
     lists = Dataset(X, Y, offsets, np.arange(len(SIZES)).astype(str))
-    boosted = boost(lists, lists, Boosting("xgboost", "ranknet", spec, rounds=2))
+    boosted = boost(lists, lists, BoostingConfig("xgboost", "ranknet", spec, rounds=2))
     assert len(boosted.curve) == 2
     model = xgboost.XGBRegressor(n_estimators=1, n_jobs=1, eval_metric=metric(spec))
     with pytest.raises(ValueError, match="as custom_metric"):  # and not an AttributeError

@@ -1,4 +1,4 @@
-"""Batch normalisation: real items only, right from the first batch, and across processes."""
+"""Batch normalization: real items only, right from the first batch, and across processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_padding_counts_for_nothing_where_it_is_scored_too() -> None:
     torch.testing.assert_close(padded.score_all(features, mask)[mask], flat(items(5, 1)))
 
 
-def test_one_real_item_is_normalised_by_what_was_seen() -> None:
+def test_one_real_item_is_normalized_by_what_was_seen() -> None:
     norm, other = (BatchNorm(4, decay=0.9).double() for _ in range(2))
     for each in (norm, other):
         each(items(6))
@@ -97,7 +97,7 @@ def test_running_statistics_are_means_first_and_moving_later() -> None:
     )
 
 
-def test_one_item_is_normalised_by_what_was_seen() -> None:
+def test_one_item_is_normalized_by_what_was_seen() -> None:
     norm = BatchNorm(4, decay=0.9).double()
     norm(items(6))
     state = {name: value.clone() for name, value in norm.state_dict().items()}
@@ -152,7 +152,7 @@ def test_several_processes_are_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["lambdaloss", "pirank", "smoothi"])
-def test_presets_with_normalisation_score_alike_in_training_and_after_one_batch(
+def test_presets_with_normalization_score_alike_in_training_and_after_one_batch(
     preset: str,
 ) -> None:
     """A long memory does not leave evaluation with statistics from before the first batch."""

@@ -244,10 +244,10 @@ def test_the_inspector_switches(page):
     labels = page.locator("#list-a .grade").all_inner_texts()
     assert labels and set(labels) <= {"0", "1", "2", "3", "4"}
     ground = "getComputedStyle(e).backgroundColor"
-    colours = page.locator("#list-a .grade").evaluate_all(
+    colors = page.locator("#list-a .grade").evaluate_all(
         f"all => Object.fromEntries(all.map(e => [e.textContent, {ground}]))"
     )
-    assert len(set(colours.values())) == len(colours) > 1
+    assert len(set(colors.values())) == len(colors) > 1
     page.locator("#query-search").fill("nowhere")
     assert "No query" in page.locator("#query-about").inner_text()
 
@@ -325,8 +325,8 @@ def test_text_stands_out_from_its_ground(page, scheme):
     pairs += [("win", "paper"), ("loss", "paper"), ("accent-ink", "accent")]
     pairs += [(f"g{grade}i", f"g{grade}") for grade in range(5)]
     for front, back in pairs:
-        colours = [variable(page, name) for name in (front, back)]
-        assert contrast(*colours) >= 4.5, (front, back, colours)
+        colors = [variable(page, name) for name in (front, back)]
+        assert contrast(*colors) >= 4.5, (front, back, colors)
     for line in range(10):  # lines need 3
         assert contrast(variable(page, f"c{line}"), variable(page, "paper")) >= 3
 
@@ -341,8 +341,8 @@ def contrast(one, other):
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
 
-def luminance(colour):
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def luminance(color):
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 

@@ -93,7 +93,7 @@ def test_conventions_are_said(compared):
 @pytest.mark.parametrize("baseline", [None, "mse"])
 @pytest.mark.parametrize(
     "how",
-    [Significance(), Significance("randomisation", "holm"), Significance(sides=1)],
+    [Significance(), Significance("randomization", "holm"), Significance(sides=1)],
     ids=str,
 )
 def test_the_test_is_that_of_the_comparison(compared, how, baseline):
@@ -108,7 +108,7 @@ def test_the_test_is_that_of_the_comparison(compared, how, baseline):
     file.write_text(json.dumps(theirs.facts(baseline=baseline, how=how)))
     try:
         page, found = report.build(runs)
-        other, given = report.build(runs, test="randomisation", correction="none")
+        other, given = report.build(runs, test="randomization", correction="none")
     finally:
         file.unlink()
     assert found.how == how and f"{how}, over 120 queries" in text_of(page)
@@ -119,7 +119,7 @@ def test_the_test_is_that_of_the_comparison(compared, how, baseline):
             assert found.p[c, m] == pytest.approx(d.corrected, abs=1e-12)
     assert "corrected over" in text_of(page) and "corrected over" not in text_of(other)
     assert (given.how.test, given.how.correction, given.how.sides) == (
-        *("randomisation", "none"),
+        *("randomization", "none"),
         how.sides,
     )
 
@@ -127,7 +127,7 @@ def test_the_test_is_that_of_the_comparison(compared, how, baseline):
 def test_comparisons_that_disagree_leave_the_usual_test(compared):
     place, _, _ = compared
     files = [place / "runs" / name / "comparison.json" for name in ("mse", "approx_ndcg")]
-    for file, test in zip(files, ("t", "randomisation"), strict=True):
+    for file, test in zip(files, ("t", "randomization"), strict=True):
         file.write_text(json.dumps({"plan": {"data": "d"}, "test": {"test": test}, "rows": []}))
     try:
         assert report.build([place])[1].how == Significance()

@@ -57,7 +57,7 @@ TOPICS = """
 Subsidies
 
 <desc> Description:
-How are they subsidised?
+How are they subsidized?
 
 <narr> Narrative: None.
 </top>
@@ -71,7 +71,7 @@ def test_topics(tmp_path):
     titles = {"51": "Airbus Subsidies", "B-2": "Second", "7": "web & track"}
     assert read_topics(tmp_path / "topics.txt") == titles
     described = read_topics(tmp_path / "topics.txt", field="description")
-    assert described["51"] == "How are they subsidised?" and described["7"] == "d"
+    assert described["51"] == "How are they subsidized?" and described["7"] == "d"
     (tmp_path / "q.tsv").write_text("7\tweb track\n")
     (tmp_path / "q.jsonl").write_text('{"query_id": 7, "query": "web track"}\n\n')
     (tmp_path / "q.qry").write_text(".I 7\n.W\nweb\n track\n")

@@ -61,16 +61,16 @@ def test_wrong_teachers_are_named():
         teacher_labels([1.0, float("nan")])
     with pytest.raises(ValueError, match=r"shape \[n\], found \[2, 2\]"):
         teacher_labels(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="how must be one of 'shift', 'minmax'"):
+    with pytest.raises(ValueError, match="transform must be one of 'shift', 'minmax'"):
         teacher_labels([1.0], "log")
-    with pytest.raises(ValueError, match="how must be 'rank', found 'shift'"):
+    with pytest.raises(ValueError, match="transform must be 'rank', found 'shift'"):
         labels_from_run(["d1"], ["d1"], "shift")
     with pytest.raises(ValueError, match="a document twice"):
         labels_from_run(["d1", "d1"], ["d1"])
 
 
 @pytest.mark.parametrize(
-    ("spec", "how"),
+    ("spec", "transform"),
     [
         ("ranknet", "shift"),
         ("ranknet", "rank"),
@@ -82,8 +82,8 @@ def test_wrong_teachers_are_named():
         ("margin_mse", "shift"),
     ],
 )
-def test_a_student_learns_the_teachers_order(spec, how):
-    loss, labels = losses.get(spec), teacher_labels(TEACHER, how)
+def test_a_student_learns_the_teachers_order(spec, transform):
+    loss, labels = losses.get(spec), teacher_labels(TEACHER, transform)
     scores = torch.zeros(5, requires_grad=True)
     optimizer = torch.optim.SGD([scores], lr=0.5)
     with kernels.using("eager"):  # nothing to compile
@@ -105,7 +105,7 @@ def test_candidates_taught_by_a_run():
     assert lists.targets.tolist() == [2.0, 0.0, 0.0]
     teacher = {"q": RankedList.sort(["c", "a"], [-1.0, -2.0])}
     assert labels_from_run(teacher["q"], ["a", "c"]).tolist() == [0.0, 1.0]
-    taught = lists.taught(teacher, "rank")
+    taught = lists.with_teacher(teacher, "rank")
     assert taught.targets.tolist() == [0.5, 0.0, 1.0]
     assert taught.labels.tolist() == [2.0, 0.0, 0.0]
     assert taught.select(np.array([0])).targets.tolist() == [0.5, 0.0, 1.0]

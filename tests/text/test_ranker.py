@@ -146,12 +146,12 @@ def test_a_saved_folder_is_synced_and_every_file_of_it_has_a_checksum(head, tmp_
 def test_a_manifest_of_other_types_is_one_sentence(change, message, tmp_path):
     ranker().save(tmp_path / "saved")
     manifest = tmp_path / "saved" / "rankgrad.json"
-    facts = files.read_json(manifest)
+    metadata = files.read_json(manifest)
     if isinstance(change, list):
         manifest.write_text("[]")
     else:
-        facts["reading"] = change and facts["reading"] | change
-        files.write_json(manifest, facts, facts["files"])
+        metadata["reading"] = change and metadata["reading"] | change
+        files.write_json(manifest, metadata, metadata["files"])
     with pytest.raises(ValueError, match=rf"rankgrad\.json is damaged \({message}"):
         TextRanker.from_pretrained(tmp_path / "saved")
 

@@ -52,8 +52,8 @@ def ranker(seed=0, **reading):
 
 
 def settings(**options):
-    quick = {"epochs": 3, "learning_rate": 0.01, "head_learning_rate": 0.02, "device": "cpu"}
-    return TextSettings(**{"model": "tiny", "mini_batch_size": 8, **quick, **options})
+    fast = {"epochs": 3, "learning_rate": 0.01, "head_learning_rate": 0.02, "device": "cpu"}
+    return TextSettings(**{"model": "tiny", "mini_batch_size": 8, **fast, **options})
 
 
 def data(lists, own):
@@ -262,9 +262,9 @@ def test_a_damaged_state_is_named(model, tmp_path):
             fit(own, data(lists, own), settings(model=model, epochs=2), keeper=run)
     with pytest.raises(FileExistsError, match="is there already"):
         TextRun.create(tmp_path / "run", settings(model=model), {"train": lists})
-    facts = tmp_path / "run" / "run.json"
+    metadata = tmp_path / "run" / "run.json"
     for text in ("[]", '{"ranker": "text", "data": [1]}'):
-        facts.write_text(text)
+        metadata.write_text(text)
         with pytest.raises(ValueError, match=r"run\.json is damaged"):
             TextRun.open(tmp_path / "run")
         with pytest.raises(ValueError, match=r"run\.json is damaged"):

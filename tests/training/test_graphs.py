@@ -9,8 +9,8 @@ from learnable import lists
 from torch import nn
 
 from rankgrad.data.batches import Batch
-from rankgrad.training import Settings, fit, graphs, trainer
-from rankgrad.training.graphs import Graphs
+from rankgrad.training import Settings, fit, gpu, trainer
+from rankgrad.training.gpu import Graphs
 from rankgrad.training.trainer import Trainer
 
 
@@ -95,7 +95,7 @@ def batch(seed, items=4, longest=4):
         offsets=torch.tensor([0, items]),
         weights=None,
         lists=torch.tensor([0]),
-        longest=longest,
+        max_length=longest,
     )
 
 
@@ -103,7 +103,7 @@ def check(made, network, given):
     sums = made(given)
     torch.testing.assert_close(sums, given.labels.sum()[None])
     torch.testing.assert_close(network.weight.grad, given.features.sum(0, keepdim=True))
-    network.weight.grad = None  # as an optimiser does after its step
+    network.weight.grad = None  # as an optimizer does after its step
 
 
 def test_the_second_batch_of_a_size_is_captured_and_all_after_are_replayed(network, passes):
@@ -125,7 +125,7 @@ def test_sizes_and_bounds_have_graphs_of_their_own(network, passes):
 
 
 def test_no_more_graphs_than_allowed(network, passes, monkeypatch):
-    monkeypatch.setattr(graphs, "_MOST", 1)
+    monkeypatch.setattr(gpu, "_MOST", 1)
     made = Graphs(passes, network)
     for seed in range(3):
         for items in (4, 5):

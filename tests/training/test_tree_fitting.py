@@ -13,19 +13,19 @@ from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.loggers import TensorBoard
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
-QUICK = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
+FAST = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
 
 
 @pytest.mark.parametrize("model", ["lightgbm(min_data_in_leaf=5)", "xgboost(min_child_weight=0.1)"])
 def test_transforms_weights_and_progress(tmp_path, model):
     pytest.importorskip(models.get(model).name)
-    told = []
+    epochs_seen = []
     weights = np.linspace(0.5, 2, TRAIN.n_items, dtype=np.float32)
     weighted = replace(TRAIN, weights=weights)
-    settings = Settings(model=model, loss="lambdaloss@5", **QUICK)  # the transforms of networks
-    done = fit(settings, weighted, VALI, folder=tmp_path / "run", on_epoch=told.append)
-    assert told == done.history
-    assert sorted(told[0]) == ["epoch", "ndcg@5", "rr", "seconds"]
+    settings = Settings(model=model, loss="lambdaloss@5", **FAST)  # the transforms of networks
+    done = fit(settings, weighted, VALI, folder=tmp_path / "run", on_epoch=epochs_seen.append)
+    assert epochs_seen == done.history
+    assert sorted(epochs_seen[0]) == ["epoch", "ndcg@5", "rr", "seconds"]
     scores = done.model.predict(VALI.features, VALI.offsets)
     loaded = FittedRanker.load(tmp_path / "run" / "best")
     assert np.array_equal(loaded.predict(VALI.features, VALI.offsets), scores)
@@ -42,7 +42,7 @@ def test_a_training_that_fails_leaves_nothing(tmp_path):
 
     with pytest.raises(RuntimeError, match="no more"):
         fit(
-            Settings(model="lightgbm", **QUICK),
+            Settings(model="lightgbm", **FAST),
             TRAIN,
             VALI,
             folder=tmp_path / "run",
@@ -58,7 +58,7 @@ def test_loggers_are_started_and_finished(tmp_path, setting):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = tmp_path / "run"
-    settings = Settings(model="lightgbm", tensorboard=setting, **QUICK)
+    settings = Settings(model="lightgbm", tensorboard=setting, **FAST)
     done = fit(settings, TRAIN, VALI, folder=run, on_epoch=() if setting else [TensorBoard()])
     log = EventAccumulator(str(run)).Reload()
     logged = [(event.step, event.value) for event in log.Scalars("val/ndcg@5")]
@@ -67,7 +67,7 @@ def test_loggers_are_started_and_finished(tmp_path, setting):
 
 def test_an_interrupted_training_is_resumed(tmp_path):
     pytest.importorskip("lightgbm")
-    settings = Settings(model="lightgbm", **QUICK)
+    settings = Settings(model="lightgbm", **FAST)
 
     def interrupt(line):
         if line["epoch"] == 2:

@@ -27,7 +27,7 @@ OnRound = Callable[[int, Any], None]
 
 
 @dataclass(frozen=True)
-class Boosting:
+class BoostingConfig:
     """How trees are boosted.
 
     Args:
@@ -52,7 +52,7 @@ class Boosting:
 
 
 @dataclass(frozen=True)
-class Boosted:
+class BoostedTrees:
     """Trees: the model in its library's own format, and the validation metric after each tree."""
 
     kind: Kind
@@ -66,14 +66,14 @@ class Boosted:
 
 
 def boost(
-    train: Dataset, vali: Dataset | None, how: Boosting, on_round: OnRound | None = None
-) -> Boosted:
-    """Boost trees on the training lists; those up to the best validation value are kept.
+    train: Dataset, vali: Dataset | None, config: BoostingConfig, on_round: OnRound | None = None
+) -> BoostedTrees:
+    """Boost trees on the training lists; and keep those up to the best validation value.
 
     Args:
         train: what to learn from. Weights of items are those of the loss.
-        vali: what stops; without it all rounds are made and kept.
-        how: see :class:`Boosting`.
+        vali: what stops; without it all rounds are grown.
+        config: see :class:`BoostingConfig`.
         on_round: called after each tree.
 
     Raises:
@@ -81,33 +81,33 @@ def boost(
         ValueError: the library refuses an option or the data; the built-in objective of XGBoost
             cannot take weights of items.
     """
-    watch = _Watch(vali, how, on_round)
-    make = _lightgbm if how.kind == "lightgbm" else _xgboost
+    validation = _ValidationCurve(vali, config, on_round)
+    make = _lightgbm if config.kind == "lightgbm" else _xgboost
     try:
-        saved, best = make(train, vali, how, watch)
-    except _errors(how.kind) as error:
-        said = str(error).partition(" at /")[0]  # LightGBM goes on with a line of its source
-        raise ValueError(f"{how.kind} refuses it: {' '.join(said.split())}") from error
-    return Boosted(how.kind, saved, watch.curve, best)
+        saved, best = make(train, vali, config, validation)
+    except _errors(config.kind) as error:
+        message = str(error).partition(" at /")[0]  # LightGBM goes on with a line of its source
+        raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
+    return BoostedTrees(config.kind, saved, validation.curve, best)
 
 
 def _errors(kind: Kind) -> type[Exception]:
     """What the library raises."""
-    made = library(kind)
+    package = library(kind)
     error: type[Exception] = (
-        made.basic.LightGBMError if kind == "lightgbm" else made.core.XGBoostError
+        package.basic.LightGBMError if kind == "lightgbm" else package.core.XGBoostError
     )
     return error
 
 
 def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
     """What scores features with saved trees."""
-    made = library(kind)
+    package = library(kind)
     if kind == "lightgbm":
-        booster = made.Booster(model_str=saved.decode())
+        booster = package.Booster(model_str=saved.decode())
         return lambda features: booster.predict(features, num_threads=threads)
-    booster = made.Booster({"nthread": threads}, model_file=bytearray(saved))
-    return lambda features: booster.predict(made.DMatrix(features, nthread=threads))
+    booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
+    return lambda features: booster.predict(package.DMatrix(features, nthread=threads))
 
 
 def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
@@ -116,22 +116,24 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], A
     The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
     row adds up to the score.
     """
-    made = library(kind)
+    package = library(kind)
     if kind == "lightgbm":
-        booster = made.Booster(model_str=saved.decode())
+        booster = package.Booster(model_str=saved.decode())
         return lambda features: booster.predict(features, pred_contrib=True, num_threads=threads)
-    booster = made.Booster({"nthread": threads}, model_file=bytearray(saved))
+    booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
     return lambda features: booster.predict(
-        made.DMatrix(features, nthread=threads), pred_contribs=True
+        package.DMatrix(features, nthread=threads), pred_contribs=True
     )
 
 
-class _Watch:
+class _ValidationCurve:
     """The validation metric after each tree."""
 
-    def __init__(self, vali: Dataset | None, how: Boosting, on_round: OnRound | None) -> None:
-        self.metric, self.curve = how.metric, list[float]()
-        self.higher = not metrics.get(how.metric).lower_is_better
+    def __init__(
+        self, vali: Dataset | None, config: BoostingConfig, on_round: OnRound | None
+    ) -> None:
+        self.metric, self.curve = config.metric, list[float]()
+        self.higher = not metrics.get(config.metric).lower_is_better
         self._on_round, self._counted = on_round, 0
         self._lists = None if vali is None else (np.array(vali.labels), np.array(vali.offsets))
         self._weights = None if vali is None or vali.weights is None else np.array(vali.weights)
@@ -156,90 +158,94 @@ class _Watch:
 
 
 def _lightgbm(
-    train: Dataset, vali: Dataset | None, how: Boosting, watch: _Watch
+    train: Dataset, vali: Dataset | None, config: BoostingConfig, validation: _ValidationCurve
 ) -> tuple[bytes, int]:
-    made = library("lightgbm")
+    package = library("lightgbm")
     options = {
         "metric": "none",
         "verbosity": -1,
-        "num_threads": how.threads,
+        "num_threads": config.threads,
         "deterministic": True,
         "force_row_wise": True,
-        "seed": how.seed % 2**31,
-        **how.options,
+        "seed": config.seed % 2**31,
+        **config.options,
         "objective": BUILT_IN["lightgbm"]
-        if how.loss is None
-        else for_lightgbm.objective(_seeded(how.loss, how.seed)),
+        if config.loss is None
+        else for_lightgbm.objective(_seeded(config.loss, config.seed)),
     }
-    learn = made.Dataset(
+    learn = package.Dataset(
         np.asarray(train.features), train.labels, group=_sizes(train), weight=train.weights
     )
     if vali is None:
-        booster = made.train(
+        booster = package.train(
             options,
             learn,
-            how.rounds,
-            callbacks=[lambda state: watch.count(state.model.num_trees())],
+            config.rounds,
+            callbacks=[lambda state: validation.count(state.model.num_trees())],
         )
         return booster.model_to_string().encode(), booster.num_trees()
     check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
-    stop = [made.early_stopping(how.patience, verbose=False)] if how.patience else []
-    booster = made.train(
+    stop = [package.early_stopping(config.patience, verbose=False)] if config.patience else []
+    booster = package.train(
         options,
         learn,
-        how.rounds,
+        config.rounds,
         valid_sets=[check],
-        feval=lambda scores, data: (how.metric, watch(scores, data), watch.higher),
+        feval=lambda scores, data: (config.metric, validation(scores, data), validation.higher),
         callbacks=stop,
     )
-    best = _best_round(watch)
+    best = _best_round(validation)
     return booster.model_to_string(num_iteration=best).encode(), best
 
 
 def _xgboost(
-    train: Dataset, vali: Dataset | None, how: Boosting, watch: _Watch
+    train: Dataset, vali: Dataset | None, config: BoostingConfig, validation: _ValidationCurve
 ) -> tuple[bytes, int]:
-    made = library("xgboost")
+    package = library("xgboost")
     options = {
         "tree_method": "hist",
         "grow_policy": "lossguide",
         "max_depth": 0,
-        "nthread": how.threads,
-        "seed": how.seed % 2**31,
+        "nthread": config.threads,
+        "seed": config.seed % 2**31,
         "verbosity": 0,
         "disable_default_eval_metric": 1,
-        **how.options,
+        **config.options,
     }
     objective = None
-    if how.loss is None:
+    if config.loss is None:
         options["objective"] = BUILT_IN["xgboost"]
         if train.weights is not None:
             raise ValueError(
                 "XGBoost's ranker takes no weights of items: leave them out of the data"
             )
     else:
-        objective = for_xgboost.objective(_seeded(how.loss, how.seed), item_weights=train.weights)
-    learn = _matrix(made, train, how)
-    checked: dict[str, Any] = {"callbacks": [_counter(made, watch)]}
-    name = for_xgboost.name_of_metric(how.metric)
+        objective = for_xgboost.objective(
+            _seeded(config.loss, config.seed), item_weights=train.weights
+        )
+    learn = _matrix(package, train, config)
+    checked: dict[str, Any] = {"callbacks": [_counter(package, validation)]}
+    name = for_xgboost.name_of_metric(config.metric)
     if vali is not None:
         checked = {
-            "evals": [(_matrix(made, vali, how), "vali")],
-            "custom_metric": lambda scores, data: (name, watch(scores, data)),
-            "maximize": watch.higher,
-            "early_stopping_rounds": how.patience,
+            "evals": [(_matrix(package, vali, config), "vali")],
+            "custom_metric": lambda scores, data: (name, validation(scores, data)),
+            "maximize": validation.higher,
+            "early_stopping_rounds": config.patience,
         }
-    booster = made.train(options, learn, how.rounds, obj=objective, verbose_eval=False, **checked)
-    best = booster.num_boosted_rounds() if vali is None else _best_round(watch)
+    booster = package.train(
+        options, learn, config.rounds, obj=objective, verbose_eval=False, **checked
+    )
+    best = booster.num_boosted_rounds() if vali is None else _best_round(validation)
     return bytes(booster[:best].save_raw("json")), best
 
 
-def _counter(made: Any, watch: _Watch) -> Any:
+def _counter(package: Any, validation: _ValidationCurve) -> Any:
     """The callback of XGBoost that tells of each tree."""
 
-    class Counter(made.callback.TrainingCallback):  # type: ignore[misc]
+    class Counter(package.callback.TrainingCallback):  # type: ignore[misc]
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-            watch.count(model.num_boosted_rounds())
+            validation.count(model.num_boosted_rounds())
             return False
 
     return Counter()
@@ -254,14 +260,14 @@ def _seeded(spec: str, seed: int) -> Loss:
     return losses.get(spec)
 
 
-def _best_round(watch: _Watch) -> int:
+def _best_round(validation: _ValidationCurve) -> int:
     """The first of the best, as both libraries choose."""
-    best = np.argmax(watch.curve) if watch.higher else np.argmin(watch.curve)
+    best = np.argmax(validation.curve) if validation.higher else np.argmin(validation.curve)
     return int(best) + 1
 
 
-def _matrix(made: Any, lists: Dataset, how: Boosting) -> Any:
-    matrix = made.DMatrix(np.asarray(lists.features), lists.labels, nthread=how.threads)
+def _matrix(package: Any, lists: Dataset, config: BoostingConfig) -> Any:
+    matrix = package.DMatrix(np.asarray(lists.features), lists.labels, nthread=config.threads)
     matrix.set_group(_sizes(lists))
     return matrix
 

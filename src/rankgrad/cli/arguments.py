@@ -71,13 +71,13 @@ def load(
     split: str | None = None,
     fold: int | None = None,
     like: Dataset | FittedRanker | None = None,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> Dataset:
     """Read what :func:`place` names, with the features of a data set or a ranker."""
     import rankgrad.data
 
     options: dict[str, Any] = {} if like is None else features_of(like)
-    options["labelled"] = labelled
+    options["labeled"] = labeled
     file = place(path, split, fold)
     if file != path:
         return rankgrad.data.load(path, split=split or "test", fold=fold, **options)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from rankgrad.cli.printing import console, show_csv, show_json, show_results
 
 if TYPE_CHECKING:
     from rankgrad.experiments.compare import Comparison, Plan, Progress, Significance
+    from rankgrad.significance import Test
     from rankgrad.training import Settings
 
 _COMPARED, _TESTS = "What is compared", "Significance and tables"
@@ -117,8 +118,12 @@ def compare(
         typer.Option(help="Settings that all share, in TOML; options go before them."),
     ] = None,
     test: Annotated[
-        Literal["t", "randomisation"],
-        typer.Option(help="The paired test on per-query values.", rich_help_panel=_TESTS),
+        str,
+        typer.Option(
+            metavar="[t|randomization]",
+            help="The paired test on per-query values.",
+            rich_help_panel=_TESTS,
+        ),
     ] = "t",
     correction: Annotated[
         Literal["holm", "bonferroni", "none"],
@@ -200,7 +205,7 @@ def compare(
       rankgrad compare data --trees "lambdaloss@10, neural_ndcg@10" --lightgbm -o out
       rankgrad compare data --losses "softmax, smoothi_ndcg" --tune 20 -m ndcg@5 -o out
       rankgrad compare data --losses "mse, softmax" --models "mlp, context_aware" -o out
-      rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomisation
+      rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomization
       rankgrad compare bm25.run --collection cranfield/ --models MiniLM/ \\
           --losses "hinge, lambdaloss@10" --seeds 3 -o out
       rankgrad compare runs/text --baseline "first stage" --correction holm
@@ -211,7 +216,7 @@ def compare(
     from rankgrad.training import Settings
 
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
-    how = experiment.Significance(test, correction, 1 if sides == 1 else 2)
+    how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
         asked = {**given, "settings": settings, "losses": losses, "models": models, "tune": tune}

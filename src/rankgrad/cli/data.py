@@ -131,7 +131,7 @@ def _catalog(json: bool) -> None:
         ("data set", "lists", "items", "features", "folds", "where a person gets it"),
         rows,
         under=[
-            "A folder of one of these is recognised and checked against its published counts.",
+            "A folder of one of these is recognized and checked against its published counts.",
             "rankgrad demo needs none of them: it simulates its own.",
         ],
     )
@@ -142,7 +142,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "title": entry.title,
         "url": entry.url,
-        "licence": entry.licence,
+        "license": entry.license,
         "lists": entry.total.queries,
         "items": entry.total.documents,
         "features": entry.features,

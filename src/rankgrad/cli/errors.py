@@ -27,6 +27,7 @@ class Commands(TyperGroup):
         """Run the command that was asked for."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            warnings.filterwarnings("default", ".* is now ", DeprecationWarning)
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:

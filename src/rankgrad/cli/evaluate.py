@@ -13,8 +13,8 @@ from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.experiments.significance import Interval
     from rankgrad.metrics import Evaluation, Metric
+    from rankgrad.significance import Interval
 
 Rankers = Annotated[
     list[Path],
@@ -81,8 +81,9 @@ Double = Annotated[
     typer.Option("--double", help="QRELS: compare scores as float64; trec_eval has float32."),
 ]
 Test = Annotated[
-    Literal["t", "randomisation"] | None,
+    str | None,
     typer.Option(
+        metavar="[t|randomization]",
         help="QRELS: the paired test of several runs against the first, Holm-corrected.",
         show_default="t",
     ),
@@ -230,7 +231,7 @@ def _save(
 
 
 def _intervals(result: Evaluation) -> dict[str, Interval]:
-    from rankgrad.experiments.significance import bootstrap_interval
+    from rankgrad.significance import bootstrap_interval
 
     return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
 
@@ -263,7 +264,7 @@ def _show(result: Evaluation, weighted: bool, title: str) -> None:
         for name, (low, high) in _intervals(result).items()
     ]
     columns = ("metric", "mean", "95% interval")
-    conventions = str(result).splitlines()[len(result.metrics) :]
+    conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
     show_table(columns, rows, title=title, under=conventions)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data.trec import Qrels
-    from rankgrad.significance import Significance
+    from rankgrad.significance import Significance, Test
     from rankgrad.text.evaluation import Conventions, RunEvaluation
 
 
@@ -55,7 +55,7 @@ class Results:
         show_json(
             {
                 "qrels": self.judgments,
-                "runs": [self._facts(at, per_query) for at in range(len(self.names))],
+                "runs": [self._run_dict(at, per_query) for at in range(len(self.names))],
                 "conventions": {
                     "level": rules.level,
                     "complete": rules.complete,
@@ -99,9 +99,9 @@ class Results:
         per_list = self.evaluations[at].values.per_list
         return {name: bootstrap_interval(values) for name, values in per_list.items()}
 
-    def _facts(self, at: int, per_query: bool) -> dict[str, Any]:
+    def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
         found = self.evaluations[at]
-        facts: dict[str, Any] = {
+        printed: dict[str, Any] = {
             "run": self.names[at],
             "queries": len(found.queries),
             "mean": dict(found.values.mean),
@@ -112,8 +112,8 @@ class Results:
         }
         if per_query:
             values = {name: each.tolist() for name, each in found.values.per_list.items()}
-            facts["per_list"] = {"qid": found.queries, **values}
-        return facts
+            printed["per_list"] = {"qid": found.queries, **values}
+        return printed
 
     def _notes(self) -> list[str]:
         notes = []
@@ -143,7 +143,7 @@ def evaluate_runs(
     judgments: Path,
     metrics: Sequence[str] | None,
     options: Mapping[str, Any],
-    test: Literal["t", "randomisation"] | None,
+    test: str | None,
 ) -> Results:
     """Evaluate each run, and test all others against the first.
 
@@ -154,7 +154,7 @@ def evaluate_runs(
     from rankgrad.text.evaluation import DEFAULT, Conventions, evaluate_run, p_values
 
     conventions = Conventions(**{name: x for name, x in options.items() if x is not None})
-    significance = Significance(test or "t", "holm")
+    significance = Significance(cast("Test", test or "t"), "holm")
     for run in runs:
         if run.is_dir():
             raise ValueError(

@@ -96,7 +96,7 @@ def explain(
       rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
     """  # noqa: D301
     from rankgrad import explanations
-    from rankgrad.training.tree_scorer import TreeScorer
+    from rankgrad.training.fitted import TreeScorer
 
     if save and not (run / "run.json").is_file():
         raise ValueError(f"{run} is not a run folder: --save has nowhere to keep the explanation")
@@ -130,7 +130,7 @@ def explain(
     if output is not None:
         found.export(output)
     if json:
-        show_json(found.facts())
+        show_json(found.to_dict())
     else:
         _show(found, dataset, f"{run} on {data}", top)
     show_notes(dataset.notes)
@@ -181,7 +181,7 @@ def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
 def _explain_query(pair: PairExplanation, top: int, json: bool, method: str) -> None:
     """Print why one item of a query stands above another."""
     if json:
-        return show_json(pair.facts())
+        return show_json(pair.to_dict())
     rows = [
         (name, f"{upper:.6g}", f"{lower:.6g}", f"{adds:+.4f}")
         for name, upper, lower, adds in pair.rows()[:top]

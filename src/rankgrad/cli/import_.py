@@ -162,7 +162,7 @@ def _import_folder(
     numbers = list(folds(source)) if fold is None else []
     if not numbers:
         return {output: _import_splits(source, fold, output, overwrite, options)}
-    entry = catalog.recognise(source)
+    entry = catalog.recognize(source)
     for difference in catalog.check_folds(entry, numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
     facts = {}

@@ -56,7 +56,7 @@ def predict(
     """  # noqa: D301
     from rankgrad.data import scores as files
 
-    dataset, scores = score(run, data, split, fold, device, labelled=False)
+    dataset, scores = score(run, data, split, fold, device, labeled=False)
     files.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
     show_notes(dataset.notes)
 
@@ -67,10 +67,10 @@ def score(
     split: str | None,
     fold: int | None,
     device: str,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> tuple[Dataset, np.ndarray]:
     """The data, and the scores of its items by a trained ranker."""
-    dataset, model = open_ranker(run, data, split, fold, device, labelled)
+    dataset, model = open_ranker(run, data, split, fold, device, labeled)
     return dataset, model.predict(dataset.features, dataset.offsets)
 
 
@@ -80,7 +80,7 @@ def open_ranker(
     split: str | None,
     fold: int | None,
     device: str,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> tuple[Dataset, FittedRanker]:
     """Data with the features of a trained ranker, and the ranker."""
     from rankgrad.data.dataset import FeaturesError
@@ -90,7 +90,7 @@ def open_ranker(
     settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
     model = _ranker(run).to(accelerator(settings))
     try:
-        dataset = load(data, split, fold, model, labelled)
+        dataset = load(data, split, fold, model, labeled)
     except FeaturesError as error:
         raise ValueError(
             f"the ranker in {run} was trained on {model.n_features} features, and {data} has "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from rankgrad.cli.printing import show_notes
 
 if TYPE_CHECKING:
     from rankgrad.report.comparison import Comparison
+    from rankgrad.significance import Test
 
 
 def report(
@@ -47,8 +48,9 @@ def report(
         ),
     ] = None,
     test: Annotated[
-        Literal["t", "randomisation"] | None,
+        str | None,
         typer.Option(
+            metavar="[t|randomization]",
             help="The paired test on per-query values.",
             show_default="that of `rankgrad compare`, or t",
         ),
@@ -86,7 +88,7 @@ def report(
         part=part,
         metric=metric,
         baseline=baseline,
-        test=test,
+        test=cast("Test | None", test),
         correction=correction,
         title=title,
     )

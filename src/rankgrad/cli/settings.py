@@ -55,7 +55,7 @@ Transforms = Annotated[
     list[str] | None,
     _option(
         "A transform of the features; several times for several, in order.",
-        "drop_constant, quantile(output=uniform), standardise",
+        "drop_constant, quantile(output=uniform), standardize",
         _LEARNING,
         "--transform",
     ),
@@ -96,7 +96,7 @@ Average = Annotated[
         _STEPS,
     ),
 ]
-Accumulate = Annotated[int | None, _option("Batches per step of the optimiser.", "1", _STEPS)]
+Accumulate = Annotated[int | None, _option("Batches per step of the optimizer.", "1", _STEPS)]
 Seed = Annotated[int | None, _option("Of everything random.", "0", _STEPS)]
 Precision = Annotated[str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)]
 Device = Annotated[str | None, _option("auto, cpu or cuda.", "auto", _MACHINE)]

@@ -5,8 +5,8 @@ on every device and in every process. The items are then gathered by index arith
 loop over lists: out of a copy of the features on the device where that fits, or else out of the
 memory map by a thread that reads ahead.
 
-What the arithmetic needs is brought to the device once per epoch, and the sizes of each batch are
-known on the host. So gathering a batch never waits for the device.
+Index arrays are copied to the device once per epoch, and the sizes of each batch are known on the
+host. So gathering a batch never waits for the device.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from torch.nn import functional as F
 
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline, Transform
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 Array = NDArray[Any]
 Batching = Literal["queries", "documents", "query"]
 BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
-_AHEAD = 2  # batches that are read ahead
+_PREFETCHED = 2  # batches that are read ahead
 _LISTS = (1 << 16) - 1  # of like length in a batch: more than GPUs run attention over at a time
 _ORDER, _ITEMS = 0, 1  # what a stream of random numbers is for
 
@@ -47,7 +47,8 @@ class Batch:
 
     ``network(batch.features, batch.mask)`` gives the scores, in the layout of the labels. A flat
     batch has a mask if its size was rounded up: what comes after the last list is padding, too.
-    ``longest`` bounds the number of items of a list: known on the host, it saves asking the device.
+    ``max_length`` is an upper bound of list lengths, known on the host, so that launching a kernel
+    does not synchronize.
     """
 
     features: Float[Tensor, "*items f"]
@@ -56,7 +57,7 @@ class Batch:
     offsets: Int[Tensor, " c"] | None
     weights: Float[Tensor, "*items"] | None
     lists: Int[Tensor, " b"]  # which lists of the data set, on the host
-    longest: int
+    max_length: int
 
     def __len__(self) -> int:
         """The number of lists."""
@@ -74,12 +75,12 @@ class _Part:
     """The lists of a batch. Tensors lie where its items are gathered, sizes are on the host."""
 
     lists: Array
-    longest: int  # items of the longest list
-    uncut: int  # the same, before lists were cut
+    max_length: int  # of the lists, after they are cut
+    uncut_max_length: int  # of the lists, before they are cut
     total: int  # items of all lists
-    rounded: bool  # up, to this room
-    room: int  # slots: of all lists in flat batches, of each in padded ones
-    bound: int  # of the items of a list
+    rounded: bool  # whether size is rounded up
+    size: int  # items with padding: of the batch if it is flat, of a list if it is padded
+    max_length_bound: int  # max_length, rounded up where size is
     starts: Int[Tensor, " b"]  # the lists' first rows
     lengths: Int[Tensor, " b"]  # before they were cut
     offsets: Int[Tensor, " b+1"]
@@ -98,10 +99,10 @@ class Batches:
         documents: items per batch, padding included; a longer list is a batch by itself.
         list_size: longer lists are cut to so many items, drawn anew each epoch. Never in
             evaluation.
-        seed: of the order and the draws, together with the epoch.
+        seed: of the order and the sampled items, together with the epoch.
         flat: give flat items with offsets, for networks that score each item by itself.
-        rounded: give batches of training room for an eighth, or eight, more items than they have at
-            most, so that all are of a few sizes, which come again: what a CUDA graph asks for.
+        rounded: pad training batches, by an eighth or by eight items at most, to a few sizes that
+            recur, as CUDA graphs need.
         device: where batches are needed.
         transform: applied to the features; fitted.
         memory: how many bytes the features may take on the device; None for half of what is free.
@@ -140,10 +141,10 @@ class Batches:
         needed = 4 * dataset.n_items * transform.n_outputs
         self.resident = needed <= (_free(self.device) // 2 if memory is None else memory)
         # Where the features stay on the host, so does the arithmetic that finds them.
-        self._where = self.device if self.resident else torch.device("cpu")
-        self._longest = min(int(dataset.lengths.max(initial=0)), list_size or dataset.n_items)
-        self._labels = self._bring(dataset.labels)
-        self._weights = None if dataset.weights is None else self._bring(dataset.weights)
+        self._gather_device = self.device if self.resident else torch.device("cpu")
+        self._max_length = min(int(dataset.lengths.max(initial=0)), list_size or dataset.n_items)
+        self._labels = self._to_gather_device(dataset.labels)
+        self._weights = None if dataset.weights is None else self._to_gather_device(dataset.weights)
         self._transform = transform
         self._features = self._load() if self.resident else None
 
@@ -160,7 +161,7 @@ class Batches:
         where a batch has fewer lists than there are ranks.
         """
         parts = [lists[rank::ranks] for lists in self._plan(epoch)[start:]]
-        return self._gather(parts, self._draws(epoch), self.rounded)
+        return self._gather(parts, self._sample_keys(epoch), self.rounded)
 
     def evaluation(
         self, documents: int | None = None, *, rank: int = 0, ranks: int = 1
@@ -182,77 +183,78 @@ class Batches:
         order = random.permutation(np.flatnonzero(lengths))
         return [order[at : at + self.size] for at in range(0, len(order), self.size)]
 
-    def _draws(self, epoch: int) -> Float[Tensor, " N"] | None:
+    def _sample_keys(self, epoch: int) -> Float[Tensor, " N"] | None:
         """A random number for each item: the smallest of a list are the items it is cut to."""
         if self.list_size is None or (self.dataset.lengths <= self.list_size).all():
             return None
         random = np.random.default_rng([self.seed, epoch, _ITEMS])
-        return self._bring(random.random(self.dataset.n_items, dtype=np.float32))
+        return self._to_gather_device(random.random(self.dataset.n_items, dtype=np.float32))
 
-    def _gather(
-        self, plan: Sequence[Array], draws: Tensor | None, rounded: bool
-    ) -> Iterator[Batch]:
-        parts = self._parts(plan, draws is not None, rounded)
+    def _gather(self, plan: Sequence[Array], keys: Tensor | None, rounded: bool) -> Iterator[Batch]:
+        parts = self._parts(plan, keys is not None, rounded)
         if self.resident:
-            return (self._batch(part, draws) for part in parts)
+            return (self._batch(part, keys) for part in parts)
 
         def read(part: _Part) -> Batch:
-            return self._pinned(self._batch(part, draws))
+            return self._pinned(self._batch(part, keys))
 
         # A single batch, as in most predictions, has nothing to be read ahead of.
-        raw = _ahead(parts, read) if len(plan) > 1 else map(read, parts)
+        raw = _prefetch(parts, read) if len(plan) > 1 else map(read, parts)
         return (self._finish(batch) for batch in raw)
 
     def _parts(self, plan: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_Part]:
-        """The lists of each batch, all brought over at once: then each takes its slice."""
+        """The lists of each batch, copied to the device at once: then each takes its slice."""
         lists = np.concatenate([np.zeros(0, np.int64), *plan])
         lengths = self.dataset.lengths[lists]
-        kept = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
-        ends = np.concatenate([[0], np.cumsum(kept)])
+        cut_lengths = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
+        ends = np.concatenate([[0], np.cumsum(cut_lengths)])
         firsts = np.cumsum([0, *map(len, plan)])
         # Offsets of all batches, each from an even place on: kernels like them at 16 bytes.
         places = np.cumsum([0, *(len(each) // 2 * 2 + 2 for each in plan)])
         bounds = np.zeros(places[-1], np.int64)
         for place, (first, last) in zip(places, pairwise(firsts), strict=False):
             bounds[place : place + last - first + 1] = ends[first : last + 1] - ends[first]
-        brought = (self.dataset.offsets[:-1][lists], lengths, bounds)
-        starts, counts, offsets = (self._bring(numbers) for numbers in brought)
+        arrays = (self.dataset.offsets[:-1][lists], lengths, bounds)
+        starts, counts, offsets = (self._to_gather_device(numbers) for numbers in arrays)
         rows = None
         if self.flat and self.resident and not cut:
             rows = self._flat_rows(starts, counts, int(ends[-1]))
         for place, each, (first, last) in zip(places, plan, pairwise(firsts), strict=False):
-            longest, total = int(kept[first:last].max(initial=0)), int(ends[last] - ends[first])
-            room, bound = self._room(len(each), longest, total, rounded)
+            max_length = int(cut_lengths[first:last].max(initial=0))
+            total = int(ends[last] - ends[first])
+            size, max_length_bound = self._padded_size(len(each), max_length, total, rounded)
             yield _Part(
                 lists=each,
-                longest=longest,
-                uncut=int(lengths[first:last].max(initial=0)),
+                max_length=max_length,
+                uncut_max_length=int(lengths[first:last].max(initial=0)),
                 total=total,
                 rounded=rounded,
-                room=room,
-                bound=bound,
+                size=size,
+                max_length_bound=max_length_bound,
                 starts=starts[first:last],
                 lengths=counts[first:last],
                 offsets=offsets[place : place + len(each) + 1],
                 rows=None if rows is None else rows[ends[first] : ends[last]],
             )
 
-    def _room(self, lists: int, longest: int, total: int, rounded: bool) -> tuple[int, int]:
-        """The slots of a batch, of each list if padded; and a bound on the items of a list."""
-        room = total if self.flat else longest
+    def _padded_size(
+        self, lists: int, max_length: int, total: int, rounded: bool
+    ) -> tuple[int, int]:
+        """The size of a batch, or of each list if padded, and a bound of list lengths."""
+        size = total if self.flat else max_length
         if not rounded:
-            return room, longest
-        room, bound = _round_up(room, 8), min(_round_up(longest, 2), self._longest)
-        # As many slots as lists of so many items would fill are taken for just those.
-        if self.flat and total < room == lists * bound:
-            room += 8
+            return size, max_length
+        size, max_length_bound = _round_up(size, 8), min(_round_up(max_length, 2), self._max_length)
+        # A flat batch of exactly lists * max_length_bound items is read as one without padding.
+        if self.flat and total < size == lists * max_length_bound:
+            size += 8
         if not self.flat and self.batching == "documents":
-            room = min(room, max(longest, self.documents // max(1, lists)))
-        return room, bound
+            size = min(size, max(max_length, self.documents // max(1, lists)))
+        return size, max_length_bound
 
-    def _batch(self, part: _Part, draws: Tensor | None) -> Batch:
-        cut = draws is not None and part.uncut > part.longest
-        chosen = self._choose(part, draws) if draws is not None and cut else None
+    def _batch(self, part: _Part, keys: Tensor | None) -> Batch:
+        cut = keys is not None and part.uncut_max_length > part.max_length
+        chosen = self._choose(part, keys) if keys is not None and cut else None
         rows, mask = (self._flat if self.flat else self._padded)(part, chosen)
         labels, weights = self._labels[rows], self._weights
         return Batch(
@@ -262,14 +264,14 @@ class Batches:
             offsets=part.offsets if self.flat else None,
             weights=None if weights is None else weights[rows],
             lists=torch.from_numpy(part.lists),
-            longest=part.bound,
+            max_length=part.max_length_bound,
         )
 
     def _flat_rows(self, starts: Tensor, lengths: Tensor, total: int) -> Int[Tensor, " N"]:
         """The rows of all items of these lists, list after list."""
         shifts = starts - (lengths.cumsum(0) - lengths)  # from places in this order to rows
         shifts = shifts.repeat_interleave(lengths, output_size=total)
-        return shifts + torch.arange(total, device=self._where)
+        return shifts + torch.arange(total, device=self._gather_device)
 
     def _flat(
         self, part: _Part, chosen: Tensor | None
@@ -278,15 +280,15 @@ class Batches:
         rows = self._flat_items(part, chosen)
         if not part.rounded:
             return rows, None
-        mask = torch.arange(part.room, device=self._where) < part.total
-        return F.pad(rows, (0, part.room - part.total)), mask
+        mask = torch.arange(part.size, device=self._gather_device) < part.total
+        return F.pad(rows, (0, part.size - part.total)), mask
 
     def _flat_items(self, part: _Part, chosen: Tensor | None) -> Int[Tensor, " N"]:
         if part.rows is not None:
             return part.rows
-        which = torch.arange(len(part.lists), device=self._where)
+        which = torch.arange(len(part.lists), device=self._gather_device)
         which = which.repeat_interleave(part.offsets.diff(), output_size=part.total)
-        places = torch.arange(part.total, device=self._where) - part.offsets[which]
+        places = torch.arange(part.total, device=self._gather_device) - part.offsets[which]
         if chosen is not None:
             places = chosen[which, places]
         return part.starts[which] + places
@@ -295,13 +297,13 @@ class Batches:
         self, part: _Part, chosen: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """The rows of the items and a mask."""
-        width = part.room if chosen is None else min(part.room, chosen.shape[1])
+        width = part.size if chosen is None else min(part.size, chosen.shape[1])
         return self._rows(part, part.offsets.diff(), width, chosen)
 
-    def _choose(self, part: _Part, draws: Tensor) -> Int[Tensor, "b k"]:
+    def _choose(self, part: _Part, keys: Tensor) -> Int[Tensor, "b k"]:
         """The places of the items that lists are cut to, in the order they stand in."""
-        rows, mask = self._rows(part, part.lengths, part.uncut, None)
-        keys = draws[rows].masked_fill(~mask, float("inf"))
+        rows, mask = self._rows(part, part.lengths, part.uncut_max_length, None)
+        keys = keys[rows].masked_fill(~mask, float("inf"))
         # Ties among the keys of padding do not matter: its places come after all real ones.
         smallest: Tensor = keys.topk(self.list_size or 1, dim=-1, largest=False).indices
         return smallest.sort(dim=-1).values
@@ -311,7 +313,7 @@ class Batches:
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """The rows of so many items of each list and a mask; padding repeats its first row."""
         width = max(1, width)
-        places = torch.arange(width, device=self._where).expand(len(part.lists), width)
+        places = torch.arange(width, device=self._gather_device).expand(len(part.lists), width)
         mask = places < lengths[:, None]
         if chosen is not None:
             places = chosen[:, :width]
@@ -325,7 +327,7 @@ class Batches:
         return features if mask is None else features.masked_fill_(~mask[..., None], 0.0)
 
     def _finish(self, batch: Batch) -> Batch:
-        """A batch read on the host, brought to the device and transformed there."""
+        """A batch read on the host, copied to the device and transformed there."""
         features = self._transform(self._move(batch.features))
         mask = None if batch.mask is None else self._move(batch.mask)
         if mask is not None:
@@ -349,12 +351,12 @@ class Batches:
         pinned: dict[str, Any] = {k: tensor.pin_memory() for k, tensor in batch.tensors.items()}
         return replace(batch, **pinned)
 
-    def _bring(self, array: Array) -> Tensor:
+    def _to_gather_device(self, array: Array) -> Tensor:
         """An array, where items are gathered."""
         tensor = _tensor(array)
-        if self._where.type != "cuda":
-            return tensor.to(self._where)
-        return tensor.pin_memory().to(self._where, non_blocking=True)
+        if self._gather_device.type != "cuda":
+            return tensor.to(self._gather_device)
+        return tensor.pin_memory().to(self._gather_device, non_blocking=True)
 
     def _load(self) -> Float[Tensor, "N f"]:
         """All features on the device, transformed once, block by block."""
@@ -403,9 +405,9 @@ def _round_up(size: int, steps: int) -> int:
     return -(-size // step) * step
 
 
-def _ahead(parts: Iterable[_Part], read: Callable[[_Part], Batch]) -> Iterator[Batch]:
+def _prefetch(parts: Iterable[_Part], read: Callable[[_Part], Batch]) -> Iterator[Batch]:
     """What ``read`` gives for each part, read by a thread that runs a little ahead."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(_AHEAD)
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(_PREFETCHED)
     stopped = threading.Event()
 
     def put(item: Batch | BaseException | None) -> None:

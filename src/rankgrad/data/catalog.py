@@ -18,6 +18,7 @@ import numpy as np
 
 from rankgrad.data import columnar, layout, store, streams
 from rankgrad.data.dataset import Dataset
+from rankgrad.deprecation import renamed_attributes
 
 _HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
 _NEAR = 1.5  # a file of up to this many times more or fewer rows may be a known one
@@ -44,7 +45,7 @@ class Entry:
     name: str
     title: str
     url: str
-    licence: str
+    license: str
     features: int
     highest_label: int
     total: Counts
@@ -66,7 +67,7 @@ def names() -> list[str]:
     return [entry.name for entry in ENTRIES]
 
 
-def recognise(path: str | os.PathLike[str]) -> Entry | None:
+def recognize(path: str | os.PathLike[str]) -> Entry | None:
     """The known data set that a folder (or one of its folds) holds, or None.
 
     The layout and the number of features must be right; beyond that the folder's name decides, and
@@ -75,7 +76,7 @@ def recognise(path: str | os.PathLike[str]) -> Entry | None:
     """
     path = Path(path)
     if layout.fold_number(path) is not None and layout.folds(path.parent):
-        return recognise(path.parent)
+        return recognize(path.parent)
     try:
         folds = layout.folds(path)
         splits = layout.splits(path, next(iter(folds), None))
@@ -212,15 +213,15 @@ _LETOR = (
 )
 _MSLR = "https://www.microsoft.com/en-us/research/project/mslr/"
 _ISTELLA = "http://quickrank.isti.cnr.it/istella-dataset/"
-_MICROSOFT_LICENCE = "free for research; Microsoft's agreement on the page must be accepted"
-_ISTELLA_LICENCE = "non-commercial use only; Istella's licence agreement must be accepted"
+_MICROSOFT_LICENSE = "free for research; Microsoft's agreement on the page must be accepted"
+_ISTELLA_LICENSE = "non-commercial use only; Istella's license agreement must be accepted"
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="MQ2007",
         title="LETOR 4.0, Million Query track of TREC 2007, supervised ranking",
         url=_LETOR,
-        licence=_MICROSOFT_LICENCE,
+        license=_MICROSOFT_LICENSE,
         features=46,
         highest_label=2,
         total=Counts(1_692, 69_623),
@@ -232,7 +233,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="MQ2008",
         title="LETOR 4.0, Million Query track of TREC 2008, supervised ranking",
         url=_LETOR,
-        licence=_MICROSOFT_LICENCE,
+        license=_MICROSOFT_LICENSE,
         features=46,
         highest_label=2,
         total=Counts(784, 15_211),
@@ -250,7 +251,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="MSLR-WEB10K",
         title="Microsoft Learning to Rank, 10,000 queries of WEB30K drawn at random",
         url=_MSLR,
-        licence=_MICROSOFT_LICENCE,
+        license=_MICROSOFT_LICENSE,
         features=136,
         highest_label=4,
         total=Counts(10_000, 1_200_192),
@@ -263,9 +264,9 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         name="MSLR-WEB30K",
-        title="Microsoft Learning to Rank, from a retired labelling set of Bing",
+        title="Microsoft Learning to Rank, from a retired labeling set of Bing",
         url=_MSLR,
-        licence=_MICROSOFT_LICENCE,
+        license=_MICROSOFT_LICENSE,
         features=136,
         highest_label=4,
         total=Counts(31_531, 3_771_125),
@@ -277,7 +278,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="Yahoo C14",
         title="Yahoo! Learning to Rank Challenge (Webscope C14), set 1",
         url="https://webscope.sandbox.yahoo.com/catalog.php?datatype=c",
-        licence="non-commercial research; universities ask Yahoo for it under its agreement",
+        license="non-commercial research; universities ask Yahoo for it under its agreement",
         features=700,
         highest_label=4,
         total=Counts(29_921, 709_877),
@@ -294,7 +295,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="Istella",
         title="Istella LETOR, full",
         url=_ISTELLA,
-        licence=_ISTELLA_LICENCE,
+        license=_ISTELLA_LICENSE,
         features=220,
         highest_label=4,
         total=Counts(33_018, 10_454_629),
@@ -309,7 +310,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="Istella-S",
         title="Istella LETOR, irrelevant documents sampled",
         url=_ISTELLA,
-        licence=_ISTELLA_LICENCE,
+        license=_ISTELLA_LICENSE,
         features=220,
         highest_label=4,
         total=Counts(33_018, 3_408_630),
@@ -321,3 +322,6 @@ ENTRIES: tuple[Entry, ...] = (
         words=("istella",),
     ),
 )
+
+
+__getattr__ = renamed_attributes(__name__, {"recognise": "recognize"})

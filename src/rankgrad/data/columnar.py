@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from rankgrad import checksums, files
-from rankgrad.data import memory, streams
+from rankgrad.data import memory_limit, streams
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data.layout import parts
+from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import listing, quote, shorten
 
 PARQUET = (".parquet", ".pq")
@@ -64,6 +65,7 @@ def is_columnar(path: str | os.PathLike[str]) -> bool:
     return suffix(path) in (*PARQUET, *ARROW, *TEXT)
 
 
+@renamed_arguments(labelled="labeled")
 def read(
     path: str | os.PathLike[str],
     *,
@@ -73,7 +75,7 @@ def read(
     weight: str | None = None,
     id: str | None = None,
     fill: float | None = None,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> Dataset:
     r"""Read a columnar file, or a folder of Parquet parts in order; each row is an item.
 
@@ -81,7 +83,7 @@ def read(
     features: the columns of features, in this order; all other numeric columns where not given.
     weight, id: the columns of item weights and item ids. Files that :func:`write` made know theirs.
     fill: the value for features that are null or NaN; such a feature is an error otherwise.
-    labelled: without it the label may be missing, as in data that are to be scored; it is then 0.
+    labeled: without it the label may be missing, as in data that are to be scored; it is then 0.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
@@ -93,7 +95,7 @@ def read(
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
     """
     path = Path(path)
-    roles = _Roles(path, query, label, features, weight, id, labelled)
+    roles = _Roles(path, query, label, features, weight, id, labeled)
     builder = None
     sources = parts(path) or [path]
     for part in sources:
@@ -127,7 +129,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     parquet = _pyarrow("pyarrow.parquet")
     schema = _schema(dataset)
     with (
-        files.whole(path) as file,
+        files.atomic_write(path) as file,
         parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
     ):
         for start in range(0, max(1, dataset.n_items), _ROWS):
@@ -145,7 +147,7 @@ class _Roles:
     features: Sequence[str] | None
     weight: str | None
     id: str | None
-    labelled: bool
+    labeled: bool
     names: list[str] = field(default_factory=list)  # of the features
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
     checksum: str | None = None  # of the contents, where the file has it and all of it is read
@@ -158,7 +160,7 @@ class _Roles:
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
         self._counts = Counter(schema.names)
-        if not self.labelled and self.label not in schema.names:
+        if not self.labeled and self.label not in schema.names:
             self.label = None
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
@@ -222,7 +224,7 @@ class _Builder:
     def __init__(self, roles: _Roles, total: int | None, fill: float | None) -> None:
         self.roles, self.fill, self.rows, self.filled = roles, fill, 0, 0
         self.first = 0  # row of the file that is being read
-        self.limit = memory.available() // 2  # rows out of order are copied once more
+        self.limit = memory_limit.available() // 2  # rows out of order are copied once more
         size = min(_rows(len(roles.names)), self._most()) if total is None else total
         self._check(size)
         self.features = np.empty((size, len(roles.names)), np.float32)
@@ -303,13 +305,13 @@ class _Builder:
         columns = len(self.roles.names)
         what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
         hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
-        memory.check(4 * rows * columns, self.limit, what, hint)
+        memory_limit.check(4 * rows * columns, self.limit, what, hint)
 
     def _all_ids(self) -> np.ndarray:
         assert self.ids is not None
         widest = max(ids.dtype.itemsize for ids in self.ids)
         what = f"{self.roles.path}: {self.rows:,} ids of up to {widest // 4:,} characters"
-        memory.check(widest * self.rows, self.limit, what, "give shorter ids")
+        memory_limit.check(widest * self.rows, self.limit, what, "give shorter ids")
         return np.concatenate(self.ids)
 
     def _resize(self, rows: int) -> None:
@@ -441,7 +443,7 @@ def _csv_block(path: Path) -> int:
         raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
     columns = header.count(TEXT[suffix(path)].encode()) + 1
     what = f"{path}: to read a text file of {columns:,} columns"
-    memory.check(columns * _CSV_COLUMN, memory.available(), what, "give a Parquet file")
+    memory_limit.check(columns * _CSV_COLUMN, memory_limit.available(), what, "give a Parquet file")
     return max(usual, 4 * len(header))
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.data import memory
-from rankgrad.data.checked import CheckedArray
+from rankgrad.data import memory_limit
+from rankgrad.data.checksummed import ChecksummedArray
 from rankgrad.quoting import quote
 
 LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
@@ -24,6 +24,14 @@ _SHOWN = 8  # distinct labels that repr spells out
 
 class FeaturesError(ValueError):
     """Data do not have the features that were asked for, such as those of a trained ranker."""
+
+
+class ArrayError(ValueError):
+    """An array of a data set is wrong; ``array`` is its name, with which the message begins."""
+
+    def __init__(self, array: str, what: str) -> None:
+        super().__init__(f"{array} {what}")
+        self.array = array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,7 +159,7 @@ class Dataset:
             )
         what = f"{self.n_items:,} rows, widened to {n_features:,} features,"
         hint = "the other data that go with these name that many features: are they meant?"
-        memory.check(4 * self.n_items * n_features, memory.available(), what, hint)
+        memory_limit.check(4 * self.n_items * n_features, memory_limit.available(), what, hint)
         features = np.zeros((self.n_items, n_features), np.float32)
         features[:, : self.n_features] = self.features
         return Dataset(
@@ -199,19 +207,22 @@ class Dataset:
         for name in ("labels", "weights", "ids", "source_rows"):
             array = getattr(self, name)
             if array is not None and len(array) != items:
-                raise ValueError(
-                    f"{name} must have one value per item: features have {items} rows, "
-                    f"{name} {len(array)}"
+                raise ArrayError(
+                    name,
+                    f"must have one value per item: features have {items} rows, "
+                    f"{name} {len(array)}",
                 )
         if len(self.offsets) != len(self.qids) + 1:
-            raise ValueError(
-                f"offsets must have one value more than there are qids, {len(self.qids)} + 1; "
-                f"found {len(self.offsets)}"
+            raise ArrayError(
+                "offsets",
+                f"must have one value more than there are qids, {len(self.qids)} + 1; "
+                f"found {len(self.offsets)}",
             )
         if self.offsets[0] != 0 or self.offsets[-1] != items:
-            raise ValueError(
-                f"offsets must run from 0 to the number of items, {items}; found "
-                f"{self.offsets[0]} to {self.offsets[-1]}"
+            raise ArrayError(
+                "offsets",
+                f"must run from 0 to the number of items, {items}; found "
+                f"{self.offsets[0]} to {self.offsets[-1]}",
             )
         if self.feature_names is not None and len(self.feature_names) != columns:
             raise ValueError(
@@ -223,9 +234,9 @@ class Dataset:
         falls = np.flatnonzero(self.offsets[1:] < self.offsets[:-1])  # differences may overflow
         if len(falls):
             at = int(falls[0]) + 1
-            raise ValueError(
-                f"offsets must not fall; offsets[{at}] = {self.offsets[at]} follows "
-                f"{self.offsets[at - 1]}"
+            raise ArrayError(
+                "offsets",
+                f"must not fall; offsets[{at}] = {self.offsets[at]} follows {self.offsets[at - 1]}",
             )
 
     def _check_qids(self) -> None:
@@ -233,9 +244,9 @@ class Dataset:
         if len(unique) != len(self.qids):
             at = int(np.setdiff1d(np.arange(len(self.qids)), first)[0])
             before = int(np.flatnonzero(self.qids == self.qids[at])[0])
-            raise ValueError(
-                f"qids must be unique: lists {before} and {at} both have "
-                f"{quote(str(self.qids[at]))}"
+            raise ArrayError(
+                "qids",
+                f"must be unique: lists {before} and {at} both have {quote(str(self.qids[at]))}",
             )
 
     def _check_source_rows(self) -> None:
@@ -243,8 +254,8 @@ class Dataset:
             return
         unique, counts = np.unique(self.source_rows, return_counts=True)
         if len(unique) != self.n_items:
-            raise ValueError(
-                f"source_rows must be distinct; {unique[counts > 1][0]} is there twice"
+            raise ArrayError(
+                "source_rows", f"must be distinct; {unique[counts > 1][0]} is there twice"
             )
 
     def _check_values(self, name: str, values: np.ndarray) -> None:
@@ -255,9 +266,10 @@ class Dataset:
                 continue
             item = start + int(bad.argmax())
             at = int(np.searchsorted(self.offsets, item, side="right")) - 1
-            raise ValueError(
-                f"{name} must be finite and at least 0; item {item} (list {at}, qid "
-                f"{quote(str(self.qids[at]))}) has {values[item]}"
+            raise ArrayError(
+                name,
+                f"must be finite and at least 0; item {item} (list {at}, qid "
+                f"{quote(str(self.qids[at]))}) has {values[item]}",
             )
 
     def _indices(self, lists: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -322,7 +334,7 @@ def as_float32(
 
 
 def _as_array(values: Any) -> Any:
-    return values if isinstance(values, (np.ndarray, CheckedArray)) else np.asarray(values)
+    return values if isinstance(values, (np.ndarray, ChecksummedArray)) else np.asarray(values)
 
 
 def _numbers(
@@ -335,11 +347,11 @@ def _numbers(
     """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
     array: np.ndarray = _as_array(values)
     if array.ndim != dims:
-        raise ValueError(f"{name} must have {dims} dimension(s), found shape {list(array.shape)}")
+        raise ArrayError(name, f"must have {dims} dimension(s), found shape {list(array.shape)}")
     whole = issubclass(dtype, np.integer)
     if array.dtype.kind not in ("iu" if whole else "iufb") and array.size:
         kind = "whole numbers" if whole else "real numbers"
-        raise ValueError(f"{name} must be {kind}, found {array.dtype}")
+        raise ArrayError(name, f"must be {kind}, found {array.dtype}")
     if array.dtype == dtype and array.flags.c_contiguous:
         return array
     if whole:
@@ -349,7 +361,7 @@ def _numbers(
 
 def _rows(array: Any, rows: Any) -> np.ndarray:
     """Some rows of an array; a slice of one that is checked as it is read stays unread."""
-    if isinstance(array, CheckedArray) and isinstance(rows, slice):
+    if isinstance(array, ChecksummedArray) and isinstance(rows, slice):
         part: Any = array.part(rows.start, rows.stop)
     else:
         part = array[rows]
@@ -374,7 +386,8 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
             f"{LONGEST_ID:,} are taken: {quote(values[lengths.index(longest)])}"
         )
     what = f"{name}: {len(values):,} ids, the longest of {longest:,} characters,"
-    memory.check(4 * longest * len(values), memory.available(), what, "give shorter ids")
+    limit = memory_limit.available()
+    memory_limit.check(4 * longest * len(values), limit, what, "give shorter ids")
     return np.array(values, np.str_)
 
 
@@ -383,7 +396,7 @@ def _texts(name: str, values: Any) -> np.ndarray:
         values = id_array(name, values)
     array: np.ndarray = _as_array(values)
     if array.ndim != 1:
-        raise ValueError(f"{name} must have 1 dimension, found shape {list(array.shape)}")
+        raise ArrayError(name, f"must have 1 dimension, found shape {list(array.shape)}")
     if array.dtype.kind == "O":  # any objects; their texts may be of any length
         return id_array(name, list(map(str, array)))
     if array.dtype.kind != "U":

@@ -74,7 +74,7 @@ def _splits(path: Path, fold: int | None) -> dict[str, Path]:
         raise ValueError(
             f"{streams.shown(path)} is one data set that can be read once: give a folder of splits"
         )
-    path = files.standing(path)
+    path = files.readable_path(path)
     inside = folds(path)
     if fold is not None:
         if fold not in inside:
@@ -129,7 +129,7 @@ def check_exists(path: Path) -> None:
     if streams.is_stream(path):
         return
     streams.check_link(path)
-    path = files.standing(path)
+    path = files.readable_path(path)
     if path.exists() or (path.parent.is_dir() and _find_splits(path)):
         return
     parent, name = path.parent, path.name

@@ -27,7 +27,7 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from rankgrad.data import decimals, memory, streams
+from rankgrad.data import memory_limit, streams, text_lines
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.quoting import quote, shorten
 
@@ -93,7 +93,7 @@ def read(
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     spare: list[bytearray] = []
-    guard = _Guard(memory.available() // 2, n_features is not None)
+    guard = _Guard(memory_limit.available() // 2, n_features is not None)
     parser = _Parser(sizes is None, n_features, zero_based, ids, finite, spare, guard)
     blocks = (block for path in files for block in _blocks(path, _block, spare, guard.limit))
     parts: list[_Part] = []
@@ -258,12 +258,12 @@ class _Guard:
         is_stray = not self.chosen and size > least and rows * width > sparse * cells
         if not is_stray and size <= self.limit:
             return
-        why = f"and {memory.gigabytes(self.limit)}, half of what can be had, is the limit"
+        why = f"and {memory_limit.gigabytes(self.limit)}, half of what can be had, is the limit"
         if is_stray:
             why = f"and less than one cell in {sparse:,} has a value"
         raise place.error(
-            f"{rows:,} rows of {width:,} features would take {memory.gigabytes(size)} of memory, "
-            f"{why}: is the highest feature id meant? Wide sparse data need fewer features"
+            f"{rows:,} rows of {width:,} features would take {memory_limit.gigabytes(size)} of "
+            f"memory, {why}: is the highest feature id meant? Wide sparse data need fewer features"
         )
 
 
@@ -404,7 +404,7 @@ def _resolve(block: _Block, found: _Found) -> int:
         for at, cell in found.hard.tolist():
             token = block.token(at)
             try:
-                value = np.float32(decimals.parse(token))
+                value = np.float32(text_lines.parse_number(token))
             except ValueError:
                 what = "label" if cell < 0 else "value"
                 raise block.place(at).error(f"{what} {quote(token)} is not a number") from None

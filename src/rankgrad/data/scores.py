@@ -19,7 +19,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data import columnar, decimals, layout, lines, streams, trec
+from rankgrad.data import columnar, layout, streams, text_lines, trec
 from rankgrad.data.dataset import LONGEST_ID, Dataset
 from rankgrad.quoting import listing, quote, shorten
 
@@ -120,7 +120,7 @@ def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]
     if path.exists() and not overwrite and not files.is_stream(path):
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(path) as file:
+    with files.atomic_write(path) as file:
         yield file
 
 
@@ -187,7 +187,7 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
 def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
     scores = []
     for number, line in numbered:
-        columns = lines.decode(path, number, line).split()
+        columns = text_lines.decode(path, number, line).split()
         if len(columns) > 1:
             found = quote(" ".join(columns))
             raise ValueError(f"{path}, line {number}: expected one score, found {found}")
@@ -239,7 +239,7 @@ def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
     """The lines of a file of scores, which cannot be much longer than the data have items."""
     most, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
     found = []
-    for number, line in lines.numbered(path):
+    for number, line in text_lines.numbered(path):
         found.append((number, line))
         size += len(line) + 1
         if size > most:
@@ -249,7 +249,7 @@ def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
 
 def _number(path: str, line: int, text: str) -> float:
     try:
-        return decimals.parse(text)
+        return text_lines.parse_number(text)
     except ValueError:
         raise ValueError(f"{path}, line {line}: {quote(text)} is not a number") from None
 

@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.data import catalog, columnar, decimals, layout, memory, store, streams
+from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
 from rankgrad.data.dataset import Dataset, FeaturesError
+from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
 
 _LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
 
 
+@renamed_arguments(labelled="labeled")
 def load(
     path: str | os.PathLike[str],
     *,
@@ -33,7 +35,7 @@ def load(
     zero_based: bool | None = None,
     feature_names: Sequence[str] | None = None,
     finite: bool = False,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> Dataset:
     r"""Read a data set, whatever the path is.
 
@@ -49,7 +51,7 @@ def load(
     feature_names: the names the features must have, such as those of the training data. Of a
         columnar file these columns are read, in this order; a source without names is taken as is.
     finite: take a value in a LETOR file that is not finite for an error, as in columnar files.
-    labelled: without it a columnar file may have no label, as data that are to be scored.
+    labeled: without it a columnar file may have no label, as data that are to be scored.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -61,7 +63,7 @@ def load(
     place = Path(path)
     return files.snapshot(
         lambda: store.manifests(place),
-        lambda: _load(place, split, fold, n_features, zero_based, feature_names, finite, labelled),
+        lambda: _load(place, split, fold, n_features, zero_based, feature_names, finite, labeled),
     )
 
 
@@ -73,11 +75,11 @@ def _load(
     zero_based: bool | None,
     feature_names: Sequence[str] | None,
     finite: bool,
-    labelled: bool,
+    labeled: bool,
 ) -> Dataset:
     """Read a data set, which may not be replaced meanwhile."""
     layout.check_exists(path)
-    path = files.standing(path)
+    path = files.readable_path(path)
     if layout.is_single(path):
         if split is not None or fold is not None:
             whole = "one store" if store.is_store(path) else "one data set in parts"
@@ -85,7 +87,7 @@ def _load(
             raise ValueError(
                 f"{streams.shown(path)} is {kind}: split= and fold= go with folders of splits"
             )
-        return _read(path, n_features, zero_based, feature_names, finite, labelled)
+        return _read(path, n_features, zero_based, feature_names, finite, labeled)
     if split is None:
         raise ValueError(f"{layout.describe(path, fold)}; say which split")
     found = layout.splits(path, fold)
@@ -94,7 +96,7 @@ def _load(
         raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
     if zero_based is None:
         zero_based = _zero_based(found.values())
-    return _read(found[name], n_features, zero_based, feature_names, finite, labelled)
+    return _read(found[name], n_features, zero_based, feature_names, finite, labeled)
 
 
 def load_pair(
@@ -144,7 +146,7 @@ def load_splits(
     datasets = files.snapshot(
         lambda: store.manifests(path), lambda: _load_splits(path, fold, finite, ids, columns)
     )
-    entry = catalog.recognise(path)
+    entry = catalog.recognize(path)
     if entry is not None:
         for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
             warnings.warn(f"{path}: {difference}", stacklevel=2)
@@ -179,7 +181,7 @@ def _read(
     zero_based: bool | None = None,
     feature_names: Sequence[str] | None = None,
     finite: bool = False,
-    labelled: bool = True,
+    labeled: bool = True,
     ids: bool = False,
 ) -> Dataset:
     """Read one file, store or folder of parts."""
@@ -189,7 +191,7 @@ def _read(
         dataset = store.open(path)
         _check_features(path, dataset, zero_based, feature_names)
     else:
-        dataset = columnar.read(path, features=feature_names, labelled=labelled)
+        dataset = columnar.read(path, features=feature_names, labeled=labeled)
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
@@ -221,9 +223,9 @@ def _check_features(
 
 def _from_zero(dataset: Dataset) -> Dataset:
     """A data set read with feature ids from 1, as if from 0: with a feature 0 that is 0."""
-    memory.check(
+    memory_limit.check(
         4 * dataset.n_items * (dataset.n_features + 1),
-        memory.available(),
+        memory_limit.available(),
         f"{dataset.n_items:,} rows of {dataset.n_features + 1:,} features",
         "give the features the same first id in all files",
     )
@@ -310,7 +312,7 @@ def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
         if not line.strip():
             continue
         try:
-            number = decimals.parse(line.strip())
+            number = text_lines.parse_number(line.strip())
         except ValueError:
             number = -1
         if not (1 if whole else 0) <= number < _LARGEST or (whole and number % 1):

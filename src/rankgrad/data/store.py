@@ -2,7 +2,7 @@
 
 A store opens at once whatever its size: opening maps the files, compares their sizes with the
 manifest and checks offsets, labels and weights, but reads no features. These are compared with
-their checksums block by block, when they are first read (:mod:`rankgrad.data.checked`). What is
+their checksums block by block, when they are first read (:mod:`rankgrad.data.checksummed`). What is
 wrong with a damaged store is said by file.
 
 A store is written beside its place and renamed into it, so it is there whole or not at all. Who
@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from rankgrad import checksums, files
-from rankgrad.data.checked import CheckedArray, CheckedFile
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
+from rankgrad.data.dataset import ArrayError, Dataset
 from rankgrad.quoting import quote, shorten
 
 FORMAT = "rankgrad store"
@@ -55,7 +55,7 @@ _READ = ("labels", "offsets", "weights")  # files that opening reads, whatever t
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is a store, whole or damaged."""
-    folder = files.standing(Path(folder))
+    folder = files.readable_path(Path(folder))
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
@@ -106,7 +106,7 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     """
     folder = Path(folder)
     return files.snapshot(
-        lambda: [folder / MANIFEST], lambda: _open(files.standing(folder), verify=verify)
+        lambda: [folder / MANIFEST], lambda: _open(files.readable_path(folder), verify=verify)
     )
 
 
@@ -128,19 +128,20 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
         )
         if not verify:
             dataset.check_numbers()
+    except ArrayError as error:
+        raise _damaged(folder, f"{error.array}.npy: {error}") from error
     except ValueError as error:
-        name = str(error).split(" ", 1)[0]  # errors of a data set begin with the array's name
-        raise _damaged(folder, f"{name}.npy: {error}" if name in arrays else str(error)) from error
+        raise _damaged(folder, str(error)) from error
     if not verify:
         for name, entry in entries.items():
-            if "crc32" in entry and not isinstance(arrays[name], CheckedArray):
+            if "crc32" in entry and not isinstance(arrays[name], ChecksummedArray):
                 _verify(folder, name, entry)
     return dataset
 
 
 def manifests(folder: Path) -> list[Path]:
     """The manifests of a store, or of the stores that a folder of splits or folds holds."""
-    inside, found = files.standing(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
+    inside, found = files.readable_path(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
     if not inside.is_dir():
         return []
     return [folder / path.relative_to(inside) for name in found for path in inside.glob(name)]
@@ -149,7 +150,7 @@ def manifests(folder: Path) -> list[Path]:
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """A store's manifest, checked: what the store holds, without mapping it."""
     folder = Path(folder)
-    folder = files.standing(folder)
+    folder = files.readable_path(folder)
     path = folder / MANIFEST
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
@@ -200,7 +201,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         if array is None:
             continue
         path = folder / f"{name}.npy"
-        with files.whole(path) as file:
+        with files.atomic_write(path) as file:
             np.save(file, array, allow_pickle=False)
         written[name] = {
             "shape": list(array.shape),
@@ -233,7 +234,7 @@ def published(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
     files.recover(folder)
     _check_free(folder, overwrite)
-    with files.folder(folder, replace=overwrite) as unfinished:
+    with files.atomic_folder(folder, replace=overwrite) as unfinished:
         yield unfinished
 
 
@@ -285,11 +286,11 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     if "crc32" not in entry or name in _READ or size <= checksums.BLOCK:
         return array
     try:
-        file = CheckedFile(path, entry["crc32"])
+        file = ChecksummedFile(path, entry["crc32"])
         file.check(0, 1)  # the header, which says where the values begin
     except ValueError as error:
         raise _damaged(folder, str(error)) from error
-    checked: Any = CheckedArray(file, array.dtype, array.shape, array.offset)
+    checked: Any = ChecksummedArray(file, array.dtype, array.shape, array.offset)
     return checked  # type: ignore[no-any-return]
 
 

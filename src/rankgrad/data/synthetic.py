@@ -1,7 +1,7 @@
 """A simulated web-search log: the built-in data set, whose best ranking is known.
 
 Pages are drawn for queries, described by the 136 features of MSLR-WEB (25 kinds of text match in
-five streams of the page, and 11 facts about the page), and judged 0 to 4. The judgement is
+five streams of the page, and 11 facts about the page), and judged 0 to 4. The judgment is
 
     label = number of thresholds below  u(features of the list) + shift(query) + noise(item)
 
@@ -98,7 +98,7 @@ _THRESHOLDS = np.array([-0.615, 1.012, 2.58, 3.376])
 def make(
     queries: int = 1000, *, seed: int = 0, features: int = len(NAMES), split: str = "train"
 ) -> Dataset:
-    """Simulate queries with their pages, features and judgements.
+    """Simulate queries with their pages, features and judgments.
 
     The same arguments give the same bytes (on one version of NumPy and one kind of processor), and
     ``make(100)`` is the beginning of ``make(1000)``.

@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float, Int, Real
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankgrad.options import check_choice, check_positive
+from rankgrad.deprecation import renamed_attributes
 from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.validation import check_choice, check_positive
 
 transforms: Registry[Transform] = Registry("transform")
 
@@ -176,18 +177,18 @@ class Transform(nn.Module):
         self._n_features = int(self.columns) if self.columns.dim() == 0 else None
 
 
-@transforms.register("standardise")
-class Standardise(Transform):
+@transforms.register("standardize", former=["standardise"])
+class Standardize(Transform):
     """``(x - mean) / deviation`` of each feature, and ``x - mean`` of one that is constant.
 
     The deviation divides by N, as scikit-learn's ``StandardScaler`` does.
 
     >>> features = np.array([[1.0, 5.0], [3.0, 5.0]])
-    >>> Standardise().fit(features).transform(torch.tensor([[2.0, 5.0], [5.0, 6.0]])).tolist()
+    >>> Standardize().fit(features).transform(torch.tensor([[2.0, 5.0], [5.0, 6.0]])).tolist()
     [[0.0, 0.0], [3.0, 1.0]]
     """
 
-    name = "standardise"
+    name = "standardize"
     learned = ("mean", "deviation")
 
     mean: Tensor
@@ -456,7 +457,7 @@ class _Moments:
 
 
 def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether a column differs between two items of some list: then it does between neighbours."""
+    """Whether a column differs between two items of some list: then it does between neighbors."""
     if blocks.offsets is None:
         raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
     starts = np.zeros(len(blocks) + 1, bool)
@@ -506,3 +507,6 @@ def _numpy_float(features: Array) -> type[np.floating[Any]]:
 
 get = transforms.get
 names = transforms.names
+
+
+__getattr__ = renamed_attributes(__name__, {"Standardise": "Standardize"})

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad import files
-from rankgrad.data import columnar, decimals, lines
+from rankgrad.data import columnar, text_lines
 
 Qrels: TypeAlias = dict[str, dict[str, int]]  #: grades by query and document
 
@@ -159,7 +159,7 @@ def run_lines(
             document that its query has already; the line is named.
     """
     seen: dict[bytes, tuple[str, set[str]]] = {}
-    for number, line in lines.numbered(path) if numbered is None else numbered:
+    for number, line in text_lines.numbered(path) if numbered is None else numbered:
         columns = line.split(None, _RUN_COLUMNS)
         if len(columns) < _RUN_COLUMNS:
             if not columns:
@@ -173,7 +173,7 @@ def run_lines(
                 seen[columns[0]] = columns[0].decode(), set()
             document, tag = columns[2].decode(), columns[5].decode()
         except UnicodeDecodeError:
-            lines.decode(path, number, line)  # which names the byte
+            text_lines.decode(path, number, line)  # which names the byte
             raise
         query, documents = seen[columns[0]]
         if document in documents:
@@ -276,8 +276,8 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
             is judged twice for a query, all with the line; or the file is empty.
     """
     qrels: Qrels = {}
-    for number, line in lines.numbered(path):
-        columns = [lines.decode(path, number, column) for column in line.split()]
+    for number, line in text_lines.numbered(path):
+        columns = [text_lines.decode(path, number, column) for column in line.split()]
         if not columns:
             continue
         if len(columns) != _QRELS_COLUMNS:
@@ -342,7 +342,7 @@ def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
     path = Path(path)
     if not path.is_file() or columnar.suffix(path) in (*columnar.PARQUET, *columnar.ARROW):
         return False
-    first = next((line for _, line in lines.numbered(path) if line.strip()), b"")
+    first = next((line for _, line in text_lines.numbered(path) if line.strip()), b"")
     columns = first.split()
     if columnar.is_columnar(path):  # MS MARCO's qrels.dev.tsv
         return len(columns) == _QRELS_COLUMNS and columns[-1].lstrip(b"+-").isdigit()
@@ -380,7 +380,7 @@ def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = (f"{row}\n".encode() for row in rows)
-    with files.whole(path) as file:
+    with files.atomic_write(path) as file:
         if path.suffix.lower() != ".gz":
             file.writelines(encoded)
             return
@@ -391,7 +391,7 @@ def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
 
 def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
     try:
-        score = decimals.parse(text.decode("ascii"))
+        score = text_lines.parse_number(text.decode("ascii"))
     except ValueError:
         score = None
     if score is None or b"_" in text:  # Python reads 1_000 as a number

@@ -19,16 +19,24 @@ from typing import Any
 import numpy as np
 
 from rankgrad import files
-from rankgrad.boosting.boosters import BUILT_IN, KINDS, Boosted, Boosting, Kind, boost, predictor
+from rankgrad.boosting.boosters import (
+    BUILT_IN,
+    KINDS,
+    BoostedTrees,
+    BoostingConfig,
+    Kind,
+    boost,
+    predictor,
+)
 from rankgrad.boosting.rows import library
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, Scored, Task, Tell
 from rankgrad.experiments.tuning import Range, finish, search
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
-from rankgrad.options import check_choice
 from rankgrad.training import Settings
-from rankgrad.training.run import METRICS, RUN, facts_of
+from rankgrad.training.run import METRICS, RUN, run_metadata
+from rankgrad.validation import check_choice
 
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
 _GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = {
@@ -171,7 +179,7 @@ class TreeCandidate:
         settings = task.plan.settings
         done = self.boost(data, settings.metric, task.seed, task.values)
         facts = {
-            **facts_of({name: data[name] for name in ("train", "vali")}),
+            **run_metadata({name: data[name] for name in ("train", "vali")}),
             "kind": self.kind,
             "settings": {**self.facts(settings), "seed": task.seed, "values": dict(task.values)},
             "best_epoch": done.best_round,
@@ -180,7 +188,7 @@ class TreeCandidate:
             json.dumps({"epoch": at, settings.metric: value}) + "\n"
             for at, value in enumerate(done.curve, start=1)
         )
-        with files.folder(task.path) as place:
+        with files.atomic_folder(task.path) as place:
             files.write(place / _MODEL[self.kind], done.saved)
             files.write(place / METRICS, "".join(lines))
             files.write_json(place / RUN, facts, [_MODEL[self.kind], METRICS])
@@ -188,9 +196,9 @@ class TreeCandidate:
 
     def boost(
         self, data: Mapping[str, Dataset], metric: str, seed: int, parameters: Mapping[str, Any]
-    ) -> Boosted:
+    ) -> BoostedTrees:
         """Train on the training lists, stop by the validation metric."""
-        how = Boosting(
+        config = BoostingConfig(
             self.kind,
             self.loss,
             metric,
@@ -199,4 +207,4 @@ class TreeCandidate:
             self.patience,
             seed,
         )
-        return boost(data["train"], data["vali"], how)
+        return boost(data["train"], data["vali"], config)

@@ -31,13 +31,13 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.data import Dataset
 from rankgrad.explanations.attribution import pair_attributions
-from rankgrad.explanations.importance import How, Importance, Permute, permutation_importance
+from rankgrad.explanations.importance import Importance, Permute, Scope, permutation_importance
 from rankgrad.explanations.picture import picture
 from rankgrad.metrics import Metric
 from rankgrad.quoting import quote
 from rankgrad.training import FittedRanker
 
-FOLDER, FACTS = "explanations", "explanation.json"
+FOLDER, METADATA = "explanations", "explanation.json"
 _FORMAT, _VERSION = "rankgrad explanation", 1
 _DIMS = {
     "drops": 2, "lists": 1, "items": 2, "values": 3, "attributions": 3, "differences": 2,
@@ -45,13 +45,13 @@ _DIMS = {
 }  # fmt: skip
 
 
-class _Facts(TypedDict):
+class _Metadata(TypedDict):
     """What ``explanation.json`` holds beside its format."""
 
     metric: str
     mean: float | None
     features: list[str]
-    how: list[How]
+    how: list[Scope]
     repeats: int
     seed: int
     qids: list[str]
@@ -93,45 +93,47 @@ class Explanation:
     def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
         """Write it into a run folder for ``rankgrad report``; one of this name is replaced."""
         found = self.importance
-        facts = {
+        metadata = {
             "format": _FORMAT,
             "version": _VERSION,
             "metric": found.metric,
             "mean": None if np.isnan(found.mean) else found.mean,
             "features": found.features,
-            "how": found.how,
+            "how": found.scopes,
             "repeats": found.repeats,
             "seed": found.seed,
             "qids": self.qids,
             "checksum": self.checksum,
         }
         arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
-        with files.folder(Path(run) / FOLDER / name) as place:
+        with files.atomic_folder(Path(run) / FOLDER / name) as place:
             for key, array in arrays.items():
-                with files.whole(place / f"{key}.npy") as file:
+                with files.atomic_write(place / f"{key}.npy") as file:
                     np.save(file, array, allow_pickle=False)
-            files.write_json(place / FACTS, facts, [f"{key}.npy" for key in arrays])
+            files.write_json(place / METADATA, metadata, [f"{key}.npy" for key in arrays])
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
         """Read what :meth:`save` wrote."""
         place = Path(run) / FOLDER / name
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{run} has no explanation {name!r}")
-        return files.snapshot(lambda: [place / FACTS], lambda: cls._load(files.standing(place)))
+        return files.snapshot(
+            lambda: [place / METADATA], lambda: cls._load(files.readable_path(place))
+        )
 
     @classmethod
     def _load(cls, place: Path) -> Explanation:
-        facts = schemas.read_json(place / FACTS, dict[str, Any])
-        if facts.get("format") != _FORMAT or facts.get("version") != _VERSION:
+        metadata = schemas.read_json(place / METADATA, dict[str, Any])
+        if metadata.get("format") != _FORMAT or metadata.get("version") != _VERSION:
             raise ValueError(
-                f"{place / FACTS} has format {quote(facts.get('format'))}, version "
-                f"{quote(facts.get('version'))}; this rankgrad reads {_FORMAT!r}, {_VERSION}: "
+                f"{place / METADATA} has format {quote(metadata.get('format'))}, version "
+                f"{quote(metadata.get('version'))}; this rankgrad reads {_FORMAT!r}, {_VERSION}: "
                 "explain the run again"
             )
-        schemas.check(place / FACTS, facts, _Facts)
-        arrays = {key: _read(place / f"{key}.npy", facts, dims) for key, dims in _DIMS.items()}
-        features, queries = len(facts["features"]), len(facts["qids"])
+        schemas.check(place / METADATA, metadata, _Metadata)
+        arrays = {key: _read(place / f"{key}.npy", metadata, dims) for key, dims in _DIMS.items()}
+        features, queries = len(metadata["features"]), len(metadata["qids"])
         ranks = arrays["items"].shape[1]
         shapes: dict[str, tuple[int, ...]] = {
             "drops": (features, arrays["drops"].shape[1]),
@@ -147,16 +149,16 @@ class Explanation:
                 raise ValueError(files.damaged(place / f"{key}.npy", "its shape is wrong"))
         return cls(
             importance=Importance(
-                metric=facts["metric"],
-                mean=float("nan") if facts["mean"] is None else facts["mean"],
-                features=tuple(facts["features"]),
-                how=tuple(facts["how"]),
+                metric=metadata["metric"],
+                mean=float("nan") if metadata["mean"] is None else metadata["mean"],
+                features=tuple(metadata["features"]),
+                scopes=tuple(metadata["how"]),
                 drops=arrays.pop("drops"),
-                repeats=facts["repeats"],
-                seed=facts["seed"],
+                repeats=metadata["repeats"],
+                seed=metadata["seed"],
             ),
-            qids=tuple(facts["qids"]),
-            checksum=facts["checksum"],
+            qids=tuple(metadata["qids"]),
+            checksum=metadata["checksum"],
             **arrays,
         )
 
@@ -167,7 +169,7 @@ class Explanation:
         rows = []
         for at in found.order:
             low, high = found.interval(at)
-            rows.append((found.features[at], float(values[at]), low, high, found.how[at]))
+            rows.append((found.features[at], float(values[at]), low, high, found.scopes[at]))
         return rows
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
@@ -188,7 +190,7 @@ class Explanation:
         *("upper_value", "lower_value", "attribution"),
     )
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it but the values of lists, for JSON."""
         found = self.importance
         columns = ("feature", "drop", "low", "high", "permuted")
@@ -207,11 +209,11 @@ class Explanation:
         """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``."""
         columns = ("feature", "drop_points", "low95", "high95", "permuted")
         rows = self.importance_rows()
-        with files.folder(Path(folder), replace=False) as place:
+        with files.atomic_folder(Path(folder), replace=False) as place:
             files.write(place / "importance.csv", _csv(columns, rows))
             files.write(place / "importance.svg", picture(rows, self.importance.metric))
             files.write(place / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))
-            files.write_json(place / "explanation.json", self.facts())
+            files.write_json(place / "explanation.json", self.to_dict())
 
 
 def pairs(ranks: int) -> list[tuple[int, int]]:
@@ -320,8 +322,8 @@ def _csv(columns: Sequence[str], rows: Any) -> str:
     return out.getvalue()
 
 
-def _read(path: Path, facts: dict[str, Any], dims: int) -> NDArray[Any]:
-    array = schemas.parse_array(path, files.read_part(path, facts))
+def _read(path: Path, metadata: dict[str, Any], dims: int) -> NDArray[Any]:
+    array = schemas.parse_array(path, files.read_part(path, metadata))
     if array.dtype.kind not in "if" or array.ndim != dims:
         raise ValueError(files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions"))
     return array

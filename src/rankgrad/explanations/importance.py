@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 
 from rankgrad.data import Dataset
 from rankgrad.metrics import Metric, metrics
-from rankgrad.options import check_choice, check_whole
 from rankgrad.significance import Interval, bootstrap_interval
 from rankgrad.training import FittedRanker
+from rankgrad.validation import check_choice, check_whole
 
 Permute = Literal["within", "across"]
 PERMUTE: tuple[Permute, ...] = get_args(Permute)
-How = Literal["within lists", "whole lists", "across lists", "not used"]
+Scope = Literal["within lists", "whole lists", "across lists", "not used"]
 
 _POINTS = 100.0  # of a metric from 0 to 1
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How much each feature matters to a metric, list by list.
+    """Scope much each feature matters to a metric, list by list.
 
     Attributes:
         metric: its spec.
         mean: of the metric over the lists, features as they are.
         features: their names.
-        how: the way each was permuted.
+        scopes: among which items the values of each were permuted.
         drops: ``[F, B]`` in points: 100 times the metric as it is less the mean over repeats with
             the feature permuted. NaN where the metric leaves the list out.
         repeats: permutations of each feature.
@@ -40,7 +40,7 @@ class Importance:
     metric: str
     mean: float
     features: tuple[str, ...]
-    how: tuple[How, ...]
+    scopes: tuple[Scope, ...]
     drops: NDArray[np.float32]
     repeats: int
     seed: int
@@ -71,7 +71,7 @@ def permutation_importance(
     seed: int = 0,
     on_feature: Callable[[int, int], None] | None = None,
 ) -> Importance:
-    """How much a metric falls on each list when the values of a feature are permuted.
+    """Scope much a metric falls on each list when the values of a feature are permuted.
 
     A ranking compares the items of one list. So by default the values are permuted among the items
     of each list (``within``): what the feature says of an item against the others of its list is
@@ -111,14 +111,14 @@ def permutation_importance(
     used = set(ranker.transform.sources.tolist())
     drops = np.zeros((data.n_features, len(data)), np.float32)
     drops[:, np.isnan(before)] = np.nan
-    how: list[How] = []
+    scopes: list[Scope] = []
     for at in range(data.n_features):
         column = features[:, at].copy()
-        way = orders.way(column) if at in used else "not used"
-        how.append(way)
-        if way != "not used":
+        scope = orders.scope(column) if at in used else "not used"
+        scopes.append(scope)
+        if scope != "not used":
             after = np.zeros(len(data))
-            for order in orders.of(way):
+            for order in orders.of(scope):
                 features[:, at] = column[order]
                 after += values(features) / repeats
             features[:, at] = column
@@ -131,7 +131,7 @@ def permutation_importance(
         metric=str(chosen),
         mean=float(known.mean()) if len(known) else float("nan"),
         features=feature_names(data),
-        how=tuple(how),
+        scopes=tuple(scopes),
         drops=drops,
         repeats=repeats,
         seed=seed,
@@ -166,34 +166,34 @@ class _Values:
 
 
 class _Orders:
-    """The permutations of items: one for each repeat and way."""
+    """The permutations of items: one for each repeat and scope."""
 
     def __init__(self, data: Dataset, permute: Permute, repeats: int, seed: int) -> None:
         self._lengths, self._offsets = data.lengths, np.asarray(data.offsets)
         self._lists = np.repeat(np.arange(len(data)), data.lengths)
         self._permute, self._repeats, self._seed = permute, repeats, seed
 
-    def way(self, column: NDArray[np.float32]) -> How:
-        """How the values of a feature are permuted."""
+    def scope(self, column: NDArray[np.float32]) -> Scope:
+        """Among which items the values of a feature are permuted."""
         if self._permute == "across":
             return "across lists"
         inside = self._lists[1:] == self._lists[:-1]
         varies = bool(((column[1:] != column[:-1]) & inside).any())
         return "within lists" if varies else "whole lists"
 
-    def of(self, way: How) -> list[NDArray[np.int64]]:
+    def of(self, scope: Scope) -> list[NDArray[np.int64]]:
         """The rows that the values come from, one order for each repeat."""
-        return [self._order(way, repeat) for repeat in range(self._repeats)]
+        return [self._order(scope, repeat) for repeat in range(self._repeats)]
 
-    def _order(self, way: How, repeat: int) -> NDArray[np.int64]:
+    def _order(self, scope: Scope, repeat: int) -> NDArray[np.int64]:
         random = np.random.default_rng([self._seed, repeat])
         items = len(self._lists)
-        if way == "across lists":
+        if scope == "across lists":
             return random.permutation(items)
-        if way == "within lists":
+        if scope == "within lists":
             return np.lexsort((random.random(items), self._lists))
         # The value of a list is that of its first item; a list without any gives none.
         full = np.flatnonzero(self._lengths)
-        given = np.zeros(len(self._lengths), np.int64)
-        given[full] = self._offsets[:-1][random.permutation(full)]
-        return given[self._lists]
+        source = np.zeros(len(self._lengths), np.int64)
+        source[full] = self._offsets[:-1][random.permutation(full)]
+        return source[self._lists]

@@ -52,7 +52,7 @@ class PairExplanation:
             for f in order
         ]
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it for JSON; items count from 1."""
         columns = ("feature", "upper_value", "lower_value", "attribution")
         return {

@@ -15,7 +15,7 @@ GRADIENT_CACHING = """\
 _PAPERS = {  # by the beginning of a loss's name
     "neural_": """\
 @inproceedings{pobrotyn2021neuralndcg,
-  title = {NeuralNDCG: Direct Optimisation of a Ranking Metric via Differentiable Relaxation of
+  title = {NeuralNDCG: Direct Optimization of a Ranking Metric via Differentiable Relaxation of
            Sorting},
   author = {Pobrotyn, Przemys{\\l}aw and Bia{\\l}obrzeski, Rados{\\l}aw},
   booktitle = {SIGIR Workshop on eCommerce},

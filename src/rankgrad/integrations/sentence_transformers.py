@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from rankgrad.integrations.citations import citation
 from rankgrad.losses import Loss
-from rankgrad.options import check_whole
 from rankgrad.text.cached import cached_scores
 from rankgrad.text.distillation import (
     MixedLoss,
@@ -23,6 +22,7 @@ from rankgrad.text.distillation import (
     taught_loss,
     teacher_labels,
 )
+from rankgrad.validation import check_whole
 
 if TYPE_CHECKING:
     from sentence_transformers.cross_encoder import CrossEncoder
@@ -112,8 +112,8 @@ class RankingLoss(nn.Module):
             inputs: the queries, the list of documents of each, and a teacher's scores of them,
                 where there is a teacher beside the labels.
             labels: of each query, one label per document, none negative (but for a teacher's).
-            prompt: given to the model's preprocessing.
-            task: given to the model's preprocessing.
+            prompt: passed to the model's preprocessing.
+            task: passed to the model's preprocessing.
 
         Raises:
             ValueError: inputs and labels do not fit together, or a label is wrong.
@@ -129,18 +129,18 @@ class RankingLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """What a model card says about this loss."""
-        facts: dict[str, Any] = {
+        config: dict[str, Any] = {
             "loss": str(self.loss),
             "mini_batch_size": self.mini_batch_size,
             "teacher": self.teacher,
         }
         if isinstance(self.loss, MixedLoss):
-            facts |= {
+            config |= {
                 "loss": str(self.loss.loss),
                 "teacher_loss": str(self.loss.teacher_loss),
                 "teacher_weight": self.loss.weight,
             }
-        return facts
+        return config
 
     @property
     def citation(self) -> str:
@@ -156,7 +156,7 @@ class RankingLoss(nn.Module):
         sorted_pairs = [pairs[i] for i in order] or [("", "")]
         size = self.mini_batch_size or len(sorted_pairs)
         scores = cached_scores(
-            # A new dictionary: the model adds its outputs to the one it is given.
+            # A new dictionary: the model adds its outputs to the one it gets.
             lambda tokens: self.model(dict(tokens))["scores"].reshape(-1),
             [
                 self._tokens(sorted_pairs[start : start + size], prompt, task)
@@ -196,15 +196,15 @@ class RankingLoss(nn.Module):
 
     def _labels(self, labels: Sequence[Tensor], scored: Sequence[Any] | None) -> Tensor:
         """What the loss takes: labels or a teacher's labels ``[N]``, or both, ``[N, 2]``."""
-        given = torch.cat([torch.as_tensor(own).float() for own in labels])
+        grades = torch.cat([torch.as_tensor(own).float() for own in labels])
         if self.teacher is None:
-            return given
+            return grades
         found = [
-            teacher_labels(own, self.teacher).to(given)
+            teacher_labels(own, self.teacher).to(grades)
             for own in (labels if scored is None else scored)
         ]
         taught = torch.cat(found)
-        return torch.stack([given, taught], -1) if isinstance(self.loss, MixedLoss) else taught
+        return torch.stack([grades, taught], -1) if isinstance(self.loss, MixedLoss) else taught
 
 
 def _checked(

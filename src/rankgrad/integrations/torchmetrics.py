@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rankgrad.kernels.cpu.grouping import group
 from rankgrad.metrics import Metric, metrics
-from rankgrad.options import check_choice
 from rankgrad.threads import for_work
+from rankgrad.validation import check_choice
 
 try:
     import torchmetrics
@@ -131,9 +131,9 @@ class RankingMetric(torchmetrics.Metric):
 
     def compute(self) -> Tensor:
         """The aggregated value of the metric, a scalar."""
-        given = (dim_zero_cat(state) for state in (self.indexes, self.preds, self.target))
+        collected = (dim_zero_cat(state) for state in (self.indexes, self.preds, self.target))
         with for_work(0):  # threads are not worth their start in any step but the metric
-            queries, lengths, preds, target = _by_query(*given)
+            queries, lengths, preds, target = _by_query(*collected)
             offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
             values = self.metric(preds, target, offsets=offsets)
         defined = ~values.isnan()

@@ -12,8 +12,8 @@ from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.losses.newton import LEAST_CURVATURE
-from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Exact, NeuralSort, Schedule
+from rankgrad.validation import check_choice, check_positive
 
 
 class ListwiseLoss(Loss):
@@ -186,12 +186,12 @@ class ListMLE(ListwiseLoss):
 class ListAP(ListwiseLoss):
     """``1 - AP`` over histograms of the scores' sigmoids (Revaud et al. 2019).
 
-    An item at x counts ``max(0, 1 - |x - c_m| / Δ)`` in the bin with centre ``c_m``; precision is
+    An item at x counts ``max(0, 1 - |x - c_m| / Δ)`` in the bin with center ``c_m``; precision is
     cumulative over the bins from the top, recall the part of the relevant items in each.
 
     Args:
         bins: how many, evenly spaced over [0, 1]. An even number keeps a score of 0, where networks
-            start, off the bin centres, which have no derivative.
+            start, off the bin centers, which have no derivative.
         threshold: the label from which an item is relevant.
         reduction: over lists.
 
@@ -212,9 +212,9 @@ class ListAP(ListwiseLoss):
         self.threshold = threshold
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        centres = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
+        centers = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
         places = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
-        member = (1 - (places - centres).abs()).clamp(min=0.0) * lists.mask[:, :, None]
+        member = (1 - (places - centers).abs()).clamp(min=0.0) * lists.mask[:, :, None]
         relevance = (lists.labels >= self.threshold) * lists.mask
         relevant = (member * relevance[:, :, None]).sum(1)
         weighted = (member * lists.weighted(relevance.to(member.dtype))[:, :, None]).sum(1)

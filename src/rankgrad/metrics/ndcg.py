@@ -1,4 +1,4 @@
-"""Normalised discounted cumulative gain."""
+"""Normalized discounted cumulative gain."""
 
 from __future__ import annotations
 

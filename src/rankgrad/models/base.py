@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankgrad.options import check_choice, check_whole
 from rankgrad.specs import Registry, spec_of
+from rankgrad.validation import check_choice, check_whole
 
 models: Registry[Model] = Registry("model")
 
@@ -119,7 +119,7 @@ class Model:
     name: ClassVar[str]
 
     def build(self, n_features: int) -> Scorer:
-        """A new network for items of so many features, initialised from PyTorch's generator."""
+        """A new network for items of so many features, initialized from PyTorch's generator."""
         raise TypeError(f"{type(self).__name__} does not say how it is built")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Batch normalisation of the real items of a batch, in one process or several."""
+"""Batch normalization of the real items of a batch, in one process or several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BatchNorm(nn.BatchNorm1d):
     It differs from PyTorch's layer in three ways that matter to ranking. The running statistics,
     which count in evaluation, start as plain means over the batches seen and turn into moving ones,
     so that they are right from the first batch on, however long their memory. A batch of fewer than
-    two items, such as a list with one item, is normalised with the running statistics instead of
+    two items, such as a list with one item, is normalized with the running statistics instead of
     being an error. And where training runs in several processes, on any device, the statistics are
     those of the whole batch, as they would be in one process.
 
@@ -44,7 +44,7 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(
         self, items: Float[Tensor, "N width"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, "N width"]:
-        """Normalise; where ``real`` is given, items on which it is False count for nothing."""
+        """Normalize; where ``real`` is given, items on which it is False count for nothing."""
         if not self.training:
             return self._by_running_statistics(items)
         if real is not None or _processes() > 1:
@@ -84,7 +84,7 @@ class BatchNorm(nn.BatchNorm1d):
     def _by_parts(self, items: Tensor, real: Tensor | None) -> Tensor:
         """Of a batch that has padding, or is shared out over processes. All on the device."""
         values = items.to(self.weight.dtype)
-        normal, mean, variance, count = _normalise(
+        normal, mean, variance, count = _normalize(
             values, self.weight, self.bias, real, self.running_mean, self.running_var, self.eps
         )
         unbiased = variance * count / (count - 1).clamp(min=1)
@@ -100,15 +100,15 @@ class BatchNorm(nn.BatchNorm1d):
         self.running_var.lerp_(variance, share.to(mean.dtype))
 
 
-class _Normalise(torch.autograd.Function):
-    """The items of this process, normalised by mean and variance of the real ones of all processes.
+class _Normalize(torch.autograd.Function):
+    """The items of this process, normalized by mean and variance of the real ones of all processes.
 
-    With n of those, centred values c, and ``r = 1 / sqrt(variance + ε)``, a gradient g becomes
+    With n of those, centered values c, and ``r = 1 / sqrt(variance + ε)``, a gradient g becomes
     ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015), which is written out since PyTorch
     would go over the items twice as often. Padding becomes the bias; its gradient is to be 0, and
     then is passed on as 0. Of fewer than two items, the statistics are those given.
 
-    Gives the normalised items; and the mean, the variance and the number of real items.
+    Gives the normalized items; and the mean, the variance and the number of real items.
     """
 
     @staticmethod
@@ -129,26 +129,26 @@ class _Normalise(torch.autograd.Function):
         count = sums[-1]
         enough = count > 1
         mean = torch.where(enough, sums[:-1] / count.clamp(min=1), given_mean)
-        centred = items - mean
+        centered = items - mean
         if rows is not None:
-            centred = centred.where(rows, 0.0)
-        squares = _over_processes(centred.square().sum(0))
+            centered = centered.where(rows, 0.0)
+        squares = _over_processes(centered.square().sum(0))
         variance = torch.where(enough, squares / count.clamp(min=1), given_variance)
         inverse = (variance + eps).rsqrt()
-        ctx.save_for_backward(centred, real, weight, inverse, enough / count.clamp(min=1))
+        ctx.save_for_backward(centered, real, weight, inverse, enough / count.clamp(min=1))
         ctx.mark_non_differentiable(mean, variance, count)
-        return torch.addcmul(bias, centred, weight * inverse), mean, variance, count
+        return torch.addcmul(bias, centered, weight * inverse), mean, variance, count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
-        centred, real, weight, inverse, share = ctx.saved_tensors
-        own = torch.stack([gradient.sum(0), (gradient * centred).sum(0)])
+        centered, real, weight, inverse, share = ctx.saved_tensors
+        own = torch.stack([gradient.sum(0), (gradient * centered).sum(0)])
         sums = _over_processes(own.clone())
         scale = weight * inverse
         shift, tilt = -scale * share * torch.stack([sums[0], sums[1] * inverse.square()])
-        slopes = torch.addcmul(gradient * scale, centred, tilt)
+        slopes = torch.addcmul(gradient * scale, centered, tilt)
         if real is None:
             slopes += shift
         else:
@@ -156,7 +156,7 @@ class _Normalise(torch.autograd.Function):
         return slopes, own[1] * inverse, own[0], None, None, None, None
 
 
-_normalise: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalise.apply
+_normalize: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalize.apply
 
 
 def _over_processes(sums: Tensor) -> Tensor:

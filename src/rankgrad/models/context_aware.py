@@ -23,7 +23,7 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.dropout import Dropout
-from rankgrad.options import check_rate, check_whole
+from rankgrad.validation import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]
 
@@ -34,13 +34,13 @@ class ContextAware(Model):
     """Self-attention over the items of a list (Pobrotyn et al. 2020).
 
     Linear layers bring each item's features to the model's width; encoder blocks let the items of a
-    list attend to each other; a linear layer gives the score. A block is, with the normalisation
+    list attend to each other; a linear layer gives the score. A block is, with the normalization
     first::
 
         x = x + dropout(attention(norm(x)))
         x = x + dropout(linear(dropout(relu(linear(norm(x))))))
 
-    and the last block's output is normalised once more. Without positions the scores of a permuted
+    and the last block's output is normalized once more. Without positions the scores of a permuted
     list are the permuted scores.
 
     Args:

@@ -23,7 +23,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
-from rankgrad.options import check_choice, check_rate
+from rankgrad.validation import check_choice, check_rate
 
 
 @models.register("mlp")
@@ -36,10 +36,10 @@ class MLP(Model):
         activation: the non-linearity of the hidden layers.
         dropout: the share of a hidden layer's values set to 0 in training: one number, or one per
             layer.
-        batch_norm: normalise each hidden layer: ``true`` before its activation, ``"after"`` behind
+        batch_norm: normalize each hidden layer: ``true`` before its activation, ``"after"`` behind
             it. See :class:`~rankgrad.models.batch_norm.BatchNorm`.
-        input_norm: batch normalisation of the features.
-        norm_decay: what the statistics of batch normalisation keep of themselves at each batch: the
+        input_norm: batch normalization of the features.
+        norm_decay: what the statistics of batch normalization keep of themselves at each batch: the
             "momentum" of TensorFlow and of papers; PyTorch's is one minus it.
         output: what the score passes through: ``none``, ``tanh`` or ``sigmoid``.
 

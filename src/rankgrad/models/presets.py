@@ -39,9 +39,9 @@ def neuralndcg_istella(*, output: Output | None = "tanh") -> ContextAware:
 def lambdaloss() -> MLP:
     """The network of the LambdaLoss@K paper (§6).
 
-    Hidden layers 1024, 512 and 256 with dropout 0.5, 0.5 and 0.8, and batch normalisation with
+    Hidden layers 1024, 512 and 256 with dropout 0.5, 0.5 and 0.8, and batch normalization with
     momentum 0.999 in TensorFlow's sense. The paper states neither the activation nor where the
-    normalisation stands; ReLU, normalisation before it and on the input are those of the stock
+    normalization stands; ReLU, normalization before it and on the input are those of the stock
     network of TF-Ranking, which the paper trains with. 0.8 is read as the share dropped.
 
     >>> print(models.get("lambdaloss"))
@@ -61,7 +61,7 @@ norm_decay=0.999)
 def smoothi() -> MLP:
     """The network of the SmoothI paper's learning-to-rank experiments.
 
-    The input is batch-normalised; one hidden layer of 1024 with ReLU, batch-normalised behind the
+    The input is batch-normalized; one hidden layer of 1024 with ReLU, batch-normalized behind the
     activation; a linear output. The decay of the statistics is not stated and is the default.
 
     >>> print(models.get("smoothi"))
@@ -87,7 +87,7 @@ def pirank() -> MLP:
     """The network of the PiRank paper (§4.1).
 
     The paper states a fully connected network of 3 layers with ReLU and leaves the rest to an
-    appendix. Sizes 1024, 512 and 256, batch normalisation of the input and before each activation,
+    appendix. Sizes 1024, 512 and 256, batch normalization of the input and before each activation,
     and dropout of 0.3 before the output are those of the code and the commands the authors
     published; so is the decay of 0.99, TensorFlow's default.
 

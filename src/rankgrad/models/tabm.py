@@ -21,7 +21,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.dropout import FastDropout
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
-from rankgrad.options import check_choice, check_rate, check_whole
+from rankgrad.validation import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
 
@@ -38,7 +38,7 @@ class TabM(Model):
         layer_m(x) = dropout(activation(s_m ∘ W (r_m ∘ x) + b_m))
 
     Each r_m of the first layer starts as random signs, all other r_m and s_m at 1. In training
-    every member is scored by the loss for itself, and the mean of the losses is minimised; in
+    every member is scored by the loss for itself, and the mean of the losses is minimized; in
     prediction the score is the mean of the members' scores.
 
     Args:

@@ -31,7 +31,7 @@
   const signed = (value, digits = 4) =>
     (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
   const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const colour = (candidate) => variable(`--c${candidate % 10}`);
+  const color = (candidate) => variable(`--c${candidate % 10}`);
   const dash = (candidate) => DASHES[Math.floor(candidate / 10) % DASHES.length];
 
   function faded(hex, opacity) {
@@ -62,15 +62,15 @@
     return [...things].sort((a, b) => (place.get(a.candidate) ?? 1e9) - (place.get(b.candidate) ?? 1e9));
   }
 
-  function colourSwatches() {
+  function colorSwatches() {
     for (const swatch of document.querySelectorAll(".swatch[data-candidate]"))
-      swatch.style.background = colour(Number(swatch.dataset.candidate));
+      swatch.style.background = color(Number(swatch.dataset.candidate));
   }
 
   // ---------------------------------------------------------------- charts
 
   let inspecting = false; // whether there are lists to show
-  const drawn = new Map(); // chart -> how to draw it again, in the colours of the theme
+  const drawn = new Map(); // chart -> how to draw it again, in the colors of the theme
 
   function layout(titles, more = {}) {
     const axis = {
@@ -112,7 +112,7 @@
   }
 
   function redraw() {
-    colourSwatches();
+    colorSwatches();
     for (const [id, how] of drawn) {
       const [traces, shape] = how();
       Plotly.react($(id), traces, shape, { responsive: true, displayModeBar: false, doubleClick: false });
@@ -181,7 +181,7 @@
 
   /** A band and its mean; dotted from the epoch on at which the first run had stopped. */
   function bandTraces(line, candidate, ends, name, style = {}) {
-    const tint = style.colour ?? colour(candidate);
+    const tint = style.color ?? color(candidate);
     const shape = style.dash ?? dash(candidate);
     const many = line.low.some((low, i) => low !== line.high[i]);
     const traces = [];
@@ -260,7 +260,7 @@
   // ---------------------------------------------------------------- relaxed and exact
 
   function pathTraces(own) {
-    const tint = colour(own.candidate), name = literal(shortened(data.candidates[own.candidate]));
+    const tint = color(own.candidate), name = literal(shortened(data.candidates[own.candidate]));
     const last = own.relaxed.mean.length - 1;
     const size = own.relaxed.mean.map((_, i) => (i === last ? 12 : 4));
     return {
@@ -278,8 +278,8 @@
       "relaxed-epochs",
       () => [
         [
-          ...bandTraces(own.relaxed, own.candidate, ends, "relaxed, training", { colour: variable("--loss"), dash: "dash" }),
-          ...bandTraces(own.exact, own.candidate, ends, `exact ${own.exact_metric}, validation`, { colour: variable("--win"), dash: "solid" }),
+          ...bandTraces(own.relaxed, own.candidate, ends, "relaxed, training", { color: variable("--loss"), dash: "dash" }),
+          ...bandTraces(own.exact, own.candidate, ends, `exact ${own.exact_metric}, validation`, { color: variable("--win"), dash: "solid" }),
         ],
         layout(["epoch", `relaxed ${own.metric} (training)\nexact ${own.exact_metric} (validation)`]),
       ],
@@ -404,14 +404,14 @@
       counts[d > 0 ? half + at : half - 1 - at] += 1;
       if (Math.abs(d) > most / 2) large += 1;
     }
-    return { counts, centres: counts.map((_, i) => ((i - half + 0.5) * most) / half), width: most / half, large };
+    return { counts, centers: counts.map((_, i) => ((i - half + 0.5) * most) / half), width: most / half, large };
   }
 
   function histogramTraces(bins) {
     return [
       [{
-        type: "bar", x: bins.centres, y: bins.counts, width: bins.width * 0.92,
-        marker: { color: bins.centres.map((c) => variable(c > 0 ? "--win" : "--loss")) },
+        type: "bar", x: bins.centers, y: bins.counts, width: bins.width * 0.92,
+        marker: { color: bins.centers.map((c) => variable(c > 0 ? "--win" : "--loss")) },
         hovertemplate: "about %{x:+.3f}: %{y} queries<extra></extra>",
       }],
       layout(["B better ← change → A better", "queries"], { bargap: 0.05 }),
@@ -674,7 +674,7 @@
   const parts = [startCurves, startRelaxed, startPair, startInspector];
   (function next() {
     const part = parts.shift();
-    if (part) { part(); colourSwatches(); setTimeout(next, 0); } // between parts the page can be used
+    if (part) { part(); colorSwatches(); setTimeout(next, 0); } // between parts the page can be used
     else root.dataset.ready = "true";
   })();
 })();

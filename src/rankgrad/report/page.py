@@ -42,7 +42,7 @@ def write(
         metric: that of the headline; by default the one that chose the best epochs.
         baseline: the candidate to test the others against; by default that of the comparison that
             made the runs, or the best of each metric.
-        test: ``"t"`` or ``"randomisation"``; by default that of the comparison, or ``"t"``.
+        test: ``"t"`` or ``"randomization"``; by default that of the comparison, or ``"t"``.
         correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
             or ``"bonferroni"``.
         title: of the page.

@@ -36,7 +36,7 @@ class Reasons:
                 self.found[key] = own
 
     def _read(self, run: Run, part: str) -> Explanation | None:
-        if not files.standing(Path(run.path) / FOLDER / part).is_dir():
+        if not files.readable_path(Path(run.path) / FOLDER / part).is_dir():
             return None
         try:
             own = Explanation.load(run.path, part)

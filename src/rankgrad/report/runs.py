@@ -21,7 +21,7 @@ from rankgrad.training.run import (
     METRICS,
     RUN,
     SETTINGS,
-    RunFacts,
+    RunMetadata,
     read_history,
     read_settings,
 )
@@ -245,7 +245,7 @@ def _facts(path: Path) -> dict[str, Any]:
             "it was written by another version of rankgrad (format "
             f"{quote(facts['version'])}, this one reads {_VERSION})"
         )
-    schemas.check(path / RUN, {"data": {}, **facts}, RunFacts)  # earlier versions said no data
+    schemas.check(path / RUN, {"data": {}, **facts}, RunMetadata)  # earlier versions said no data
     return facts
 
 
@@ -271,7 +271,7 @@ def _not_evaluated(
     """Why a run has no evaluation, as far as its folder tells."""
     others = evaluations.names(path)
     has = f" (it has {', '.join(others)})" if others else ""
-    if (path / SETTINGS).exists() and not files.standing(path / BEST).exists():
+    if (path / SETTINGS).exists() and not files.readable_path(path / BEST).exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
     far = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""

@@ -229,7 +229,7 @@ def footnotes(found: Comparison, part: str) -> str:
     corrected = ", corrected over the candidates of a column"
     if found.how.correction == "none":
         corrected = ""
-    draws = f", {found.how.samples:,} draws" if found.how.test == "randomisation" else ""
+    draws = f", {found.how.samples:,} draws" if found.how.test == "randomization" else ""
     lines = [
         f"† {_differs(found)} {other}: {found.how}, over {len(found.qids):,} queries (values "
         f"averaged over seeds{draws}){corrected}.",

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, divide, invert, tie_groups
-from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
+from rankgrad.validation import check_positive, check_whole
 
 
 @relaxations.register("ot", "optimal_transport")
@@ -27,7 +27,7 @@ class OptimalTransport(Relaxation):
     target ranks of the items. At ε → 0 it is the exact sort.
 
     The plan is a Sinkhorn scaling of ``exp(-C / ε)``. Started from the dual potentials of the
-    unregularised problem, which sorting gives in closed form, every row and column keeps an entry
+    unregularized problem, which sorting gives in closed form, every row and column keeps an entry
     of one and nothing underflows, however small ε is.
 
     Args:
@@ -72,11 +72,11 @@ class OptimalTransport(Relaxation):
 
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores standardised within the list and brought into (0, 1)."""
+    """Scores standardized within the list and brought into (0, 1)."""
     length = mask.sum(-1, keepdim=True).to(scores.dtype)
-    centred = torch.where(mask, scores - divide(scores.sum(-1, keepdim=True), length), 0.0)
-    variance = divide(centred.square().sum(-1, keepdim=True), length)
-    return (centred / (variance + 1e-6).sqrt()).sigmoid()
+    centered = torch.where(mask, scores - divide(scores.sum(-1, keepdim=True), length), 0.0)
+    variance = divide(centered.square().sum(-1, keepdim=True), length)
+    return (centered / (variance + 1e-6).sqrt()).sigmoid()
 
 
 def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
@@ -94,7 +94,7 @@ def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
 
 
 def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The targets t, and the dual potentials of ranks and items without regularisation.
+    """The targets t, and the dual potentials of ranks and items without regularization.
 
     Matched in sorted order, potentials half-way between the bounds that complementary slackness
     sets are ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``.

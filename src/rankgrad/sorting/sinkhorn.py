@@ -12,16 +12,16 @@ from torch import Tensor
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
-from rankgrad.options import check_flag, check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import number
+from rankgrad.validation import check_flag, check_positive, check_whole
 
 
 @relaxations.register("sinkhorn")
 @dataclass(frozen=True)
 class Sinkhorn(Relaxation):
-    """Columns and rows of a relaxed permutation, normalised in turn until both sum to one.
+    """Columns and rows of a relaxed permutation, normalized in turn until both sum to one.
 
     neuralndcg §4.2 and footnote 2. ``P`` is never rewritten: the result is ``diag(u) P diag(v)``,
     and the iteration, forward and backward, runs on the vectors. Each list stops by itself, so its
@@ -32,7 +32,7 @@ class Sinkhorn(Relaxation):
         iterations: at most so many.
         tolerance: stop when every row and column sum of a list is this close to one.
         transposed: scale the transpose (neuralndcg §4.3), so that it is the columns, the weights of
-            an item's ranks, that are normalised last.
+            an item's ranks, that are normalized last.
 
     >>> P = Sinkhorn(NeuralSort(temperature=1.0))(torch.tensor([0.2, 0.9, 0.5]))
     >>> P.sum(0), P.sum(1)

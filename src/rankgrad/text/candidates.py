@@ -105,8 +105,8 @@ class Candidates:
             qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in chosen},
         )
 
-    def taught(
-        self, run: Mapping[str, Any], how: Transform = "shift", *, temperature: float = 1.0
+    def with_teacher(
+        self, run: Mapping[str, Any], transform: Transform = "shift", *, temperature: float = 1.0
     ) -> Candidates:
         """The same candidates with labels from a teacher's run to train on.
 
@@ -115,7 +115,7 @@ class Candidates:
         Args:
             run: the teacher's ranked lists by query; the teacher's labels of queries without one
                 are 0.
-            how: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
+            transform: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
             temperature: see there.
 
         Raises:
@@ -131,7 +131,7 @@ class Candidates:
         for qid, first, last in bounds:
             if qid in run and last > first:
                 names = self.docids[first:last]
-                own = labels_from_run(run[qid], names, how, temperature=temperature)
+                own = labels_from_run(run[qid], names, transform, temperature=temperature)
                 labels[first:last] = own.numpy()
         return replace(self, teacher=labels)
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from rankgrad.data import lines
+from rankgrad.data import text_lines
 from rankgrad.data.trec import Qrels
 from rankgrad.text import smart
 from rankgrad.text.entries import Documents
@@ -98,8 +98,8 @@ def _texts(path: Path) -> dict[str, str]:
 def _judgments(path: Path, topics: dict[str, str], grades: dict[int, int]) -> Qrels:
     """Lines of a query, a document and a code; columns after it are passed over."""
     qrels: Qrels = {}
-    for number, line in lines.numbered(path):
-        columns = lines.decode(path, number, line).split()
+    for number, line in text_lines.numbered(path):
+        columns = text_lines.decode(path, number, line).split()
         if not columns:
             continue
         known = len(columns) >= 3 and columns[2] in map(str, grades)

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from rankgrad.data import lines
-from rankgrad.options import check_choice
+from rankgrad.data import text_lines
 from rankgrad.text import classic, packages, sgml, smart
 from rankgrad.text.entries import Documents, Entry, from_fields, join
+from rankgrad.validation import check_choice
 
 Format = Literal["jsonl", "tsv", "trec", "smart"]
 TopicField = Literal["title", "description", "narrative"]
@@ -104,7 +104,7 @@ def detect(path: Path) -> Format:
     for suffix in suffixes:
         if suffix in _SUFFIXES:
             return _SUFFIXES[suffix]
-    first = next((line for _, line in lines.numbered(path) if line.strip()), b"").lstrip()
+    first = next((line for _, line in text_lines.numbered(path) if line.strip()), b"").lstrip()
     if first.startswith(b"{"):
         return "jsonl"
     if first.startswith(b"<"):
@@ -158,11 +158,11 @@ def _collect(
 
 
 def _jsonl(path: Path) -> Iterator[Entry]:
-    for number, line in lines.numbered(path):
+    for number, line in text_lines.numbered(path):
         if not line.strip():
             continue
         try:
-            found = json.loads(lines.decode(path, number, line))
+            found = json.loads(text_lines.decode(path, number, line))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
         if not isinstance(found, dict):
@@ -173,10 +173,10 @@ def _jsonl(path: Path) -> Iterator[Entry]:
 def _tsv(path: Path) -> Iterator[Entry]:
     """Two columns, or MS MARCO's four of documents; the first line says which."""
     expected = 0
-    for number, line in lines.numbered(path):
+    for number, line in text_lines.numbered(path):
         if not line:
             continue
-        columns = lines.decode(path, number, line).split("\t")
+        columns = text_lines.decode(path, number, line).split("\t")
         expected = expected or len(columns)
         if len(columns) not in (2, 4) or len(columns) != expected:
             wanted = f"{expected} columns, as in the first line"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rankgrad.data.trec import RankedList
 from rankgrad.losses import Loss, losses
-from rankgrad.options import check_choice, check_positive
+from rankgrad.validation import check_choice, check_positive
 
 Transform = Literal["shift", "minmax", "softmax", "rank"]
 TRANSFORMS = ("shift", "minmax", "softmax", "rank")
@@ -120,7 +120,7 @@ def check_weight(weight: float) -> float:
 
 
 def teacher_labels(
-    scores: Tensor | Sequence[float], how: Transform = "shift", *, temperature: float = 1.0
+    scores: Tensor | Sequence[float], transform: Transform = "shift", *, temperature: float = 1.0
 ) -> Tensor:
     """Labels, which are never negative, of one list from a teacher's scores, which may be.
 
@@ -135,7 +135,7 @@ def teacher_labels(
     Args:
         scores: ``[n]``, higher is better. ``-inf`` is a document that the teacher does not have:
             it gets 0.
-        how: the transform.
+        transform: the transform.
         temperature: divides the scores in ``"shift"`` and ``"softmax"``.
 
     Returns:
@@ -149,7 +149,7 @@ def teacher_labels(
     >>> teacher_labels([-3.0, 1.0, -1.0], "rank")
     tensor([0.3333, 1.0000, 0.5000])
     """
-    check_choice("how", how, TRANSFORMS)
+    check_choice("transform", transform, TRANSFORMS)
     check_positive("temperature", temperature)
     values = torch.as_tensor(scores)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
@@ -162,14 +162,14 @@ def teacher_labels(
     known = values > float("-inf")
     labels = torch.zeros_like(values)
     if bool(known.any()):
-        labels[known] = _transformed(values[known], how, temperature)
+        labels[known] = _transformed(values[known], transform, temperature)
     return labels
 
 
 def labels_from_run(
     teacher: RankedList | Mapping[str, float] | Sequence[str],
     documents: Sequence[str],
-    how: Transform | None = None,
+    transform: Transform | None = None,
     *,
     temperature: float = 1.0,
 ) -> Tensor:
@@ -180,8 +180,8 @@ def labels_from_run(
             score of each document identifier; or identifiers in its order, best first, where it
             gave no scores.
         documents: identifiers of the documents to label. One that the teacher does not have gets 0.
-        how: a transform of :func:`teacher_labels`, over those of the documents that the teacher
-            has; by default ``"shift"`` for scores. An order has ``"rank"`` only.
+        transform: as in :func:`teacher_labels`, over those of the documents that the teacher has;
+            by default ``"shift"`` for scores. An order has ``"rank"`` only.
         temperature: as in :func:`teacher_labels`.
 
     Returns:
@@ -200,26 +200,28 @@ def labels_from_run(
     if isinstance(teacher, Mapping):
         scores = teacher
     else:
-        if how not in (None, "rank"):
-            raise ValueError(f"an order has no scores: how must be 'rank', found {how!r}")
+        if transform not in (None, "rank"):
+            raise ValueError(
+                f"an order has no scores: transform must be 'rank', found {transform!r}"
+            )
         scores = {name: -float(place) for place, name in enumerate(teacher)}
         if len(scores) < len(teacher):
             raise ValueError("the teacher's order has a document twice")
-        how = "rank"
+        transform = "rank"
     found = [float(scores.get(name, float("-inf"))) for name in documents]
-    return teacher_labels(found, how or "shift", temperature=temperature)
+    return teacher_labels(found, transform or "shift", temperature=temperature)
 
 
-def _transformed(scores: Tensor, how: Transform, temperature: float) -> Tensor:
-    if how == "softmax":
+def _transformed(scores: Tensor, transform: Transform, temperature: float) -> Tensor:
+    if transform == "softmax":
         return (scores / temperature).softmax(0)
-    if how == "rank":
+    if transform == "rank":
         _, place, ties = scores.unique(return_inverse=True, return_counts=True)
         above = len(scores) - ties.cumsum(0)  # for each score, from the lowest
         ranks: Tensor = above + (ties + 1) / 2
         return ranks[place].to(scores).reciprocal()
     above_lowest = scores - scores.min()
-    if how == "shift":
+    if transform == "shift":
         return above_lowest / temperature
     highest = above_lowest.max()
     return above_lowest / torch.where(highest > 0, highest, 1.0)

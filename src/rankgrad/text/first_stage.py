@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.data import layout
 from rankgrad.data.trec import RankedList, Run
-from rankgrad.options import check_between, check_choice, check_positive, check_whole
+from rankgrad.validation import check_between, check_choice, check_positive, check_whole
 
 _METADATA, _DOCUMENTS = "index.json", "documents.txt"
 _VERSION = 1  # of the folder's layout
@@ -198,7 +198,7 @@ class BM25Index:
             "documents": len(self.documents),
             **asdict(self.settings),
         }
-        with files.folder(folder) as unfinished:
+        with files.atomic_folder(folder) as unfinished:
             self._bm25.save(unfinished, allow_pickle=False, show_progress=False)
             names = "".join(f"{name}\n" for name in self.documents)
             (unfinished / _DOCUMENTS).write_text(names, encoding="utf-8")

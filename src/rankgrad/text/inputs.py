@@ -77,8 +77,10 @@ class PairInputs:
         self.ids, self.types, self.segments = ids, types, segments
         self.offsets, self.pairs, self.padding = offsets, pairs, padding
         self._lengths = np.diff(offsets)
-        longest = np.maximum.reduceat(self._lengths, pairs[:-1]) if len(pairs) > 1 else pairs[:0]
-        self._longest: NDArray[np.int64] = longest
+        max_lengths = (
+            np.maximum.reduceat(self._lengths, pairs[:-1]) if len(pairs) > 1 else pairs[:0]
+        )
+        self._max_lengths: NDArray[np.int64] = max_lengths
 
     def __len__(self) -> int:
         return len(self.pairs) - 1
@@ -110,7 +112,7 @@ class PairInputs:
         Returns:
             Mini-batches whose ``places`` say where in ``pairs`` their pairs are.
         """
-        order = np.argsort(self._longest[pairs], kind="stable")
+        order = np.argsort(self._max_lengths[pairs], kind="stable")
         for start in range(0, len(pairs), size):
             places = order[start : start + size]
             yield self._batch(pairs[places], places)
@@ -189,13 +191,13 @@ def _cuts(words: Sequence[Any], total: int, count: int, space: int) -> list[int]
     for left in range(count - 1, -1, -1):  # parts after this one
         start = cuts[-1]
         highest = min(start + space, total)
-        share = min(start + math.ceil((total - start) / (left + 1)), highest)
+        target = min(start + math.ceil((total - start) / (left + 1)), highest)
         rest = max(start + 1, total - left * space)  # from here on, what follows has its space
         # A text that is longer than what is read ends earlier rather than within a word.
         lowest = start + 1 if total < len(words) else rest
-        nearest = (*range(share, rest - 1, -1), *range(share + 1, highest + 1))
+        nearest = (*range(target, rest - 1, -1), *range(target + 1, highest + 1))
         ends = (*nearest, *range(min(rest, highest + 1) - 1, lowest - 1, -1))
-        cuts.append(next((end for end in ends if _ends_word(words, end)), share))
+        cuts.append(next((end for end in ends if _ends_word(words, end)), target))
     return cuts[1:]
 
 

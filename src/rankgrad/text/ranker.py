@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
-from rankgrad.options import check_choice
 from rankgrad.quoting import quote
 from rankgrad.text.checkpoints import check_there, load_network
 from rankgrad.text.inputs import (
@@ -34,7 +33,7 @@ from rankgrad.text.inputs import (
     tokenize,
 )
 from rankgrad.text.scorers import Prompt, PromptTokens
-from rankgrad.training import tensors
+from rankgrad.validation import check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -208,7 +207,9 @@ class TextRanker(nn.Module):
             )
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
-            ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD, manifest))
+            ranker.similarity.load_state_dict(
+                files.read_tensors(Path(name_or_path) / HEAD, manifest)
+            )
         return ranker
 
     @property
@@ -267,8 +268,8 @@ class TextRanker(nn.Module):
             return vectors
         pooled = vectors.new_zeros(len(batch), vectors.shape[-1])
         owners = batch.pair_of[:, None].expand_as(vectors)
-        how = "mean" if self.reading.pooling == "mean" else "amax"
-        return pooled.scatter_reduce(0, owners, vectors, how, include_self=False)
+        reduce = "mean" if self.reading.pooling == "mean" else "amax"
+        return pooled.scatter_reduce(0, owners, vectors, reduce, include_self=False)
 
     @torch.no_grad()
     def score(
@@ -318,19 +319,19 @@ class TextRanker(nn.Module):
         Without passages and with a classification head, sentence-transformers'
         ``CrossEncoder(folder)`` gives the same scores.
         """
-        with files.folder(Path(folder)) as place:
+        with files.atomic_folder(Path(folder)) as place:
             self._save_network(place)
             if self.similarity is not None:
-                tensors.write(place / HEAD, self.similarity.state_dict())
+                files.write_tensors(place / HEAD, self.similarity.state_dict())
             parts = sorted(path.name for path in place.iterdir() if path.is_file())
             for name in parts:
                 files.sync(place / name)
-            facts = {
+            metadata = {
                 "format": _FORMAT,
                 "version": _VERSION,
                 "reading": {**asdict(self.reading), "max_length": self.max_length},
             }
-            files.write_json(place / MANIFEST, facts, parts)
+            files.write_json(place / MANIFEST, metadata, parts)
 
     def _save_network(self, folder: Path) -> None:
         """Write network and tokenizer; what this changes in their settings is taken back."""
@@ -421,23 +422,23 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         return {}
-    facts: dict[str, Any] = schemas.read_json(path, dict[str, Any])
-    if facts.get("format") != _FORMAT:
+    metadata: dict[str, Any] = schemas.read_json(path, dict[str, Any])
+    if metadata.get("format") != _FORMAT:
         raise ValueError(files.damaged(path, "it describes no text ranker"))
-    if facts.get("version") != _VERSION:
+    if metadata.get("version") != _VERSION:
         raise ValueError(
-            f"{path} has format version {quote(facts.get('version'))}, this rankgrad reads "
+            f"{path} has format version {quote(metadata.get('version'))}, this rankgrad reads "
             f"{_VERSION}"
         )
-    schemas.check(path, facts, _Manifest)
-    for name in facts["files"]:
-        files.read_part(folder / name, facts)  # which compares checksums
-    return facts
+    schemas.check(path, metadata, _Manifest)
+    for name in metadata["files"]:
+        files.read_part(folder / name, metadata)  # which compares checksums
+    return metadata
 
 
-def _reading(facts: Mapping[str, Any]) -> Reading:
-    prompt = facts.get("prompt")
-    return Reading(**{**facts, "prompt": None if prompt is None else Prompt(**prompt)})
+def _reading(metadata: Mapping[str, Any]) -> Reading:
+    prompt = metadata.get("prompt")
+    return Reading(**{**metadata, "prompt": None if prompt is None else Prompt(**prompt)})
 
 
 #: Encoders with absolute or relative positions and one mask for all layers, which take a mask of

@@ -41,7 +41,6 @@ from rankgrad.text.ranker import MANIFEST, TextRanker
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TrainState
 from rankgrad.training import run as folders
-from rankgrad.training import tensors
 from rankgrad.training.evaluations import EVALUATIONS, Evaluated
 
 INTERPOLATION = "interpolation.json"
@@ -101,7 +100,7 @@ class TextRun:
         path = Path(path)
         folders.RunFolder.check_new(path)
         try:
-            with files.folder(path, replace=False) as place:
+            with files.atomic_folder(path, replace=False) as place:
                 files.write(place / folders.SETTINGS, settings.to_toml())
                 files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
                 files.write(place / folders.METRICS, "")
@@ -144,7 +143,7 @@ class TextRun:
                 f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
                 "with the same, or start a new run"
             )
-        then = schemas.read_json(self.path / folders.RUN, folders.RunFacts)["data"]
+        then = schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
         for name, own in data.items():
             if then.get(name) != _data(own):
                 raise ValueError(f"the {name} data are not those {self.path} was started with")
@@ -166,8 +165,8 @@ class TextRun:
             return TrainState(), {}
         saved = schemas.read_json(last / folders.STATE, _State)
         state = _state(saved, last / folders.STATE)
-        ranker.load_state_dict(tensors.read(last / _WEIGHTS, saved))
-        found = tensors.read(last / _OPTIMIZER, saved)
+        ranker.load_state_dict(files.read_tensors(last / _WEIGHTS, saved))
+        found = files.read_tensors(last / _OPTIMIZER, saved)
         known = optimizer.state_dict()
         known["state"] = _nested(found)
         optimizer.load_state_dict(known)
@@ -187,14 +186,14 @@ class TextRun:
         if improved:
             ranker.save(self.path / folders.BEST)
         self._log(state)
-        with files.folder(self.path / folders.LAST) as place:
-            tensors.write(place / _WEIGHTS, ranker.state_dict())
+        with files.atomic_folder(self.path / folders.LAST) as place:
+            files.write_tensors(place / _WEIGHTS, ranker.state_dict())
             own = {
                 f"{number}.{name}": torch.as_tensor(value)
                 for number, values in optimizer.state_dict()["state"].items()
                 for name, value in values.items()
             }
-            tensors.write(place / _OPTIMIZER, own)
+            files.write_tensors(place / _OPTIMIZER, own)
             files.write_json(place / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _log(self, state: TrainState) -> None:
@@ -204,10 +203,11 @@ class TextRun:
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far."""
         place = self.path / folders.BEST
-        if not files.standing(place).is_dir():
+        if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
         return files.snapshot(
-            lambda: [place / MANIFEST], lambda: TextRanker.from_pretrained(files.standing(place))
+            lambda: [place / MANIFEST],
+            lambda: TextRanker.from_pretrained(files.readable_path(place)),
         )
 
     @property
@@ -224,8 +224,8 @@ class TextRun:
 
     def save_weight(self, weight: float) -> None:
         """Note the weight of the first stage that validation chose."""
-        facts = {"weight": weight, "metric": self.settings.metric}
-        files.write_json(self.path / INTERPOLATION, facts)
+        metadata = {"weight": weight, "metric": self.settings.metric}
+        files.write_json(self.path / INTERPOLATION, metadata)
 
 
 def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
@@ -237,8 +237,10 @@ def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
 
 def is_text_run(path: Path) -> bool:
     """Whether a folder is the run folder of a text ranker."""
-    facts = path / folders.RUN
-    return facts.is_file() and schemas.read_json(facts, dict[str, Any]).get("ranker") == "text"
+    metadata = path / folders.RUN
+    return (
+        metadata.is_file() and schemas.read_json(metadata, dict[str, Any]).get("ranker") == "text"
+    )
 
 
 def metadata(

@@ -241,12 +241,12 @@ class CausalScorer(TextScorer):
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
         rows = self.tokens.rows([query] * len(documents), documents)
-        longest = max(map(len, rows))
+        max_length = max(map(len, rows))
         padding = self.tokenizer.pad_token_id
         return {
-            "input_ids": torch.tensor([[padding] * (longest - len(row)) + row for row in rows]),
+            "input_ids": torch.tensor([[padding] * (max_length - len(row)) + row for row in rows]),
             "attention_mask": torch.tensor(
-                [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+                [[0] * (max_length - len(row)) + [1] * len(row) for row in rows]
             ),
         }
 

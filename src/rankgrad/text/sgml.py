@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rankgrad.data import lines
+from rankgrad.data import text_lines
 from rankgrad.text.entries import Entry
 
 #: Elements of a document that are its text; where it has none of them, all but its number is.
@@ -82,7 +82,7 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
     """What stands between start and end tags; nothing but markup may stand elsewhere."""
     start, attributes = 0, ""
     inside: list[str] = []
-    for number, raw in lines.numbered(path):
+    for number, raw in text_lines.numbered(path):
         line, at = _decode(raw), 0
         for match in tag.finditer(line):
             text, at = line[at : match.start()], match.end()

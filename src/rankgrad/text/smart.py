@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rankgrad.data import lines
+from rankgrad.data import text_lines
 from rankgrad.text.entries import Entry, join
 
 _RECORD = re.compile(r"\.I\s+(\S+)\s*")
@@ -33,8 +33,8 @@ def records(path: Path) -> Iterator[Record]:
     """
     start, name, letter = 0, "", ""
     fields: dict[str, list[str]] = {}
-    for number, raw in lines.numbered(path):
-        line = lines.decode(path, number, raw)
+    for number, raw in text_lines.numbered(path):
+        line = text_lines.decode(path, number, raw)
         if match := _RECORD.fullmatch(line):
             if name:
                 yield _record(start, name, fields)

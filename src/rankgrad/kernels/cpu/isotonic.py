@@ -22,7 +22,7 @@ except ImportError:  # the same loop, interpreted
 def pool_adjacent(
     z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
 ) -> None:
-    """Pool adjacent violators: merge neighbouring blocks until their values decrease."""
+    """Pool adjacent violators: merge neighboring blocks until their values decrease."""
     for row in range(z.shape[0]):
         n = lengths[row]
         first = np.empty(n + 1, np.int64)

@@ -2,7 +2,7 @@
 
 With x the squashed scores of n items and ``z = x / ((n - 1) ε)``, the matrix
 ``exp((f + g - C) / ε)`` of :mod:`rankgrad.sorting.optimal_transport` is NeuralSort's of z before
-its rows are normalised: 1 on the diagonal and falling away from it. An iteration is one sweep over
+its rows are normalized: 1 on the diagonal and falling away from it. An iteration is one sweep over
 the rows, forward as backward: each row takes its product with a vector of the columns, which
 finishes the row's own number, and adds itself, times that, to sums over columns. It starts from
 ``u = 1``.

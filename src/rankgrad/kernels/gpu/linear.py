@@ -41,7 +41,7 @@ def beyond(length, k, metric: tl.constexpr):
 
 @triton.jit
 def as_loss(value, length, k, scale, metric: tl.constexpr):
-    """The loss of a list from its sum of gain × (discount - beyond), normalised; 0 if undefined."""
+    """The loss of a list from its sum of gain × (discount - beyond), normalized; 0 if undefined."""
     if metric == "arp":
         return tl.where(scale > 0, value + beyond(length, k, metric), 0.0)
     else:

@@ -342,13 +342,13 @@ def _swap_changes(
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     length = _length(parts, at_list, blocks, width, MASKED, WIDTH)
-    labelled = ranked + total_items + start
+    labeled = ranked + total_items + start
     first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
     second = first
     if CHANGE == 1:
         for left in range(0, length, CHUNK):
             at = left + tl.arange(0, CHUNK)
-            label = tl.load(labelled + at, mask=at < length, other=0.0)
+            label = tl.load(labeled + at, mask=at < length, other=0.0)
             rank = tl.where((label >= threshold) & (at < length), at + 1, 0x7FFFFFFF)
             best = tl.min(rank, 0)
             after = tl.min(tl.where(rank > best, rank, 0x7FFFFFFF), 0)
@@ -359,7 +359,7 @@ def _swap_changes(
     for left in range(0, length, CHUNK):
         at = left + tl.arange(0, CHUNK)
         held = at < length
-        label = tl.load(labelled + at, mask=held, other=0.0)
+        label = tl.load(labeled + at, mask=held, other=0.0)
         gain = tl.where(held, _gain(label, threshold, GAIN), 0.0)
         inside = ((k == 0) | (at < k)).to(tl.float64)
         rank = (at + 1).to(tl.float64)
@@ -705,16 +705,16 @@ def _scatter_grads(
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < length
-    labelled = ranked + total_items
+    labeled = ranked + total_items
     weighted = ranked + 2 * total_items.to(tl.int64)
     grads_of = ranked + 3 * total_items.to(tl.int64)
     score = tl.load(ranked + start + row, mask=inside, other=0.0)
-    label = tl.load(labelled + start + row, mask=inside, other=-1.0)
+    label = tl.load(labeled + start + row, mask=inside, other=-1.0)
     grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
     before, after = inside & (row > 0), row + 1 < length
-    alike = before & (tl.load(labelled + start + row - 1, mask=before, other=-2.0) == label)
+    alike = before & (tl.load(labeled + start + row - 1, mask=before, other=-2.0) == label)
     alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
-    next_alike = after & (tl.load(labelled + start + row + 1, mask=after, other=-2.0) == label)
+    next_alike = after & (tl.load(labeled + start + row + 1, mask=after, other=-2.0) == label)
     next_alike &= tl.load(ranked + start + row + 1, mask=after, other=0.0) == score
     if tl.max((alike | next_alike).to(tl.int32), 0) > 0:
         top = tl.max(tl.where(inside, score, float("-inf")), 0)
@@ -732,7 +732,7 @@ def _scatter_grads(
                 column = left + tl.arange(0, COLUMNS)
                 held = column < length
                 same = score[:, None] == tl.load(ranked + start + column, mask=held)[None, :]
-                labels = tl.load(labelled + start + column, mask=held, other=-2.0)
+                labels = tl.load(labeled + start + column, mask=held, other=-2.0)
                 same &= label[:, None] == labels[None, :]
                 if WEIGHTED:
                     weights = tl.load(weighted + start + column, mask=held, other=-1.0)

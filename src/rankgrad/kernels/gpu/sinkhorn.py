@@ -1,7 +1,7 @@
 """NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
 
 In sorted order (i from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``,
-NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with rows normalised: 1 on the
+NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with rows normalized: 1 on the
 diagonal and falling away from it on both sides, so that tiles far off the diagonal are left out.
 Everything runs on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``;
 transposed, the last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the

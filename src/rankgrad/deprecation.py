@@ -1,0 +1,61 @@
+"""Former names and spellings, which work and warn of the ones that replace them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def warn_renamed(former: str, name: str, stacklevel: int = 3) -> None:
+    """Warn the caller's caller that ``former`` is now called ``name``."""
+    warnings.warn(f"{former} is now {name}", DeprecationWarning, stacklevel=stacklevel)
+
+
+def renamed_value(value: str, former: Mapping[str, str]) -> str:
+    """The current spelling of an option's value, by a table of former ones.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     renamed_value("randomisation", {"randomisation": "randomization"})
+    'randomization'
+    >>> print(caught[0].message)
+    'randomisation' is now 'randomization'
+    """
+    if value not in former:
+        return value
+    warn_renamed(repr(value), repr(former[value]))
+    return former[value]
+
+
+def renamed_arguments(**former: str) -> Callable[[F], F]:
+    """A decorator: keyword arguments under their former names are passed under the current ones."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in former.keys() & kwargs.keys():
+                warn_renamed(f"{function.__name__}({name}=...)", f"{former[name]}=")
+                kwargs[former[name]] = kwargs.pop(name)
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def renamed_attributes(module: str, former: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose attributes had other names."""
+
+    def getattribute(name: str) -> Any:
+        if name not in former:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn_renamed(f"{module}.{name}", former[name])
+        return getattr(sys.modules[module], former[name])
+
+    return getattribute

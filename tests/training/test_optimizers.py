@@ -1,0 +1,37 @@
+import pytest
+import torch
+from torch import nn
+
+from rankgrad.training.optimizers import learning_rates, optimizers
+
+
+@pytest.mark.parametrize("name", optimizers.names())
+def test_each_optimizer_brings_a_loss_down(name):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    features = torch.randn(32, 3)
+    optimizer = optimizers.get(name).build(network, 0.05, 0.001)
+    before = after = network(features).square().mean()
+    for _ in range(20):
+        optimizer.zero_grad()
+        after = network(features).square().mean()
+        after.backward()
+        optimizer.step()
+    assert after < before
+    assert str(optimizers.get(str(optimizers.get(name)))) == name
+
+
+def test_biases_do_not_decay():
+    groups = optimizers.get("adamw").build(nn.Linear(3, 2), 0.1, 0.5).param_groups
+    assert [(g["params"][0].dim(), g["weight_decay"]) for g in groups] == [(2, 0.5), (1, 0.0)]
+
+
+def test_the_step_schedule_of_the_papers():
+    schedule = learning_rates.get("step")
+    assert [schedule.factor(epoch, 100) for epoch in (0, 49.9, 50, 99)] == [1, 1, 0.1, 0.1]
+
+
+def test_cosine_ends_where_it_says():
+    schedule = learning_rates.get("cosine(end=0.1, warmup=2.0)")
+    factors = [schedule.factor(epoch, 10) for epoch in (0, 1, 2, 6, 10)]
+    assert factors == pytest.approx([0, 0.5, 1, 0.55, 0.1])
