@@ -14,8 +14,8 @@ from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.protocol import Protocol
     from rankgrad.experiments.text import Callbacks, OneRun
+    from rankgrad.papers.protocol import Protocol
     from rankgrad.report.comparison import Comparison
     from rankgrad.text.settings import TextSettings
 
@@ -217,7 +217,7 @@ def train(
 
 def _protocol(name: str | None) -> Protocol | None:
     """A paper's table that is about text."""
-    from rankgrad.experiments.protocol import protocols
+    from rankgrad.papers.protocol import protocols
 
     if name is None:
         return None
@@ -272,7 +272,7 @@ class Watching:
     def __init__(self, quiet: bool) -> None:
         from rich.progress import Progress
 
-        from rankgrad.training.interrupts import Interrupts
+        from rankgrad.training.processes import Interrupts
 
         hidden = quiet or not sys.stderr.isatty()
         self._bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
@@ -309,7 +309,7 @@ class Watching:
             shown = f"; epoch {done}/{epochs}: {metric} {line.get(metric, float('nan')):.4f}"
             step(0.0)
 
-        return Callbacks(epoch, step, lambda: self._interrupts.asked)
+        return Callbacks(epoch, step, lambda: self._interrupts.stop_requested)
 
 
 def _show(output: Path, json: bool) -> None:

@@ -19,7 +19,7 @@ from rankgrad.export.onnx_format import onnx_scores, to_onnx
 from rankgrad.export.program import to_program
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.export.samples import sample_of, sample_without_data
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 from rankgrad.training import FittedRanker
 
 Format = Literal["onnx", "solr", "xgboost-json", "linear", "torch"]

@@ -1,0 +1,99 @@
+"""Checksums: which data the results in a comparison's folder were made with.
+
+They are of the contents, so data may be moved, or imported into stores. Reading all data to find
+that nothing has changed is saved by the size, times and inode of the files, kept beside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rankgrad.data import layout, load_splits
+from rankgrad.experiments.plans import Task
+from rankgrad.training.evaluations import Evaluated
+from rankgrad.training.run import RunFolder
+
+#: By fold ("-" where there are none) and split: the ``checksum``, and the state of the ``files``.
+Checksums = dict[str, dict[str, dict[str, str]]]
+
+
+def of_data(data: Path, folds: Iterable[int | None], then: Checksums) -> Checksums:
+    """The checksums of data as they are now; of folds that cannot be read, which are gaps, none.
+
+    Args:
+        data: a folder of splits, or of folds of splits.
+        folds: which.
+        then: found before; a fold whose files were not touched since is not read again.
+    """
+    found: Checksums = {}
+    for fold in folds:
+        known = then.get(_name(fold), {})
+        try:
+            states = {name: _state(path) for name, path in layout.splits(data, fold).items()}
+            if states == {name: facts.get("files") for name, facts in known.items()}:
+                found[_name(fold)] = known
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what is to be said is said when runs read them
+                splits = load_splits(data, fold)
+        except (ValueError, OSError):
+            continue
+        found[_name(fold)] = {
+            name: {"checksum": part.checksum(), "files": states[name]}
+            for name, part in splits.items()
+        }
+    return found
+
+
+def of_runs(tasks: Iterable[Task]) -> Checksums:
+    """The checksums that runs have written down, for folders whose plan has none."""
+    found: Checksums = {}
+    for task in tasks:
+        parts = found.setdefault(_name(task.fold), {})
+        try:
+            for name, facts in RunFolder.open(task.path).metadata["data"].items():
+                parts.setdefault(name, {"checksum": facts["checksum"]})
+            parts.setdefault("test", {"checksum": Evaluated.load(task.path).checksum})
+        except (ValueError, OSError, KeyError):
+            continue  # it is not there, or not whole: whatever is wrong with it is said by its gap
+    return found
+
+
+def check(
+    now: Checksums, then: Mapping[str, Mapping[str, Mapping[str, str]]], folder: Path
+) -> None:
+    """An error that says which splits are not those that the folder's results were made with."""
+    others = []
+    for fold, parts in now.items():
+        for name, facts in parts.items():
+            before = then.get(fold, {}).get(name)
+            if before is not None and before["checksum"] != facts["checksum"]:
+                where = name if fold == "-" else f"fold {fold} {name}"
+                marks = f"{facts['checksum'][:8]}, not {before['checksum'][:8]}"
+                others.append(f"{where} (checksum {marks})")
+    if others:
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        raise ValueError(
+            f"{folder} holds what was made from other data; {', '.join(others[:4])}{more}. "
+            "Go on in another folder (-o), or remove this one to start anew"
+        )
+
+
+def _name(fold: int | None) -> str:
+    return "-" if fold is None else str(fold)
+
+
+def _state(path: Path) -> str:
+    """Where the files of a split lie and what changes when they do, in one mark."""
+    inside = path.rglob("*") if path.is_dir() else path.parent.iterdir()
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(inside):
+        # Beside a file may be others that belong to it, such as LightGBM's train.txt.query.
+        if file.is_file() and (path.is_dir() or file.name.startswith(path.name)):
+            facts = file.stat()
+            kept = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+            digest.update(repr((str(file.resolve()), *kept)).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

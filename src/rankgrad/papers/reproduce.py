@@ -1,0 +1,600 @@
+"""Reproduce: a paper's table run again under its own protocol, beside its printed numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad import files, significance
+from rankgrad.experiments import compare
+from rankgrad.experiments.choosing import Choosing
+from rankgrad.experiments.compare import Comparison, Plan
+from rankgrad.experiments.comparison import written
+from rankgrad.experiments.plans import Contender
+from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
+from rankgrad.metrics import evaluate
+from rankgrad.metrics import metrics as known_metrics
+from rankgrad.papers import preparation
+from rankgrad.papers.protocol import Data, Metric, Protocol, Row
+from rankgrad.training import Settings
+from rankgrad.training.evaluations import Evaluated
+
+Array = NDArray[np.float64]
+RESULT = "reproduction.json"
+# Two names, so that the set's own, which may stand before them, does not make it the catalog's.
+PREPARED = Path("prepared", "data")
+_DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most so many
+
+OnChange = Callable[[str, compare.Progress], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much of a protocol is run.
+
+    Args:
+        quick: the reduced version that the protocol states.
+        extra: rows of ours beside the paper's.
+        seeds: so many, instead of what the protocol says.
+        search: among the candidates of a row; without, its first one is taken.
+        settings: of training that do not change what is computed, such as the device.
+    """
+
+    quick: bool = False
+    extra: bool = False
+    seeds: int | None = None
+    search: bool = True
+    settings: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, with its standard errors over queries and over seeds."""
+
+    mean: float
+    over_queries: float
+    over_seeds: float | None
+    of_drawing: float | None  # the deviation between drawings of the test part
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What was found for one data set of a table, or why it was not run."""
+
+    protocol: Protocol
+    data: Data
+    options: Options
+    found: Comparison | None
+    reason: str = ""
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of the data set, run or not."""
+        return self.protocol.rows_on(self.data.name, extra=self.options.extra)
+
+    @cached_property
+    def values(self) -> dict[tuple[str, str], Array]:
+        """By row and metric, the value of each list ``[seeds, lists]``, all folds together."""
+        found: dict[tuple[str, str], Array] = {}
+        if self.found is None:
+            return found
+        plan = self.found.plan
+        for name in self.found.names:
+            if not self.found.is_complete(name):
+                continue
+            for metric in self.protocol.metrics:
+                folds = [
+                    np.stack([_values(self._of(name, f, s), metric) for s in plan.seeds])
+                    for f in plan.folds
+                ]
+                found[name, metric.name] = np.concatenate(folds, 1)
+        return found
+
+    def _of(self, name: str, fold: int | None, seed: int) -> Evaluated:
+        assert self.found is not None
+        return self.found.evaluated[name, fold, seed]
+
+    def estimate(self, row: str, metric: str) -> Estimate | None:
+        """Ours, in the units of the paper; None where there is none."""
+        values = self.values.get((row, metric))
+        if values is None or self.found is None:
+            return None
+        scale = self.protocol.scale
+        values = values * scale
+        folds = self._by_fold(row, values)
+        means = np.array([np.nanmean(part, 1) for part in folds])  # [folds, seeds]
+        queries = values.mean(0)
+        queries = queries[~np.isnan(queries)]
+        drawn = self.data.split is not None and self.data.split.repeats > 1
+        return Estimate(
+            mean=float(means.mean()),
+            over_queries=_standard_error(queries),
+            over_seeds=_standard_error(means.mean(0)) if means.shape[1] > 1 else None,
+            of_drawing=float(means.mean(1).std(ddof=1)) if drawn and len(means) > 1 else None,
+        )
+
+    def _by_fold(self, row: str, values: Array) -> list[Array]:
+        assert self.found is not None
+        plan = self.found.plan
+        sizes = [len(self._of(row, fold, plan.seeds[0]).qids) for fold in plan.folds]
+        return np.split(values, np.cumsum(sizes)[:-1], axis=1)
+
+    def marks(self, metric: str) -> dict[str, str]:
+        """The paper's marks for our numbers, by its test; a row without one is left out.
+
+        The paper's rows are tested among themselves, as in the paper. Rows of ours are tested
+        against the same reference, and corrected for their own number.
+        """
+        test = self.protocol.significance
+        rows = [row for row in self.rows if (row.name, metric) in self.values]
+        names = [row.name for row in rows if not row.extra]
+        if test is None or not names:
+            return {}
+        sign = -1.0 if self._lower(metric) else 1.0
+        means = {name: sign * float(np.nanmean(self.values[name, metric])) for name in names}
+        reference = test.against
+        if reference == "best":
+            reference = max(means, key=lambda name: means[name])
+        if reference not in means:
+            return {}
+        below = self._below(metric, [name for name in names if name != reference], reference, sign)
+        added = self._below(metric, [row.name for row in rows if row.extra], reference, sign)
+        marks = {name: mark for name, mark in {**below, **added}.items() if mark}
+        if test.against == "best" and test.better:  # the best and all not significantly worse
+            return {name: test.better for name in names if not below.get(name)} | {
+                name: mark for name, mark in marks.items() if name in added
+            }
+        return marks
+
+    def _below(self, metric: str, names: list[str], reference: str, sign: float) -> dict[str, str]:
+        """A mark for each row that differs significantly from the reference, else nothing."""
+        test = self.protocol.significance
+        assert test is not None
+        if not names:
+            return {}
+        values = {name: sign * self.values[name, metric].mean(0) for name in (*names, reference)}
+        alternative: significance.Alternative = "less" if test.sided == "one" else "two-sided"
+        tested = significance.paired_t_test
+        if test.test == "randomization":
+            tested = significance.randomization_test
+        p = [tested(values[name], values[reference], alternative=alternative) for name in names]
+        differs = significance.correct(p, test.correction) < test.level
+        higher = [np.nanmean(values[name] - values[reference]) > 0 for name in names]
+        better, worse = test.better or BETTER, test.worse or WORSE
+        return {
+            name: (better if above else worse) if found else ""
+            for name, found, above in zip(names, differs, higher, strict=True)
+        }
+
+    def _lower(self, metric: str) -> bool:
+        [found] = [one for one in self.protocol.metrics if one.name == metric]
+        return known_metrics.get(found.spec).lower_is_better
+
+    def table(self) -> Table:
+        """Ours beside the published: for each row the paper's line, ours and the difference."""
+        names = [metric.name for metric in self.protocol.metrics]
+        marks = {name: self.marks(name) for name in names}
+        lines: list[tuple[Cell, ...]] = []
+        for row in self.rows:
+            lines += self._lines(row, names, marks)
+        return Table(
+            columns=("row", "", *names),
+            rows=tuple(lines),
+            notes=tuple(self.notes()),
+            title=self.title,
+            marked=tuple(names),
+        )
+
+    @property
+    def title(self) -> str:
+        """Which table, on which data."""
+        quick = " (quick: reduced, not for comparison)" if self.options.quick else ""
+        return f"{self.protocol.paper}, {self.protocol.table}, {self.data.label}{quick}"
+
+    def _lines(
+        self, row: Row, names: list[str], marks: Mapping[str, Mapping[str, str]]
+    ) -> list[tuple[Cell, ...]]:
+        digits = self.digits
+        ours = {name: self.estimate(row.name, name) for name in names}
+        paper = {name: self.protocol.cell(self.data.name, row.name, name) for name in names}
+        lines: list[tuple[Cell, ...]] = []
+        if not row.extra:
+            printed = (
+                Cell("", gap=True)
+                if c is None
+                else Cell(c.text.removesuffix(c.marks), c.value, mark=c.marks, gap=c.value is None)
+                for c in paper.values()
+            )
+            lines.append((Cell(row.name), Cell("paper"), *printed))
+        if all(one is None for one in ours.values()):
+            reason = row.not_run or self._gap(row.name)
+            gaps = [Cell("-", gap=True)] * (len(names) - 1)
+            return [*lines, (Cell(row.name), Cell("ours"), Cell(reason, gap=True), *gaps)]
+        cells, seeds, drawing, differences = [], [], [], []
+        for name in names:
+            one, cell = ours[name], paper[name]
+            assert one is not None
+            text = f"{one.mean:.{digits}f} ±{one.over_queries:.{digits}f}"
+            cells.append(Cell(text, one.mean, mark=marks[name].get(row.name, "")))
+            seeds.append(_error(one.over_seeds, digits))
+            drawing.append(_error(one.of_drawing, digits))
+            if cell is None or cell.value is None:
+                differences.append(Cell("", gap=True))
+            else:
+                gap = one.mean - cell.value
+                differences.append(Cell(f"{gap:+.{digits}f}", gap))
+        lines.append((Cell(row.name), Cell("ours"), *cells))
+        if any(cell.value is not None for cell in seeds):
+            lines.append((Cell(row.name), Cell("seeds"), *seeds))
+        if any(cell.value is not None for cell in drawing):
+            lines.append((Cell(row.name), Cell("drawings"), *drawing))
+        if not row.extra:
+            lines.append((Cell(row.name), Cell("difference"), *differences))
+        return lines
+
+    def _gap(self, name: str) -> str:
+        """Why a row has no numbers."""
+        if self.found is None:
+            return "not run"
+        reasons = [reason for key, reason in self.found.gaps.items() if key[0] == name]
+        return f"gap: {reasons[0]}" if reasons else "not run"
+
+    @property
+    def digits(self) -> int:
+        """Of the numbers in the table."""
+        rows = self.protocol.published[self.data.name]
+        cells = [
+            self.protocol.cell(self.data.name, row, metric)
+            for row in rows
+            for metric in self.protocol.printed
+        ]
+        most = max(cell.decimals for cell in cells if cell is not None)
+        return min(max(most, 2 if self.protocol.scale > 1 else _DIGITS[0]), _DIGITS[1])
+
+    def notes(self) -> list[str]:
+        """Under the table: what was run, the conventions, the choices, the findings."""
+        protocol, lines = self.protocol, []
+        if self.reason:
+            lines.append(f"not run: {self.reason}")
+        if self.found is not None:
+            lines += self._about_runs()
+        lines += self._about_metrics()
+        if protocol.significance is not None:
+            lines.append(_about_test(protocol))
+            lines += self._about_extra()
+        for one in protocol.choices:
+            if not one.data or self.data.name in one.data:
+                less = " (less of it here)" if one.reduced and self.options.quick else ""
+                lines.append(f"chosen for {one.about}{less}: {one.chosen} ({one.why})")
+        lines += [f"to know: {finding}" for finding in protocol.findings]
+        lines.append(f"paper: {protocol.reference}, {protocol.table}; {protocol.url}")
+        return lines
+
+    def _about_extra(self) -> list[str]:
+        """How the rows of ours are tested."""
+        test, ours = self.protocol.significance, [row for row in self.rows if row.extra]
+        if test is None or not ours:
+            return []
+        tested = {name for name, _ in self.values}
+        added = sum(row.name in tested for row in ours)
+        corrected = ""
+        if test.correction != "none" and added:
+            corrected = (
+                f", corrected for their own number, {added}, as the paper's rows are for theirs, "
+                f"{len(tested) - added - 1}"
+            )
+        return [
+            "rows without a line of the paper are ours; they are tested against the same row as "
+            f"the paper's{corrected}, {test.better or BETTER} if better"
+        ]
+
+    def _about_runs(self) -> list[str]:
+        assert self.found is not None
+        plan, lines = self.found.plan, []
+        drawn = self.data.split is not None and self.data.split.repeats > 1
+        what = "drawing" if drawn else "fold"
+        counts = [
+            f"{n} {word}{'s' * (n > 1)}"
+            for n, word in ((len(plan.folds), what), (len(plan.seeds), "seed"))
+        ]
+        quick = self.protocol.quick
+        if self.options.quick:
+            kept = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
+            lines.append(
+                f"quick: {' × '.join(counts)}, {quick.epochs} epochs{kept}, the first candidate of "
+                "each row without a search. The paper's numbers come from more"
+            )
+        elif not self.options.search:
+            lines.append("the first candidate of each row without a search, unlike the paper's")
+        lines.append(
+            f"ours: mean over {' × '.join(counts)}, ± the standard error over queries"
+            + ("; seeds: the standard error over seeds" if len(plan.seeds) > 1 else "")
+            + ("; drawings: the deviation of one drawing" if drawn and len(plan.folds) > 1 else "")
+        )
+        for row in self.rows:
+            chosen = self._chosen(row)
+            if chosen:
+                lines.append(f"{row.name}: {chosen}")
+        lines += [f"{line}" for line in self.found.problems()]
+        return lines
+
+    def _chosen(self, row: Row) -> str:
+        """What validation data chose, fold by fold."""
+        assert self.found is not None
+        tuned = [
+            (fold, self.found.chosen[row.name, fold])
+            for fold in self.found.plan.folds
+            if (row.name, fold) in self.found.chosen
+        ]
+        if not tuned:
+            return ""
+        parts = []
+        for fold, option in tuned:
+            where = "" if fold is None else f"fold {fold} "
+            if row.trees is not None:
+                parts.append(f"{where}{written(option)}")
+                continue
+            rate = option.get("learning_rate")
+            parts.append(f"{where}{option.get('loss')}" + (f" at {rate:g}" if rate else ""))
+        return f"chosen on validation data: {'; '.join(parts)}"
+
+    def _about_metrics(self) -> list[str]:
+        specs = ", ".join(
+            f"{metric.name} = {_in_words(metric)}" for metric in self.protocol.metrics
+        )
+        scale = self.protocol.scale
+        times = "" if scale == 1 else f", times {scale:g}"
+        kinds = {known_metrics.get(metric.spec).empty for metric in self.protocol.metrics}
+        words = {"skip": "are left out", 0: "count 0", 1: "count 1"}
+        empty = " or ".join(words[kind] for kind in kinds)
+        limit = self.data.list_limit
+        cut = "whole" if limit is None else f"cut to {limit} documents"
+        return [
+            f"metrics: {specs}{times}",
+            f"queries without a relevant document {empty}; tied scores earn their mean; "
+            f"test lists are {cut}",
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        rows = []
+        for row in self.rows:
+            for metric in self.protocol.metrics:
+                ours = self.estimate(row.name, metric.name)
+                cell = self.protocol.cell(self.data.name, row.name, metric.name)
+                paper = None if cell is None else cell.value
+                rows.append(
+                    {
+                        "row": row.name,
+                        "metric": metric.name,
+                        "spec": metric.spec,
+                        "paper": paper,
+                        "paper_marks": None if cell is None else cell.marks,
+                        "ours": None if ours is None else ours.mean,
+                        "se_queries": None if ours is None else ours.over_queries,
+                        "se_seeds": None if ours is None else ours.over_seeds,
+                        "sd_drawing": None if ours is None else ours.of_drawing,
+                        "marks": self.marks(metric.name).get(row.name, ""),
+                        "difference": None if ours is None or paper is None else ours.mean - paper,
+                        "gap": None if ours is not None else row.not_run or self._gap(row.name),
+                    }
+                )
+        return {
+            "table": self.protocol.name,
+            "data": self.data.name,
+            "quick": self.options.quick,
+            "not_run": self.reason or None,
+            "rows": rows,
+            "notes": self.notes(),
+        }
+
+
+def run(
+    protocol: Protocol,
+    data: Data,
+    source: Path,
+    folder: str | os.PathLike[str],
+    options: Options | None = None,
+    *,
+    workers: int | None = None,
+    on_change: OnChange | None = None,
+) -> Reproduced:
+    """Run a table of a paper on one of its data sets, or go on where an earlier call stopped.
+
+    Args:
+        protocol: the table.
+        data: one of its data sets.
+        source: where that lies, see :func:`rankgrad.papers.preparation.find`.
+        folder: where runs and prepared data are kept.
+        options: how much to run.
+        workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
+        on_change: called with the title and the progress.
+    """
+    options = options or Options()
+    place = Path(folder)
+    plan = plan_of(protocol, data, source, place, options)
+    if plan is None:
+        return Reproduced(protocol, data, options, None, "none of its rows is run here")
+    shown = Reproduced(protocol, data, options, None)
+    found = compare.run(
+        plan,
+        place / "comparison",
+        workers=workers,
+        on_change=None if on_change is None else lambda now: on_change(shown.title, now),
+        **_test_of(protocol, plan),
+    )
+    done = Reproduced(protocol, data, options, found)
+    files.write(place / RESULT, json.dumps(done.facts(), indent=1) + "\n")
+    files.write(place / "table.md", done.table().to_markdown() + "\n")
+    files.write(place / "table.csv", done.table().to_csv() + "\n")
+    return done
+
+
+def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
+    """The paper's test as comparisons take it, so that a report of the runs tests alike."""
+    test = protocol.significance
+    if test is None:
+        return {}
+    sides: Literal[1, 2] = 1 if test.sided == "one" else 2
+    how = significance.Significance(test.test, test.correction, sides, test.level)
+    there = any(candidate.name == test.against for candidate in plan.candidates)
+    return {"how": how, "baseline": test.against if there else None}
+
+
+def plan_of(
+    protocol: Protocol, data: Data, source: Path, folder: Path, options: Options
+) -> Plan | None:
+    """The comparison that a table is; None if there is no row to run."""
+    quick = protocol.quick if options.quick else None
+    rows = [row for row in protocol.rows_on(data.name, extra=options.extra) if not row.not_run]
+    contenders = [_contender(protocol, data, row, options) for row in rows]
+    if not contenders:
+        return None
+    place, folds = preparation.prepare(
+        source,
+        data,
+        folder / PREPARED,
+        folds=None if quick is None else quick.folds,
+        lists=None if quick is None else quick.lists,
+    )
+    seeds = options.seeds or (data.seeds if quick is None else quick.seeds)
+    shared = dict(protocol.settings) | dict(data.settings) | dict(options.settings or {})
+    if quick is not None:
+        shared["epochs"] = quick.epochs
+    return Plan(
+        place,
+        tuple(contenders),
+        folds=folds,
+        seeds=tuple(range(seeds)),
+        metrics=tuple(metric.spec for metric in protocol.metrics),
+        settings=Settings(**shared),
+    )
+
+
+def _contender(protocol: Protocol, data: Data, row: Row, options: Options) -> Contender:
+    if row.trees is not None:
+        return _trees(row)
+    quick = protocol.quick if options.quick else None
+    found = []
+    search = quick is None and options.search
+    for candidate in protocol.candidates(data.name, row.name, search=search):
+        settings = dict(candidate.settings) | dict(options.settings or {})
+        if quick is not None:
+            settings["epochs"] = min(quick.epochs, int(settings.get("epochs", quick.epochs)))
+        found.append(settings | {"loss": candidate.loss})
+    return Choosing(row.name, tuple(found))
+
+
+def _trees(row: Row) -> Contender:
+    from rankgrad.experiments.trees import TreeCandidate
+
+    assert row.trees is not None
+    return TreeCandidate(row.name, row.trees, dict(row.settings))
+
+
+def _values(found: Evaluated, metric: Metric) -> Array:
+    """The metric of each list; of shifted labels and some lists where the protocol says so."""
+    values = plain = found.of_metric(metric.spec)
+    if metric.shift:
+        shifted = evaluate(
+            found.scores, found.labels + metric.shift, offsets=found.offsets, metrics=[metric.spec]
+        )
+        values = np.where(np.isnan(plain), np.nan, shifted.per_list[metric.spec].double().numpy())
+    if metric.length is not None:
+        values = np.where(np.diff(found.offsets) == metric.length, values, np.nan)
+    return values
+
+
+def _in_words(metric: Metric) -> str:
+    shift = f" of labels + {metric.shift}" if metric.shift else ""
+    length = "" if metric.length is None else f" of lists of {metric.length} documents"
+    return f"{metric.spec}{shift}{length}"
+
+
+def _standard_error(values: Array) -> float:
+    if len(values) < 2:
+        return float("nan")
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _error(value: float | None, digits: int) -> Cell:
+    if value is None or np.isnan(value):
+        return Cell("", gap=True)
+    return Cell(f"±{value:.{digits}f}", value)
+
+
+def _about_test(protocol: Protocol) -> str:
+    test = protocol.significance
+    assert test is not None
+    kind = "paired t-test" if test.test == "t" else "paired randomization test"
+    correction = "" if test.correction == "none" else f" with {test.correction} correction"
+    how = f"{test.sided}-sided {kind} over queries{correction} at {test.level:.0%}"
+    than = "the best" if test.against == "best" else test.against
+    if test.against == "best" and test.better:
+        return f"{test.better}: the best, and all not significantly worse ({how})"
+    marks = [f"{test.worse} significantly worse than {than}"]
+    if test.better:
+        marks.append(f"{test.better} significantly better")
+    return f"{', '.join(marks)} ({how}); seeds averaged in ours"
+
+
+def run_tables(
+    tables: list[Protocol],
+    data: Path | None,
+    folder: Path,
+    options: Options,
+    *,
+    only: str | None = None,
+    workers: int | None = None,
+    on_change: OnChange | None = None,
+) -> list[Reproduced]:
+    """Run tables on those of their data sets that are there; what is missing is a reason.
+
+    An error if nothing can be run, which says where to get the data.
+
+    Args:
+        tables: of one or more papers.
+        data: a data set, or a folder of data sets.
+        folder: where runs and tables are kept.
+        options: how much to run.
+        only: one data set.
+        workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
+        on_change: called with the title and the progress.
+    """
+    wanted = [(table, one) for table in tables for one in table.data if only in (None, one.name)]
+    if not wanted:
+        names = dict.fromkeys(one.name for table in tables for one in table.data)
+        raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
+    if data is not None:
+        preparation.check_exists(data)
+    names = dict.fromkeys(one.name for _, one in wanted)
+    there = {} if data is None else preparation.find(data, names)
+    reasons = {
+        (table.name, one.name): table.not_run
+        or one.not_run
+        or (None if one.name in there else preparation.missing(one.name, data))
+        for table, one in wanted
+    }
+    if all(reasons.values()):
+        lines = dict.fromkeys(str(reason) for reason in reasons.values())
+        raise FileNotFoundError(f"nothing to run: {'; '.join(lines)}")
+    found = []
+    for table, one in wanted:
+        reason = reasons[table.name, one.name]
+        if reason:
+            found.append(Reproduced(table, one, options, None, reason))
+            continue
+        kind = "-quick" if options.quick else "" if options.search else "-unsearched"
+        place = folder / f"{table.name}{kind}" / one.name.replace(" ", "-")
+        found.append(
+            run(table, one, there[one.name], place, options, workers=workers, on_change=on_change)
+        )
+    return found
