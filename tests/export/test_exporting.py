@@ -176,7 +176,7 @@ def test_categories_have_no_threshold():
 
     from rankgrad.export.trees import Trees
     from rankgrad.models.trees import LightGBM
-    from rankgrad.training.tree_scorer import TreeScorer
+    from rankgrad.training.fitted import TreeScorer
 
     colors = np.arange(2000) % 5
     data = lightgbm.Dataset(colors[:, None].astype(float), colors % 2, categorical_feature=[0])

@@ -19,7 +19,7 @@ from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
 from rankgrad.models.mlp import MLPNet
 from rankgrad.training import FittedRanker
-from rankgrad.training.tree_scorer import TreeScorer
+from rankgrad.training.fitted import TreeScorer
 
 #: Activations of Solr's NeuralNetworkModel. Its leaky ReLU has the slope of PyTorch's, 0.01.
 _SOLR: dict[type[nn.Module], str] = {

@@ -19,8 +19,8 @@ from rankgrad.export.onnx_format import onnx_scores, to_onnx
 from rankgrad.export.program import to_program
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.export.samples import sample_of, sample_without_data
-from rankgrad.validation import check_choice
 from rankgrad.training import FittedRanker
+from rankgrad.validation import check_choice
 
 Format = Literal["onnx", "solr", "xgboost-json", "linear", "torch"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -17,7 +17,7 @@ from rankgrad.models.context_aware import ContextAwareNet
 from rankgrad.models.dropout import Dropout, FastDropout
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
-from rankgrad.training.tree_scorer import TreeScorer
+from rankgrad.training.fitted import TreeScorer
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ELU: "Elu",

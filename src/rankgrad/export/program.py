@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankgrad.training import FittedRanker
-from rankgrad.training.tree_scorer import TreeScorer
+from rankgrad.training.fitted import TreeScorer
 
 
 class ScoringModule(nn.Module):

@@ -9,7 +9,7 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.export.transforms import steps_of
 from rankgrad.export.trees import Node, Split, Trees
 from rankgrad.training import FittedRanker
-from rankgrad.training.tree_scorer import TreeScorer
+from rankgrad.training.fitted import TreeScorer
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 _ITEMS = 1000  # of data, at most

@@ -11,7 +11,7 @@ import numpy as np
 
 from rankgrad.boosting.rows import library
 from rankgrad.export.graph import OnnxGraph
-from rankgrad.training.tree_scorer import TreeScorer
+from rankgrad.training.fitted import TreeScorer
 
 
 @dataclass(frozen=True)
