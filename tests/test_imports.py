@@ -31,7 +31,7 @@ MAY_IMPORT = {
     },
     "data": {"checksums", "compilation", "deprecation", "validation", "quoting", "specs", "files"},
     "boosting": {"losses", "metrics", "validation", "data"},
-    "models": {"validation", "specs"},
+    "models": {"quoting", "validation", "specs"},
     "training": {
         *(
             "inputs",
