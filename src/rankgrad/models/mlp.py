@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad.models.base import (
@@ -23,6 +22,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice, check_rate
 
 
