@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "data": {"checksums", "compilation", "deprecation", "validation", "quoting", "specs", "files"},
     "boosting": {"losses", "metrics", "validation", "data"},
-    "models": {"validation", "specs"},
+    "models": {"quoting", "specs", "validation"},
     "training": {
         *(
             "inputs",
