@@ -56,15 +56,6 @@ def test_it_answers_what_it_has_taken_and_stops(run, lists):
         process.communicate()
 
 
-def test_what_is_wrong_is_said_before_it_starts(run):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(command(run, "--port", port), capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"127.0.0.1:{port}" in done.stderr and "in use" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.filterwarnings("ignore")  # of packages that schemathesis uses
 def test_requests_that_a_schema_makes_up(served):
     app = create_app(served, Limits(body=10_000, lists=5, items=20))
