@@ -50,6 +50,10 @@ KNOWS = {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
         *("models", "training", "significance", "text", "boosting"),
     },
+    "papers": {
+        *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
+        *("models", "training", "significance", "text"),
+    },
     "explanations": {
         *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),
     },

@@ -210,12 +210,11 @@ def _evaluated(metadata: Mapping[str, Any], evaluation: Evaluation | None, data:
     for spec, value in evaluation.mean.items():
         low, high = _interval(evaluation, spec)
         rows.append((f"`{spec}`", f"{value:.4f}", f"{low:.4f} to {high:.4f}"))
-    conventions = str(evaluation).splitlines()[len(evaluation.metrics) :]
     return "\n\n".join(
         [
             f"On {data or 'test data'}:",
             _table(("metric", "mean", "95% interval"), rows),
-            "\n".join(f"- {line}" for line in conventions),
+            "\n".join(f"- {line}" for line in evaluation.conventions),
             "Intervals are bootstrapped over the lists: they say how much a mean would move with "
             "other queries, not with another training seed.",
         ]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import catalog
-from rankgrad.experiments.protocol import protocols
+from rankgrad.papers.protocol import protocols
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from scipy.stats import ttest_rel
 
 from rankgrad import files
 from rankgrad.data import Dataset, store
-from rankgrad.experiments import checksums, compare, jobs, plans, tuning
+from rankgrad.experiments import compare, data_checksums, jobs, plans, tuning
 from rankgrad.experiments.compare import Candidate, Plan, Significance, run
 from rankgrad.metrics import evaluate
 from rankgrad.training import RunFolder, Settings
@@ -227,7 +227,7 @@ def test_the_same_data_in_another_place_are_the_same(plan, folds, tmp_path, monk
     monkeypatch.setattr(jobs, "perform", None)  # whatever would be run would fail
     assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
     assert files.read_json(tmp_path / "out" / "plan.json")["data"] == str(tmp_path / "moved")
-    monkeypatch.setattr(checksums, "load_splits", None)  # nor are data read again
+    monkeypatch.setattr(data_checksums, "load_splits", None)  # nor are data read again
     assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rankgrad.cli.errors import stop
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.significance import Significance
     from rankgrad.experiments.text_comparison import TextComparison
+    from rankgrad.significance import Significance
 
 #: Options of a comparison that are not those of a text ranker's training.
 _SHARED = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")

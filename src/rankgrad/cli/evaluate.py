@@ -13,8 +13,8 @@ from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.experiments.significance import Interval
     from rankgrad.metrics import Evaluation, Metric
+    from rankgrad.significance import Interval
 
 Rankers = Annotated[
     list[Path],
@@ -231,7 +231,7 @@ def _save(
 
 
 def _intervals(result: Evaluation) -> dict[str, Interval]:
-    from rankgrad.experiments.significance import bootstrap_interval
+    from rankgrad.significance import bootstrap_interval
 
     return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
 
@@ -264,7 +264,7 @@ def _show(result: Evaluation, weighted: bool, title: str) -> None:
         for name, (low, high) in _intervals(result).items()
     ]
     columns = ("metric", "mean", "95% interval")
-    conventions = str(result).splitlines()[len(result.metrics) :]
+    conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
     show_table(columns, rows, title=title, under=conventions)

@@ -15,8 +15,8 @@ from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.protocol import Protocol
-    from rankgrad.experiments.reproduce import OnChange, Reproduced
+    from rankgrad.papers.protocol import Protocol
+    from rankgrad.papers.reproduce import OnChange, Reproduced
 
 Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 
@@ -100,7 +100,7 @@ def reproduce(
       rankgrad reproduce comparison --data MQ2008 -o out --format markdown
       rankgrad reproduce neuralndcg --figures -o figures
     """  # noqa: D301
-    from rankgrad.experiments.protocol import of_paper, protocols
+    from rankgrad.papers.protocol import of_paper, protocols
 
     chosen = _tables(paper, table)
     if listed:
@@ -125,7 +125,7 @@ def reproduce(
 
 
 def _tables(paper: str | None, table: str | None) -> list[Protocol]:
-    from rankgrad.experiments.protocol import of_paper
+    from rankgrad.papers.protocol import of_paper
 
     there = [] if paper is None else of_paper(paper)
     if table is None:
@@ -145,7 +145,7 @@ def _run(
     how: tuple[bool, bool, int | None, bool, dict[str, Any]],
     workers: int | None,
 ) -> list[Reproduced]:
-    from rankgrad.experiments import reproduce as experiment
+    from rankgrad.papers import reproduce as experiment
 
     quick, extra, seeds, search, settings = how
     options = experiment.Options(quick, extra, seeds, search, settings)
@@ -204,7 +204,7 @@ def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "c
 
 
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
-    from rankgrad.experiments import figures, preparation
+    from rankgrad.papers import figures, preparation
 
     if data is not None:
         preparation.check_exists(data)
@@ -259,7 +259,7 @@ def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
 
 
 def _figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:
-    from rankgrad.experiments import figures
+    from rankgrad.papers import figures
 
     err = console(stderr=True)
     made = []

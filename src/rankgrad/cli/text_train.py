@@ -14,8 +14,8 @@ from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.protocol import Protocol
     from rankgrad.experiments.text import Callbacks, OneRun
+    from rankgrad.papers.protocol import Protocol
     from rankgrad.report.comparison import Comparison
     from rankgrad.text.settings import TextSettings
 
@@ -217,7 +217,7 @@ def train(
 
 def _protocol(name: str | None) -> Protocol | None:
     """A paper's table that is about text."""
-    from rankgrad.experiments.protocol import protocols
+    from rankgrad.papers.protocol import protocols
 
     if name is None:
         return None

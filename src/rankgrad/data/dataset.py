@@ -26,6 +26,14 @@ class FeaturesError(ValueError):
     """Data do not have the features that were asked for, such as those of a trained ranker."""
 
 
+class ArrayError(ValueError):
+    """An array of a data set is wrong; ``array`` is its name, with which the message begins."""
+
+    def __init__(self, array: str, what: str) -> None:
+        super().__init__(f"{array} {what}")
+        self.array = array
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Lists of items: list ``b`` has the rows ``offsets[b]:offsets[b + 1]``.
@@ -199,19 +207,22 @@ class Dataset:
         for name in ("labels", "weights", "ids", "source_rows"):
             array = getattr(self, name)
             if array is not None and len(array) != items:
-                raise ValueError(
-                    f"{name} must have one value per item: features have {items} rows, "
-                    f"{name} {len(array)}"
+                raise ArrayError(
+                    name,
+                    f"must have one value per item: features have {items} rows, "
+                    f"{name} {len(array)}",
                 )
         if len(self.offsets) != len(self.qids) + 1:
-            raise ValueError(
-                f"offsets must have one value more than there are qids, {len(self.qids)} + 1; "
-                f"found {len(self.offsets)}"
+            raise ArrayError(
+                "offsets",
+                f"must have one value more than there are qids, {len(self.qids)} + 1; "
+                f"found {len(self.offsets)}",
             )
         if self.offsets[0] != 0 or self.offsets[-1] != items:
-            raise ValueError(
-                f"offsets must run from 0 to the number of items, {items}; found "
-                f"{self.offsets[0]} to {self.offsets[-1]}"
+            raise ArrayError(
+                "offsets",
+                f"must run from 0 to the number of items, {items}; found "
+                f"{self.offsets[0]} to {self.offsets[-1]}",
             )
         if self.feature_names is not None and len(self.feature_names) != columns:
             raise ValueError(
@@ -223,9 +234,9 @@ class Dataset:
         falls = np.flatnonzero(self.offsets[1:] < self.offsets[:-1])  # differences may overflow
         if len(falls):
             at = int(falls[0]) + 1
-            raise ValueError(
-                f"offsets must not fall; offsets[{at}] = {self.offsets[at]} follows "
-                f"{self.offsets[at - 1]}"
+            raise ArrayError(
+                "offsets",
+                f"must not fall; offsets[{at}] = {self.offsets[at]} follows {self.offsets[at - 1]}",
             )
 
     def _check_qids(self) -> None:
@@ -233,9 +244,9 @@ class Dataset:
         if len(unique) != len(self.qids):
             at = int(np.setdiff1d(np.arange(len(self.qids)), first)[0])
             before = int(np.flatnonzero(self.qids == self.qids[at])[0])
-            raise ValueError(
-                f"qids must be unique: lists {before} and {at} both have "
-                f"{quote(str(self.qids[at]))}"
+            raise ArrayError(
+                "qids",
+                f"must be unique: lists {before} and {at} both have {quote(str(self.qids[at]))}",
             )
 
     def _check_source_rows(self) -> None:
@@ -243,8 +254,8 @@ class Dataset:
             return
         unique, counts = np.unique(self.source_rows, return_counts=True)
         if len(unique) != self.n_items:
-            raise ValueError(
-                f"source_rows must be distinct; {unique[counts > 1][0]} is there twice"
+            raise ArrayError(
+                "source_rows", f"must be distinct; {unique[counts > 1][0]} is there twice"
             )
 
     def _check_values(self, name: str, values: np.ndarray) -> None:
@@ -255,9 +266,10 @@ class Dataset:
                 continue
             item = start + int(bad.argmax())
             at = int(np.searchsorted(self.offsets, item, side="right")) - 1
-            raise ValueError(
-                f"{name} must be finite and at least 0; item {item} (list {at}, qid "
-                f"{quote(str(self.qids[at]))}) has {values[item]}"
+            raise ArrayError(
+                name,
+                f"must be finite and at least 0; item {item} (list {at}, qid "
+                f"{quote(str(self.qids[at]))}) has {values[item]}",
             )
 
     def _indices(self, lists: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -335,11 +347,11 @@ def _numbers(
     """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
     array: np.ndarray = _as_array(values)
     if array.ndim != dims:
-        raise ValueError(f"{name} must have {dims} dimension(s), found shape {list(array.shape)}")
+        raise ArrayError(name, f"must have {dims} dimension(s), found shape {list(array.shape)}")
     whole = issubclass(dtype, np.integer)
     if array.dtype.kind not in ("iu" if whole else "iufb") and array.size:
         kind = "whole numbers" if whole else "real numbers"
-        raise ValueError(f"{name} must be {kind}, found {array.dtype}")
+        raise ArrayError(name, f"must be {kind}, found {array.dtype}")
     if array.dtype == dtype and array.flags.c_contiguous:
         return array
     if whole:
@@ -384,7 +396,7 @@ def _texts(name: str, values: Any) -> np.ndarray:
         values = id_array(name, values)
     array: np.ndarray = _as_array(values)
     if array.ndim != 1:
-        raise ValueError(f"{name} must have 1 dimension, found shape {list(array.shape)}")
+        raise ArrayError(name, f"must have 1 dimension, found shape {list(array.shape)}")
     if array.dtype.kind == "O":  # any objects; their texts may be of any length
         return id_array(name, list(map(str, array)))
     if array.dtype.kind != "U":

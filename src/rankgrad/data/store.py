@@ -32,7 +32,7 @@ import numpy as np
 
 from rankgrad import checksums, files
 from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
-from rankgrad.data.dataset import Dataset
+from rankgrad.data.dataset import ArrayError, Dataset
 from rankgrad.quoting import quote, shorten
 
 FORMAT = "rankgrad store"
@@ -128,9 +128,10 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
         )
         if not verify:
             dataset.check_numbers()
+    except ArrayError as error:
+        raise _damaged(folder, f"{error.array}.npy: {error}") from error
     except ValueError as error:
-        name = str(error).split(" ", 1)[0]  # errors of a data set begin with the array's name
-        raise _damaged(folder, f"{name}.npy: {error}" if name in arrays else str(error)) from error
+        raise _damaged(folder, str(error)) from error
     if not verify:
         for name, entry in entries.items():
             if "crc32" in entry and not isinstance(arrays[name], ChecksummedArray):

@@ -15,15 +15,15 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas
-from rankgrad.experiments import checksums, jobs, significance
+from rankgrad import files, schemas, significance
+from rankgrad.experiments import data_checksums, jobs
 from rankgrad.experiments.comparison import FORMAT, VERSION, Comparison
 from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
 from rankgrad.experiments.results import Difference, Key, run_name
 from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
-from rankgrad.experiments.significance import Significance
 from rankgrad.experiments.trees import TreeCandidate
 from rankgrad.experiments.workers import LOCK, WORKERS, alone, number
+from rankgrad.significance import Significance
 from rankgrad.training.evaluations import Evaluated
 
 __all__ = [
@@ -160,7 +160,7 @@ class _PlanFacts(TypedDict):
 def _check_plan(plan: Plan, folder: Path) -> None:
     """An error that says what differs, if the folder is of another plan; else write it down."""
     now, path = plan.facts(), folder / PLAN
-    known: checksums.Checksums = {}
+    known: data_checksums.Checksums = {}
     if path.exists():
         then = schemas.read_json(path, dict[str, Any])
         if then.get("version") != VERSION:
@@ -184,9 +184,9 @@ def _check_plan(plan: Plan, folder: Path) -> None:
             )
         now["candidates"] = {**then["candidates"], **now["candidates"]}
         # Before it was written down in the plan, the runs alone had it.
-        known = then.get("checksums") or checksums.of_runs(plan.tasks(folder))
-    found = checksums.of_data(Path(plan.data), plan.folds, known)
-    checksums.check(found, known, folder)
+        known = then.get("checksums") or data_checksums.of_runs(plan.tasks(folder))
+    found = data_checksums.of_data(Path(plan.data), plan.folds, known)
+    data_checksums.check(found, known, folder)
     folds = {**known, **found}
     now["checksums"] = {f: {**known.get(f, {}), **found.get(f, {})} for f in folds}
     now = {"format": FORMAT, "version": VERSION, **now}

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from rankgrad.experiments.results import Key, Results, run_name
-from rankgrad.experiments.significance import Significance
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 from rankgrad.experiments.trees import TreeCandidate
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.metrics import metrics as known_metrics
+from rankgrad.significance import Significance
 from rankgrad.training.evaluations import Evaluated
 
 FORMAT, VERSION = "rankgrad comparison", 1

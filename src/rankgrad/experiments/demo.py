@@ -11,8 +11,8 @@ from typing import Any
 
 from rankgrad import files
 from rankgrad.data import Dataset, synthetic
-from rankgrad.experiments.significance import Interval, bootstrap_interval
 from rankgrad.metrics import Evaluation, evaluate
+from rankgrad.significance import Interval, bootstrap_interval
 from rankgrad.training import Settings, fit
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import RUN, facts_of
@@ -124,8 +124,7 @@ def run(
         _save_best(folder, oracle, data)
     best = _evaluate(test, oracle)
     rows.append(_row(BEST, "known, as the data are simulated", best))
-    conventions = tuple(str(best).splitlines()[len(METRICS) :])
-    return Demo(tuple(rows), data, shared, conventions, time.perf_counter() - began)
+    return Demo(tuple(rows), data, shared, best.conventions, time.perf_counter() - began)
 
 
 def is_demo(folder: Path) -> bool:

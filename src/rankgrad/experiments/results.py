@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.experiments import significance
-from rankgrad.experiments.significance import Interval, Significance
+from rankgrad import significance
 from rankgrad.metrics import metrics as known_metrics
+from rankgrad.significance import Interval, Significance
 from rankgrad.training.evaluations import Evaluated
 
 Key = tuple[str, int | None, int]  # candidate, fold, seed

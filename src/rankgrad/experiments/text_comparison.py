@@ -13,9 +13,9 @@ from rankgrad.experiments.compare import COMPARISON, check_data
 from rankgrad.experiments.comparison import Comparison
 from rankgrad.experiments.plans import RUNS
 from rankgrad.experiments.results import Key
-from rankgrad.experiments.significance import Significance
 from rankgrad.experiments.text import FIRST_STAGE
 from rankgrad.metrics import metrics as known_metrics
+from rankgrad.significance import Significance
 from rankgrad.text.runs import is_text_run
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import RUN, RunFacts

@@ -49,9 +49,10 @@ class Evaluation:
         names = [str(metric) for metric in self.metrics]
         width = max((len(name) for name in names), default=0)
         rows = [f"{name:<{width}}  {self.mean[name]:.4f}" for name in names]
-        return "\n".join([*rows, *self._conventions()])
+        return "\n".join([*rows, *self.conventions])
 
-    def _conventions(self) -> list[str]:
+    @property
+    def conventions(self) -> tuple[str, ...]:
         """What the numbers mean: the number of lists, and the rules for empty ones and ties."""
         lines = [f"mean over {self.lists} lists", *self.empty_rules()]
         ties = {metric.ties for metric in self.metrics}
@@ -60,7 +61,7 @@ class Evaluation:
         if gains:
             named = {"exponential": "2^y - 1", "linear": "y"}
             lines.append(f"gain: {', '.join(named[gain] for gain in sorted(gains))}")
-        return lines
+        return tuple(lines)
 
     def empty_rules(self) -> list[str]:
         """How lists without relevant items count, in a line for each rule."""

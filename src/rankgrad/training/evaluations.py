@@ -95,7 +95,7 @@ class Evaluated:
             offsets=np.array(data.offsets, np.int64),
             labels=np.array(data.labels, np.float32),
             scores=given,
-            conventions=tuple(str(found).splitlines()[len(names) :]),
+            conventions=found.conventions,
             checksum=data.checksum(),
             labels_of_run=dict(labels_of_run or {}),
         )

@@ -13,16 +13,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad import files
-from rankgrad.experiments import compare, preparation, significance
+from rankgrad import files, significance
+from rankgrad.experiments import compare
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.comparison import written
 from rankgrad.experiments.plans import Contender
-from rankgrad.experiments.protocol import Data, Metric, Protocol, Row
 from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
+from rankgrad.papers import preparation
+from rankgrad.papers.protocol import Data, Metric, Protocol, Row
 from rankgrad.training import Settings
 from rankgrad.training.evaluations import Evaluated
 
@@ -411,7 +412,7 @@ def run(
     Args:
         protocol: the table.
         data: one of its data sets.
-        source: where that lies, see :func:`rankgrad.experiments.preparation.find`.
+        source: where that lies, see :func:`rankgrad.papers.preparation.find`.
         folder: where runs and prepared data are kept.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.

@@ -1,6 +1,6 @@
 """Protocols: what a paper did to get a table, and the table, in one TOML file each.
 
-The files in ``experiments/papers/`` say the data, splits, preprocessing, model, optimizer, losses
+The files in ``protocols/`` say the data, splits, preprocessing, model, optimizer, losses
 with hyper-parameters, metrics with conventions, the significance test, the published numbers as
 printed, and where the paper is silent, what was chosen and why.
 """
@@ -404,7 +404,7 @@ def protocols() -> Mapping[str, Protocol]:
     >>> protocols()["smoothi_table1"].cell("MQ2008", "SmoothI", "NDCG@5").text
     '0.477'
     """
-    folder = resources.files("rankgrad.experiments") / "papers"
+    folder = resources.files("rankgrad.papers") / "protocols"
     with resources.as_file(folder) as place:
         return {path.stem: read(path) for path in sorted(place.glob("*.toml"))}
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from rankgrad import files
 from rankgrad.data import Dataset, catalog, layout, load_splits, synthetic
-from rankgrad.experiments.preparation import cut, find
-from rankgrad.experiments.protocol import protocols
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
+from rankgrad.papers.preparation import cut, find
+from rankgrad.papers.protocol import protocols
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.evaluations import Evaluated
 

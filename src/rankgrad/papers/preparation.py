@@ -16,8 +16,8 @@ import numpy as np
 from rankgrad import files, schemas
 from rankgrad.data import catalog, layout, load_splits, store
 from rankgrad.data.dataset import Dataset
-from rankgrad.experiments import checksums
-from rankgrad.experiments.protocol import Data
+from rankgrad.experiments import data_checksums
+from rankgrad.papers.protocol import Data
 
 FACTS = "data.json"
 _TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # what a stream of random numbers is for
@@ -107,13 +107,13 @@ def _check(
     path = folder / FACTS
     then = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     known = then.pop("checksums", {})
-    schemas.check(path, known, checksums.Checksums)
+    schemas.check(path, known, data_checksums.Checksums)
     if then and then != json.loads(json.dumps(facts)):
         raise ValueError(
             f"{folder} holds data that were prepared in another way: choose another folder"
         )
-    found = checksums.of_data(source, dict.fromkeys(folds), known)
-    checksums.check(found, known, folder)
+    found = data_checksums.of_data(source, dict.fromkeys(folds), known)
+    data_checksums.check(found, known, folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = {**facts, "checksums": {**known, **found}}
     files.write(path, json.dumps(written, indent=1) + "\n")

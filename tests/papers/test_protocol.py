@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from rankgrad import losses, metrics
-from rankgrad.experiments.protocol import PAPERS, Cell, of_paper, protocols, read
+from rankgrad.papers.protocol import PAPERS, Cell, of_paper, protocols, read
 from rankgrad.training import Settings
 
 NAMES = [
@@ -120,7 +120,7 @@ def test_marks_and_decimals():
 def test_an_error_names_the_file_and_the_key(tmp_path, old, new, said):
     from importlib import resources
 
-    text = (resources.files("rankgrad.experiments") / "papers/smoothi_table1.toml").read_text()
+    text = (resources.files("rankgrad.papers") / "protocols/smoothi_table1.toml").read_text()
     assert old in text
     path = tmp_path / "mine.toml"
     path.write_text(text.replace(old, new, 1))
@@ -131,5 +131,5 @@ def test_an_error_names_the_file_and_the_key(tmp_path, old, new, said):
 def test_the_files_are_plain_toml():
     from importlib import resources
 
-    for path in (resources.files("rankgrad.experiments") / "papers").iterdir():
+    for path in (resources.files("rankgrad.papers") / "protocols").iterdir():
         assert tomllib.loads(path.read_text())["paper"] in PAPERS

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rankgrad.data import Dataset, store
-from rankgrad.experiments import figures
-from rankgrad.experiments.figures import FIGURES, Inputs, one_score
+from rankgrad.papers import figures
+from rankgrad.papers.figures import FIGURES, Inputs, one_score
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 
 from rankgrad import files
 from rankgrad.data import Dataset, store
-from rankgrad.experiments import reproduce
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Plan
-from rankgrad.experiments.protocol import Metric, Protocol
-from rankgrad.experiments.reproduce import Options
 from rankgrad.metrics import evaluate
+from rankgrad.papers import reproduce
+from rankgrad.papers.protocol import Metric, Protocol
+from rankgrad.papers.reproduce import Options
 from rankgrad.significance import Significance
 from rankgrad.training import Settings
 
@@ -312,8 +312,8 @@ def test_choosing_goes_on_where_it_stopped(source, tmp_path):
 
 
 def test_trees_are_rows_like_others():
-    from rankgrad.experiments.protocol import protocols
     from rankgrad.experiments.trees import TreeCandidate
+    from rankgrad.papers.protocol import protocols
 
     table = protocols()["neuralndcg_table3"]
     made = reproduce._contender(table, table.data[0], table.row("XGBoost"), Options())
@@ -321,7 +321,7 @@ def test_trees_are_rows_like_others():
 
 
 def test_every_table_that_is_run_makes_a_plan(tmp_path):
-    from rankgrad.experiments.protocol import protocols
+    from rankgrad.papers.protocol import protocols
 
     for table in protocols().values():
         for data in table.data:

@@ -1,0 +1,1 @@
+"""The papers' tables and figures: protocols with the printed numbers, and running them again."""

@@ -1,0 +1,3 @@
+from experiments.conftest import _one_thread
+
+__all__ = ["_one_thread"]
