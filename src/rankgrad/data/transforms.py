@@ -225,9 +225,9 @@ class Quantile(Transform):
     """The share of training items below x, or the normal quantile of that share.
 
     Between the quantiles of the table, shares are interpolated; tied training items take the middle
-    of their shares. This is scikit-learn's ``QuantileTransformer``, except that ties at the smallest
-    or largest training value take their middle too, where scikit-learn puts all of them at the end:
-    in ranking data most features are 0 for most items.
+    of their shares. This is scikit-learn's ``QuantileTransformer``, except that ties at the
+    smallest or largest training value take their middle too, where scikit-learn puts all of them at
+    the end: in ranking data most features are 0 for most items.
 
     Args:
         output: ``"normal"``, which ends at ±5.2, or ``"uniform"``, from 0 to 1.
