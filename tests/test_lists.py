@@ -57,7 +57,7 @@ def test_ties_are_broken_against_the_scores():
     assert hard_ranks(scores, mask, labels).tolist() == [[3, 1, 2, 4]]
 
 
-def test_weights_per_list_and_per_item_are_told_apart():
+def test_weights_per_list_and_per_item_are_distinguished():
     scores, labels = torch.zeros(2, 3), torch.zeros(2, 3)
     assert as_lists(scores, labels, weights=torch.ones(2)).item_weights is None
     assert as_lists(scores, labels, weights=torch.ones(2, 3)).list_weights is None

@@ -21,15 +21,15 @@ SHOW = "print(json.dumps([os.environ.get('OMP_WAIT_POLICY'), os.environ.get('KMP
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("variables", "expected"),
     [
         ({}, ["passive", "0"]),
         ({"OMP_WAIT_POLICY": "active"}, ["active", None]),
         ({"GOMP_SPINCOUNT": "100"}, [None, None]),
     ],
 )
-def test_openmp_is_told_to_wait_passively_unless_the_user_says_otherwise(given, expected):
-    assert environment("import rankgrad, os, json; ", given) == expected
+def test_openmp_waits_passively_unless_the_user_says_otherwise(variables, expected):
+    assert environment("import rankgrad, os, json; ", variables) == expected
 
 
 def test_it_is_too_late_when_pytorch_is_there():
@@ -37,10 +37,10 @@ def test_it_is_too_late_when_pytorch_is_there():
     assert environment(loaded, {}) == [None, None]
 
 
-def environment(program, given):
+def environment(program, variables):
     told = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT", "KMP_LIBRARY")
     clean = {name: value for name, value in os.environ.items() if name not in told}
-    clean |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **given}
+    clean |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
     done = subprocess.run(
         [sys.executable, "-c", program + SHOW], env=clean, capture_output=True, check=True
     )

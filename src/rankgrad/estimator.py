@@ -27,7 +27,7 @@ from rankgrad.data.dataset import as_float32
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
-from rankgrad.training.job import OnEpoch
+from rankgrad.training.run import OnEpoch
 
 Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankgrad.deprecation import renamed_attributes
-from rankgrad.options import check_choice, check_positive, check_whole
 from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.validation import check_choice, check_positive, check_whole
 
 transforms: Registry[Transform] = Registry("transform")
 

@@ -18,7 +18,7 @@ from rankgrad.metrics import metrics as known_metrics
 from rankgrad.significance import Significance
 from rankgrad.text.runs import is_text_run
 from rankgrad.training.evaluations import Evaluated
-from rankgrad.training.run import RUN, RunFacts
+from rankgrad.training.run import RUN, RunMetadata
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _runs(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """The run folders of text rankers, and what each is called."""
     for path in sorted((folder / RUNS).glob(f"*/*/{RUN}")):
         if is_text_run(path.parent):
-            yield path.parent, schemas.read_json(path, RunFacts)["labels"]
+            yield path.parent, schemas.read_json(path, RunMetadata)["labels"]
 
 
 def _evaluated(path: Path) -> Evaluated | None:

@@ -23,7 +23,7 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.dropout import Dropout
-from rankgrad.options import check_rate, check_whole
+from rankgrad.validation import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 InList = Literal["rank", "score"]
 

@@ -23,7 +23,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
-from rankgrad.options import check_choice, check_rate
+from rankgrad.validation import check_choice, check_rate
 
 
 @models.register("mlp")

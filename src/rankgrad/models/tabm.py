@@ -21,7 +21,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.dropout import FastDropout
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
-from rankgrad.options import check_choice, check_rate, check_whole
+from rankgrad.validation import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
 

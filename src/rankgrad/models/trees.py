@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NoReturn
 
 from rankgrad.models.base import Model, models
-from rankgrad.options import check_positive, check_whole
+from rankgrad.validation import check_positive, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from rankgrad.training.run import (
     METRICS,
     RUN,
     SETTINGS,
-    RunFacts,
+    RunMetadata,
     read_history,
     read_settings,
 )
@@ -245,7 +245,7 @@ def _facts(path: Path) -> dict[str, Any]:
             "it was written by another version of rankgrad (format "
             f"{quote(facts['version'])}, this one reads {_VERSION})"
         )
-    schemas.check(path / RUN, {"data": {}, **facts}, RunFacts)  # earlier versions said no data
+    schemas.check(path / RUN, {"data": {}, **facts}, RunMetadata)  # earlier versions said no data
     return facts
 
 

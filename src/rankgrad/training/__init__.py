@@ -5,10 +5,9 @@
 'lambdarank'
 """
 
-from rankgrad.training.fitted import FittedRanker
+from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.fitting import fit
-from rankgrad.training.job import Fit
 from rankgrad.training.run import RunFolder
 from rankgrad.training.settings import Settings
 
-__all__ = ["Fit", "FittedRanker", "RunFolder", "Settings", "fit"]
+__all__ = ["FitResult", "FittedRanker", "RunFolder", "Settings", "fit"]

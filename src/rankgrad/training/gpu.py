@@ -1,8 +1,8 @@
-"""CUDA graphs of training's passes: launched at once, where a host would ask for each kernel.
+"""Training steps that do not wait for the GPU: CUDA graphs, few operations, asynchronous copies.
 
-A small network's kernels are over sooner than the host has asked for the next one. A graph of all
-kernels of a forward and a backward pass has to be asked for once. It works on the memory and the
-numbers of items that it was captured with, so there is one for each size of batch.
+A small network's kernels finish before the host has launched the next one. A CUDA graph launches
+all kernels of a forward and a backward pass at once. It works on the memory and the shapes that it
+was captured with, so there is one graph for each size of batch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,91 @@ from rankgrad.data.batches import Batch
 from rankgrad.inputs import unchecked_lists
 from rankgrad.losses import Loss
 from rankgrad.models import Scorer
+
+
+class AsyncScalars:
+    """Scalars copied from GPU to host without blocking; :meth:`wait` gives them.
+
+    >>> few = torch.tensor([1.0, 2.0])
+    >>> later = AsyncScalars(few)
+    >>> few += 1
+    >>> later.ready(), later.wait()
+    (True, [1.0, 2.0])
+    """
+
+    def __init__(self, scalars: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if not scalars.is_cuda:
+            self._host = scalars.detach().clone()
+            return
+        self._host = torch.empty_like(scalars, device="cpu", pin_memory=True)
+        self._host.copy_(scalars.detach(), non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(scalars.device))
+
+    def ready(self) -> bool:
+        """Whether the copy is complete."""
+        return self._event is None or bool(self._event.query())
+
+    def wait(self) -> list[float]:
+        """The scalars, once the copy is complete."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[float] = self._host.tolist()
+        return values
+
+
+class Finite(torch.autograd.Function):
+    """Scores, with 0 in place of those that are not finite; gradients pass as they are.
+
+    >>> Finite.apply(torch.tensor([1.0, torch.inf, torch.nan])).tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        return scores.nan_to_num(0.0, 0.0, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class Total(torch.autograd.Function):
+    """The sum of lists' losses; and it, the number of those with a loss, and ``nan_flag``, as one.
+
+    All are divided by the number of members that scored each list; only the first is
+    differentiated.
+
+    >>> losses, defined = torch.tensor([0.5, 2.0, 9.0]), torch.tensor([True, True, False])
+    >>> total, sums = Total.apply(losses, defined, torch.tensor(0.0), 1)
+    >>> total.item(), sums.tolist()
+    (2.5, [2.5, 2.0, 0.0])
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, defined: Tensor, nan_flag: Tensor, members: int
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(defined)
+        ctx.dtype, ctx.members = values.dtype, members
+        sums = torch.stack(
+            [
+                torch.where(defined, values, 0.0).sum(dtype=torch.float64),
+                defined.sum(dtype=torch.float64),
+                nan_flag.double(),
+            ]
+        )
+        if members > 1:
+            sums /= members
+        ctx.mark_non_differentiable(sums)
+        return sums[0].clone(), sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (defined,) = ctx.saved_tensors
+        return defined * (gradients[0] / ctx.members).to(ctx.dtype), None, None, None
+
 
 _MOST = 48  # sizes of batches that are captured
 _SHARE = 4  # one part in so many of a device's memory is for graphs
