@@ -547,7 +547,7 @@ def _checksum(dataset: Dataset) -> str:
     total = 0
     for array in arrays:
         if array is not None:
-            total = zlib.crc32(canonical_nan(array), total)
+            total = zlib.crc32(canonical_nan(np.asarray(array)).data, total)
     for texts in (dataset.qids, dataset.ids):
         if texts is not None:
             total = zlib.crc32("\0".join(texts.tolist()).encode("utf-8", "surrogatepass"), total)

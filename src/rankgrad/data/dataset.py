@@ -178,14 +178,17 @@ class Dataset:
             self._check_values("weights", self.weights)
 
     def checksum(self) -> str:
-        """A hash of the contents: equal for equal data, however it was stored or read."""
+        """A hash of the contents: equal for equal data, however it was stored or read.
+
+        Item ids do not count: no ranker and no metric depends on them.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for name in ("features", "labels", "offsets", "weights"):
             array = getattr(self, name)
             if array is not None:
                 digest.update(f"{name}{array.shape}".encode())
                 _hash_array(digest, array)
-        for name, texts in (("qids", self.qids), ("ids", self.ids), ("names", self.feature_names)):
+        for name, texts in (("qids", self.qids), ("names", self.feature_names)):
             if texts is not None:
                 digest.update(f"{name}{len(texts)}".encode())
                 for text in texts:

@@ -128,9 +128,8 @@ def read(
     features = _assemble(parts, rows, base, width, target, threads)
     marked = also.mark(features)
     notes = _notes(parts, labels, base, moved, sizes is not None, marked)
-    if ids and item_ids is None:
-        some = any(part.ids for part in parts)
-        notes += (f"{'some' if some else 'the'} rows have no 'docid = ...': items have no ids",)
+    if item_ids is None and any(part.ids for part in parts):
+        notes += ("some rows have no 'docid = ...': items have no ids",)
     back = None
     if target is not None:
         back = np.empty_like(target)
