@@ -150,6 +150,17 @@ def test_what_is_wrong_is_said():
         objective("mse", list_weights=[1, 2])(Y, scores, None, SIZES)
     with pytest.raises(ValueError, match="Did you mean 'lambdaloss'"):
         objective("lambdalos@10")
+    for wrong, found in ((None, "NoneType"), (5, "int"), (metric("ndcg"), "Evaluation")):
+        with pytest.raises(ValueError, match=f"expected a loss or its spec, found {found}"):
+            objective(wrong)
+    with pytest.raises(ValueError, match="cannot read the spec ''"):
+        objective("")
+    with pytest.raises(ValueError, match="expected a metric or its spec, found NoneType"):
+        metric(None)
+    with pytest.raises(ValueError, match="min_list_hessian must be a number above 0"):
+        objective("approx_ndcg", min_list_hessian=-1)
+    with pytest.raises(ValueError, match=r"ndcg\(empty=skip\) is undefined on every list"):
+        metric("ndcg(empty=skip)")(0 * Y, scores, None, SIZES)
     with pytest.raises(TypeError, match=r"\(scores, lightgbm.Dataset\)"):
         objective("mse")(Y, None)
     with pytest.raises(NotImplementedError, match="passes no groups"):

@@ -195,13 +195,21 @@ class RowMetric:
         return not self.metric.lower_is_better
 
     def value(self, scores: Array, labels: Array, offsets: Array, weights: Any = None) -> float:
-        """The mean over lists."""
+        """The mean over lists; an error where the metric is undefined on all of them."""
         if self.label_gain is not None:
             labels = self.label_gain(labels)
         found = evaluate(
             np.asarray(scores), labels, offsets=offsets, weights=weights, metrics=self.metric
         )
-        return float(next(iter(found.mean.values())))
+        mean = float(next(iter(found.mean.values())))
+        if np.isnan(mean):
+            raise ValueError(undefined(self.metric))
+        return mean
+
+
+def undefined(metric: str | Metric) -> str:
+    """The error of a metric that no list of the evaluated data has a value of."""
+    return f"{metric} is undefined on every list of the validation data"
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:
