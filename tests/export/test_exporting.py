@@ -61,7 +61,7 @@ def test_onnxruntime_computes_our_scores(name, ranker, lists, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["default", "mlp", "in_list", "lightgbm"])
+@pytest.mark.parametrize("name", ["default", "after", "in_list", "lightgbm"])
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 def test_missing_values_are_scored_alike(name, format, lists, tmp_path):
     if (name, format) == ("lightgbm", "pt2"):
