@@ -48,19 +48,30 @@ KNOWS = {
     },
     "experiments": {
         *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
-        *("models", "training", "significance", "text", "boosting"),
+        *("models", "training", "significance", "text", "boosting", "results"),
+    },
+    "results": {
+        *("files", "quoting", "schemas", "options", "significance", "losses", "metrics"),
+        "training",
     },
     "papers": {
-        *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
+        *(
+            "experiments",
+            "results",
+            "schemas",
+            "specs",
+            "files",
+            "losses",
+            "metrics",
+            "data",
+            "sorting",
+        ),
         *("models", "training", "significance", "text"),
     },
     "explanations": {
         *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),
     },
-    "report": {
-        *("explanations", "files", "quoting", "schemas", "significance", "losses", "metrics"),
-        "training",
-    },
+    "report": {"explanations", "files", "results", "significance"},
     "hub": {"metrics", "significance"},
     "estimator": {
         *("files", "hub", "quoting", "schemas", "metrics", "losses", "data", "models", "training"),

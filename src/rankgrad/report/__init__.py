@@ -7,6 +7,6 @@ FileNotFoundError: /nowhere is not there
 """
 
 from rankgrad.report.page import build, write
-from rankgrad.report.runs import Run, find, read
+from rankgrad.results.runs import Run, find, read
 
 __all__ = ["Run", "build", "find", "read", "write"]
