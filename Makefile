@@ -8,7 +8,7 @@ MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_tr
 	tests/training/test_trainer.py
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
 
-.PHONY: demo test gpu-test minimum kernels lint format bench clean
+.PHONY: demo test gpu-test minimum dist kernels lint format bench clean
 
 demo: $(READY)
 	$(BIN)/rankgrad demo
@@ -32,6 +32,17 @@ minimum:
 	.venv-minimum/bin/rankgrad --help > /dev/null
 	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -W default $(MINIMUM_TESTS)
 
+# The sdist and the wheel, and tests of what the wheel installs, in an environment of its own.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/pip install --quiet build twine
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv --clear .venv-dist
+	.venv-dist/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[test]"
+	.venv-dist/bin/python -c "import rankgrad; assert 'site-packages' in rankgrad.__file__"
+	OMP_NUM_THREADS=1 .venv-dist/bin/python -m pytest -o pythonpath=tests $(MINIMUM_TESTS)
+
 kernels: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/warm.py
 
@@ -52,7 +63,7 @@ bench: $(PEERS)
 	$(BIN)/python benchmarks/time_to_quality.py --out runs/bench/quality.json
 
 clean:
-	rm -rf .venv .venv-minimum .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-minimum .venv-dist dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

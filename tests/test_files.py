@@ -17,7 +17,6 @@ import torch
 from rankgrad import files
 from rankgrad.cli.errors import in_words
 from rankgrad.data import Dataset, columnar, scores, store
-from rankgrad.training import tensors
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
@@ -220,7 +219,7 @@ def said(place):
         lambda: columnar.write(data, place / "a.parquet"),
         lambda: scores.write(place / "b.parquet", values[:, 1], data),
         lambda: scores.write(place / "scores.txt", values[:, 1], data),
-        lambda: tensors.write(place / "a.safetensors", tensor),
+        lambda: files.write_tensors(place / "a.safetensors", tensor),
         lambda: files.write(place / "a.html", text),
     ]
     found = []

@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "run.json": lambda run: (RunFolder.open(run).facts, runs.read(run)),
+    "run.json": lambda run: (RunFolder.open(run).metadata, runs.read(run)),
     "metrics.jsonl": lambda run: (RunFolder.open(run).history, runs.read(run)),
     "best/model.json": lambda run: RunFolder.open(run).best(),
     "last/state.json": lambda run: RunFolder.open(run).checkpoint(),

@@ -25,9 +25,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 from rankgrad import checksums
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -39,13 +42,13 @@ _DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # links there are open fil
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file through to the disk; it is there whole or not at all.
+    """Write a file atomically, and through to the disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     write(Path(place, "a.txt"), "whole")
+    ...     write(Path(place, "a.txt"), "all of it")
     ...     Path(place, "a.txt").read_text(), len(os.listdir(place))
-    ('whole', 1)
+    ('all of it', 1)
     """
     with atomic_write(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -65,9 +68,9 @@ def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ())
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file to fill that takes the place of ``path``, and of what is there, once it is full.
+    """A file that replaces ``path`` when the block ends without an error.
 
-    A FIFO or character device is written to once the file is full.
+    A FIFO or character device is written to at the end of the block.
     """
     if is_stream(path):
         with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
@@ -251,8 +254,7 @@ def recover(path: Path) -> None:
 def readable_path(path: Path) -> Path:
     """The path to read for ``path`` while :func:`atomic_folder` may be replacing it.
 
-    For a moment the folder, or one that it lies in, may have its old contents under another name
-    only.
+    For a moment the former folder, or one that ``path`` lies in, has only its temporary name.
     """
     if path.exists() or path.parent == path:
         return path
@@ -329,6 +331,34 @@ def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
     if sums is not None and sums.get(path.name) != checksums.of_bytes(content):
         raise ValueError(damaged(path, "it does not have the checksum it was written with"))
     return content
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors by name as safetensors, atomically."""
+    from safetensors.torch import save
+
+    # Each tensor is copied: some share memory, which the format does not allow.
+    own = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
+    write(path, save(own))
+
+
+def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What :func:`write_tensors` wrote, compared with the checksum in the JSON file beside it.
+
+    Args:
+        path: the file.
+        values: what :func:`read_json` gave.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors: dict[str, Tensor] = load(read_part(path, values))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or is not safetensors: {error}") from None
+    return tensors
 
 
 def damaged(path: Path, what: str) -> str:

@@ -69,13 +69,13 @@ def test_a_file_that_names_no_feature_0_is_not_read_one_off(run, in_json, rankgr
 def test_validation_files_may_name_fewer_sparse_features(run, in_json, folder, tmp_path):
     (tmp_path / "vali.txt").write_text("1 qid:1 1:2\n0 qid:1 3:1\n")
     done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
-    assert RunFolder.open(done).facts["data"]["vali"]["features"] == 16
+    assert RunFolder.open(done).metadata["data"]["vali"]["features"] == 16
 
 
 def test_training_files_may_name_fewer_sparse_features(run, in_json, folder, tmp_path):
     (tmp_path / "vali.txt").write_text("1 qid:1 1:2\n0 qid:1 18:1\n")
     done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
-    facts = RunFolder.open(done).facts["data"]
+    facts = RunFolder.open(done).metadata["data"]
     assert facts["train"]["features"] == facts["vali"]["features"] == 18
 
 
@@ -83,7 +83,7 @@ def test_all_files_count_features_from_0_if_one_does(run, folder, tmp_path):
     (tmp_path / "vali.txt").write_text("1 qid:1 0:2\n0 qid:1 3:1\n")
     done = run(folder / "train.txt", "--vali", tmp_path / "vali.txt")
     assert RunFolder.open(done).best().zero_based is True
-    assert RunFolder.open(done).facts["data"]["train"]["features"] == 17
+    assert RunFolder.open(done).metadata["data"]["train"]["features"] == 17
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])

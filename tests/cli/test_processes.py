@@ -41,7 +41,7 @@ def test_interrupted_training_goes_on(folder: Path, tmp_path: Path):
     command = shlex.split(err.splitlines()[-1].split("to go on: ")[1])
     epochs = ["--epochs", "100000", "--patience", "none"]
     assert command == ["rankgrad", *map(str, arguments), *epochs, "--resume"]
-    assert RunFolder.open(run).facts["command"] == shlex.join(command[:-1])
+    assert RunFolder.open(run).metadata["command"] == shlex.join(command[:-1])
     assert "Traceback" not in err
     assert len(RunFolder.open(run).history) >= 1
 

@@ -9,8 +9,8 @@ from learnable import lists
 from torch import nn
 
 from rankgrad.data.batches import Batch
-from rankgrad.training import Settings, fit, graphs, trainer
-from rankgrad.training.graphs import Graphs
+from rankgrad.training import Settings, fit, gpu, trainer
+from rankgrad.training.gpu import Graphs
 from rankgrad.training.trainer import Trainer
 
 
@@ -125,7 +125,7 @@ def test_sizes_and_bounds_have_graphs_of_their_own(network, passes):
 
 
 def test_no_more_graphs_than_allowed(network, passes, monkeypatch):
-    monkeypatch.setattr(graphs, "_MOST", 1)
+    monkeypatch.setattr(gpu, "_MOST", 1)
     made = Graphs(passes, network)
     for seed in range(3):
         for items in (4, 5):

@@ -81,7 +81,7 @@ def fail(fabric):
 def test_an_error_in_the_processes_is_raised_here(functions, monkeypatch):
     """What each process does, done in this one: of several errors, the one that explains."""
     monkeypatch.setattr(processes, "connect", lambda settings: None)
-    monkeypatch.setattr(processes.children, "follow_parent", lambda: None)
+    monkeypatch.setattr(processes, "follow_parent", lambda: None)
     monkeypatch.setenv("RANK", "0")
     started = processes._Started(Settings(device="cpu", devices=2))
     for function in functions:

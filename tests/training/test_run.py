@@ -21,7 +21,7 @@ SETTINGS = Settings(
 )
 READERS = {
     "settings.toml": RunFolder.open,
-    "run.json": lambda path: RunFolder.open(path).facts,
+    "run.json": lambda path: RunFolder.open(path).metadata,
     "metrics.jsonl": lambda path: RunFolder.open(path).history,
     "best": lambda path: RunFolder.open(path).best(),
     "last": lambda path: RunFolder.open(path).checkpoint(),

@@ -259,9 +259,9 @@ def test_the_run_folder(train, vali, tmp_path):
     run = RunFolder.open(tmp_path / "run")
     assert run.settings == done.settings
     assert run.history == done.history == lines
-    assert run.facts["data"]["train"]["checksum"] == train.checksum()
-    assert {"rankgrad", "torch", "python"} <= set(run.facts["versions"])
-    assert run.facts["command"]
+    assert run.metadata["data"]["train"]["checksum"] == train.checksum()
+    assert {"rankgrad", "torch", "python"} <= set(run.metadata["versions"])
+    assert run.metadata["command"]
     expected = done.model.predict(vali.features)
     np.testing.assert_array_equal(run.best().predict(vali.features), expected)
     assert not list((tmp_path / "run").glob(".*"))

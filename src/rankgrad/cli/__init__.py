@@ -15,11 +15,13 @@ from rankgrad.cli import (
     demo,
     evaluate,
     explain,
+    export,
     import_,
     names,
     predict,
     report,
     reproduce,
+    serve,
     text,
     train,
 )
@@ -65,6 +67,8 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
+app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.add_typer(text.app, name="text")
 app.command("import")(import_.import_)
 app.command("data")(data.data)

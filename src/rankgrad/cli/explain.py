@@ -96,7 +96,7 @@ def explain(
       rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
     """  # noqa: D301
     from rankgrad import explanations
-    from rankgrad.training.tree_scorer import TreeScorer
+    from rankgrad.training.fitted import TreeScorer
 
     if save and not (run / "run.json").is_file():
         raise ValueError(f"{run} is not a run folder: --save has nowhere to keep the explanation")

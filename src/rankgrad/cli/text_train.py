@@ -272,7 +272,7 @@ class Watching:
     def __init__(self, quiet: bool) -> None:
         from rich.progress import Progress
 
-        from rankgrad.training.interrupts import Interrupts
+        from rankgrad.training.processes import Interrupts
 
         hidden = quiet or not sys.stderr.isatty()
         self._bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
@@ -309,7 +309,7 @@ class Watching:
             shown = f"; epoch {done}/{epochs}: {metric} {line.get(metric, float('nan')):.4f}"
             step(0.0)
 
-        return Callbacks(epoch, step, lambda: self._interrupts.asked)
+        return Callbacks(epoch, step, lambda: self._interrupts.stop_requested)
 
 
 def _show(output: Path, json: bool) -> None:

@@ -16,7 +16,7 @@ from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.training import Fit
+    from rankgrad.training import FitResult
 
 
 def train(
@@ -82,7 +82,7 @@ def train(
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
     from rankgrad.training import RunFolder, Settings, fit
-    from rankgrad.training.checks import check_data, check_run
+    from rankgrad.training.fitting import check_data, check_run
     from rankgrad.training.loggers import loggers
     from rankgrad.training.tree_fitting import is_tree
 
@@ -153,7 +153,7 @@ def _resuming() -> str:
     return shlex.join([*kept, "--resume"])
 
 
-def _facts(result: Fit, output: Path) -> dict[str, Any]:
+def _facts(result: FitResult, output: Path) -> dict[str, Any]:
     return {
         "run": str(output),
         "best_epoch": result.best_epoch,
@@ -166,7 +166,7 @@ def _facts(result: Fit, output: Path) -> dict[str, Any]:
     }
 
 
-def _show(result: Fit, output: Path, data: Path, fold: int | None) -> None:
+def _show(result: FitResult, output: Path, data: Path, fold: int | None) -> None:
     from rankgrad.training.tree_fitting import is_tree
 
     what = "tree" if is_tree(result.settings) else "epoch"

@@ -54,7 +54,7 @@ def of_runs(tasks: Iterable[Task]) -> Checksums:
     for task in tasks:
         parts = found.setdefault(_name(task.fold), {})
         try:
-            for name, facts in RunFolder.open(task.path).facts["data"].items():
+            for name, facts in RunFolder.open(task.path).metadata["data"].items():
                 parts.setdefault(name, {"checksum": facts["checksum"]})
             parts.setdefault("test", {"checksum": Evaluated.load(task.path).checksum})
         except (ValueError, OSError, KeyError):

@@ -15,7 +15,7 @@ from rankgrad.metrics import Evaluation, evaluate
 from rankgrad.significance import Interval, bootstrap_interval
 from rankgrad.training import Settings, fit
 from rankgrad.training.evaluations import Evaluated
-from rankgrad.training.run import RUN, facts_of
+from rankgrad.training.run import RUN, run_metadata
 
 #: What is compared, and what each stands for.
 LOSSES: Mapping[str, str] = {
@@ -150,7 +150,7 @@ def _save_best(folder: Path, scores: Any, data: Mapping[str, Dataset]) -> None:
     """A folder for the best ranking there is, which was not trained: to be shown, not compared."""
     place = folder / BEST.replace(" ", "-")
     place.mkdir()
-    files.write_json(place / RUN, facts_of({}))
+    files.write_json(place / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
     Evaluated.of(scores, data["test"], METRICS, labels).save(place)
 

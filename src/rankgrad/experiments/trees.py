@@ -34,9 +34,9 @@ from rankgrad.experiments.plans import Plan, Scored, Task, Tell
 from rankgrad.experiments.tuning import Range, finish, search
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
-from rankgrad.options import check_choice
 from rankgrad.training import Settings
-from rankgrad.training.run import METRICS, RUN, facts_of
+from rankgrad.training.run import METRICS, RUN, run_metadata
+from rankgrad.validation import check_choice
 
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
 _GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = {
@@ -179,7 +179,7 @@ class TreeCandidate:
         settings = task.plan.settings
         done = self.boost(data, settings.metric, task.seed, task.values)
         facts = {
-            **facts_of({name: data[name] for name in ("train", "vali")}),
+            **run_metadata({name: data[name] for name in ("train", "vali")}),
             "kind": self.kind,
             "settings": {**self.facts(settings), "seed": task.seed, "values": dict(task.values)},
             "best_epoch": done.best_round,

@@ -20,7 +20,7 @@ from pathlib import Path
 from rankgrad import locks
 from rankgrad.experiments import jobs
 from rankgrad.experiments.plans import Task
-from rankgrad.training import Settings, children, processes
+from rankgrad.training import Settings, processes
 
 LOCK, WORKERS = ".lock", ".workers"
 
@@ -121,7 +121,7 @@ class Pool:
             ended(
                 job,
                 jobs.Outcome(
-                    "failed", f"its worker process {children.why(worker.process.exitcode)}"
+                    "failed", f"its worker process {processes.exit_reason(worker.process.exitcode)}"
                 ),
             )
             return
@@ -165,7 +165,7 @@ class _Worker:
         variables = dict.fromkeys(_THREADS, "1")
         if gpu is not None:
             variables["CUDA_VISIBLE_DEVICES"] = gpu
-        with children.environment(variables), children.no_interrupts():
+        with processes.environment(variables), processes.no_interrupts():
             self.process.start()
         other.close()
 
@@ -188,8 +188,8 @@ class _Worker:
 def _work(connection: Connection, folder: str) -> None:
     """What a worker process does."""
     try:
-        children.follow_parent()
-        children.take_interrupts()
+        processes.follow_parent()
+        processes.take_interrupts()
         import torch
 
         torch.set_num_threads(1)

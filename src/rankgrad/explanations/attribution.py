@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankgrad.shapes import Float, Int
 from rankgrad.training import FittedRanker
-from rankgrad.training.tree_scorer import TreeScorer
+from rankgrad.training.fitted import TreeScorer
 
 _STEPS, _MOST = 32, 2048  # of the path, at first and at most
 _CLOSE = 3e-4  # of all attributions, their sum may be off by, before steps are doubled

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.options import check_between
+from rankgrad.shapes import Bool, Float
+from rankgrad.validation import check_between
 
 
 @metrics.register("rbp")

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from rankgrad.shapes import Bool, Float
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -64,7 +65,7 @@ class BatchNorm(nn.BatchNorm1d):
         )
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
-        if len(items) == 0:
+        if items.shape[0] == 0:
             return items
         return F.batch_norm(
             items, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps

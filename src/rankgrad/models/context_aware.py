@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,7 +22,8 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.dropout import Dropout
-from rankgrad.options import check_rate, check_whole
+from rankgrad.shapes import Bool, Float, Int
+from rankgrad.validation import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]
 
@@ -116,7 +116,7 @@ class ContextAwareNet(Scorer):
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         shape = features.shape[:-1]
-        if shape.numel() == 0:
+        if features.numel() == 0:
             return features.sum(-1)
         items = features.reshape(-1, *features.shape[-2:])
         if mask is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import files
+from rankgrad.extras import requires
 from rankgrad.report import per_query, sections
 from rankgrad.results.comparison import Comparison, compare
 from rankgrad.results.comparison_tables import number
@@ -181,7 +182,8 @@ def _own(name: str) -> str:
 
 def _plotly() -> str:
     """Plotly's script, which its package brings along; the package itself need not be imported."""
-    place = resources.files("plotly") / "package_data" / "plotly.min.js"
+    with requires("report"):
+        place = resources.files("plotly") / "package_data" / "plotly.min.js"
     return place.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 

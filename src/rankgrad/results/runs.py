@@ -21,7 +21,7 @@ from rankgrad.training.run import (
     METRICS,
     RUN,
     SETTINGS,
-    RunFacts,
+    RunMetadata,
     read_history,
     read_settings,
 )
@@ -268,7 +268,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
             "it was written by another version of rankgrad (format "
             f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it anew"
         )
-    schemas.check(path / RUN, {"data": {}, **metadata}, RunFacts)  # earlier versions said no data
+    schemas.check(
+        path / RUN, {"data": {}, **metadata}, RunMetadata
+    )  # earlier versions said no data
     return metadata
 
 

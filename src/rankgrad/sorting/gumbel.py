@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Randomness
-from rankgrad.options import check_flag, check_whole
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import check_flag, check_whole
 
 
 @relaxations.register("gumbel")

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
-from rankgrad.options import check_choice
 from rankgrad.quoting import quote
 from rankgrad.text.checkpoints import check_there, load_network
 from rankgrad.text.inputs import (
@@ -34,7 +33,7 @@ from rankgrad.text.inputs import (
     tokenize,
 )
 from rankgrad.text.scorers import Prompt, PromptTokens
-from rankgrad.training import tensors
+from rankgrad.validation import check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -208,7 +207,9 @@ class TextRanker(nn.Module):
             )
         ranker = cls(network, tokenizer, reading)
         if ranker.similarity is not None and manifest:
-            ranker.similarity.load_state_dict(tensors.read(Path(name_or_path) / HEAD, manifest))
+            ranker.similarity.load_state_dict(
+                files.read_tensors(Path(name_or_path) / HEAD, manifest)
+            )
         return ranker
 
     @property
@@ -321,7 +322,7 @@ class TextRanker(nn.Module):
         with files.atomic_folder(Path(folder)) as place:
             self._save_network(place)
             if self.similarity is not None:
-                tensors.write(place / HEAD, self.similarity.state_dict())
+                files.write_tensors(place / HEAD, self.similarity.state_dict())
             parts = sorted(path.name for path in place.iterdir() if path.is_file())
             for name in parts:
                 files.sync(place / name)

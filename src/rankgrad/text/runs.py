@@ -41,7 +41,6 @@ from rankgrad.text.ranker import MANIFEST, TextRanker
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TrainState
 from rankgrad.training import run as folders
-from rankgrad.training import tensors
 from rankgrad.training.evaluations import EVALUATIONS, Evaluated
 
 INTERPOLATION = "interpolation.json"
@@ -144,7 +143,7 @@ class TextRun:
                 f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
                 "with the same, or start a new run"
             )
-        then = schemas.read_json(self.path / folders.RUN, folders.RunFacts)["data"]
+        then = schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
         for name, own in data.items():
             if then.get(name) != _data(own):
                 raise ValueError(f"the {name} data are not those {self.path} was started with")
@@ -166,8 +165,8 @@ class TextRun:
             return TrainState(), {}
         saved = schemas.read_json(last / folders.STATE, _State)
         state = _state(saved, last / folders.STATE)
-        ranker.load_state_dict(tensors.read(last / _WEIGHTS, saved))
-        found = tensors.read(last / _OPTIMIZER, saved)
+        ranker.load_state_dict(files.read_tensors(last / _WEIGHTS, saved))
+        found = files.read_tensors(last / _OPTIMIZER, saved)
         known = optimizer.state_dict()
         known["state"] = _nested(found)
         optimizer.load_state_dict(known)
@@ -188,13 +187,13 @@ class TextRun:
             ranker.save(self.path / folders.BEST)
         self._log(state)
         with files.atomic_folder(self.path / folders.LAST) as place:
-            tensors.write(place / _WEIGHTS, ranker.state_dict())
+            files.write_tensors(place / _WEIGHTS, ranker.state_dict())
             own = {
                 f"{number}.{name}": torch.as_tensor(value)
                 for number, values in optimizer.state_dict()["state"].items()
                 for name, value in values.items()
             }
-            tensors.write(place / _OPTIMIZER, own)
+            files.write_tensors(place / _OPTIMIZER, own)
             files.write_json(place / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _log(self, state: TrainState) -> None:

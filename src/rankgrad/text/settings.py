@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from rankgrad.text.ranker import Head, Pooling, Reading
 from rankgrad.text.scorers import Prompt
-from rankgrad.training.toml_settings import (
+from rankgrad.training.settings import (
     Count,
     MaybeCount,
     MaybePositive,

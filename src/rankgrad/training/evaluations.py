@@ -28,13 +28,13 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.metrics import evaluate
 from rankgrad.quoting import quote
 
-EVALUATIONS, FACTS = "evaluations", "evaluation.json"
+EVALUATIONS, METADATA = "evaluations", "evaluation.json"
 _FORMAT, _VERSION = "rankgrad evaluation", 1
 _KINDS = {"values": ("f", 2), "qids": ("U", 1), "offsets": ("i", 1)}  # type and dimensions
 _ARRAYS = ("values", "qids", "offsets", "labels", "scores")
 
 
-class _Facts(TypedDict):
+class _Metadata(TypedDict):
     """What ``evaluation.json`` holds beside its format."""
 
     metrics: list[str]
@@ -102,7 +102,7 @@ class Evaluated:
 
     def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
         """Write it into a run folder; what was there under the name is replaced."""
-        facts = {
+        metadata = {
             "format": _FORMAT,
             "version": _VERSION,
             "metrics": self.metrics,
@@ -115,7 +115,7 @@ class Evaluated:
             for array in _ARRAYS:
                 with files.atomic_write(place / f"{array}.npy") as file:
                     np.save(file, getattr(self, array), allow_pickle=False)
-            files.write_json(place / FACTS, facts, [f"{array}.npy" for array in _ARRAYS])
+            files.write_json(place / METADATA, metadata, [f"{array}.npy" for array in _ARRAYS])
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
@@ -124,37 +124,38 @@ class Evaluated:
         if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
         return files.snapshot(
-            lambda: [place / FACTS], lambda: cls._load(files.readable_path(place))
+            lambda: [place / METADATA], lambda: cls._load(files.readable_path(place))
         )
 
     @classmethod
     def _load(cls, place: Path) -> Evaluated:
-        facts = schemas.read_json(place / FACTS, dict[str, Any])
-        if facts.get("format") != _FORMAT:
-            raise ValueError(files.damaged(place / FACTS, "it is no evaluation"))
-        if facts.get("version") != _VERSION:
+        metadata = schemas.read_json(place / METADATA, dict[str, Any])
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(files.damaged(place / METADATA, "it is no evaluation"))
+        if metadata.get("version") != _VERSION:
             raise ValueError(
                 f"{place} was written by another version of rankgrad (format "
-                f"{quote(facts.get('version'))}, this one reads {_VERSION}): evaluate the run again"
+                f"{quote(metadata.get('version'))}, this one reads {_VERSION}): evaluate the run "
+                "again"
             )
-        schemas.check(place / FACTS, facts, _Facts)
-        arrays = {array: _read(place / f"{array}.npy", array, facts) for array in _ARRAYS}
+        schemas.check(place / METADATA, metadata, _Metadata)
+        arrays = {array: _read(place / f"{array}.npy", array, metadata) for array in _ARRAYS}
         lists, metrics = arrays["values"].shape
         if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
         items, ends = len(arrays["labels"]), arrays["offsets"]
-        if metrics != len(facts["metrics"]) or len(arrays["scores"]) != items:
+        if metrics != len(metadata["metrics"]) or len(arrays["scores"]) != items:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
-        if set(facts["mean"]) != set(facts["metrics"]):
-            raise ValueError(files.damaged(place / FACTS, "it has means of other metrics"))
+        if set(metadata["mean"]) != set(metadata["metrics"]):
+            raise ValueError(files.damaged(place / METADATA, "it has means of other metrics"))
         if ends[0] != 0 or ends[-1] != items or (ends[1:] < ends[:-1]).any():
             raise ValueError(files.damaged(place / "offsets.npy", "it is not of these lists"))
         return cls(
-            metrics=tuple(facts["metrics"]),
-            mean={k: float("nan") if v is None else v for k, v in facts["mean"].items()},
-            conventions=tuple(facts["conventions"]),
-            checksum=facts["checksum"],
-            labels_of_run=facts["labels"],
+            metrics=tuple(metadata["metrics"]),
+            mean={k: float("nan") if v is None else v for k, v in metadata["mean"].items()},
+            conventions=tuple(metadata["conventions"]),
+            checksum=metadata["checksum"],
+            labels_of_run=metadata["labels"],
             **arrays,
         )
 
@@ -173,8 +174,8 @@ def names(run: str | os.PathLike[str]) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read(path: Path, name: str, facts: Mapping[str, Any]) -> NDArray[Any]:
-    array = schemas.parse_array(path, files.read_part(path, facts))
+def _read(path: Path, name: str, metadata: Mapping[str, Any]) -> NDArray[Any]:
+    array = schemas.parse_array(path, files.read_part(path, metadata))
     kind, dims = _KINDS.get(name, ("f", 1))
     if array.dtype.kind != kind or array.ndim != dims:
         what = f"it holds {array.dtype} of {array.ndim} dimensions"

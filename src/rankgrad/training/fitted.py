@@ -1,8 +1,10 @@
-"""FittedRanker: what training gives: raw features in, scores out, saved in one folder."""
+"""FittedRanker: a trained model with its transforms: raw features in, scores out."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,15 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
+from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data.batches import Batches
 from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
 from rankgrad.models import models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 from rankgrad.quoting import quote, shorten
-from rankgrad.threads import for_work, passes
-from rankgrad.training import tensors as stored
+from rankgrad.threads import available, for_work, passes
 from rankgrad.training.settings import Settings
-from rankgrad.training.tree_scorer import TreeScorer
 
 FORMAT = "rankgrad model"
 VERSION = 1
@@ -212,7 +213,7 @@ class FittedRanker:
 
     def write(self, folder: Path) -> None:
         """:meth:`save` into a folder that is there, beside what it holds."""
-        stored.write(folder / WEIGHTS, self.tensors())
+        files.write_tensors(folder / WEIGHTS, self.tensors())
         names = [WEIGHTS]
         if isinstance(self.network, TreeScorer):
             names.append(self.network.write(folder))
@@ -243,7 +244,7 @@ class FittedRanker:
                 f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
                 "one as network= and its weights are loaded into it"
             )
-        tensors = stored.read(folder / WEIGHTS, manifest)
+        tensors = files.read_tensors(folder / WEIGHTS, manifest)
         transform = Pipeline(settings.transforms)
         model = models.get(settings.model)
         if network is None and isinstance(model, TreeModel):
@@ -280,6 +281,76 @@ class FittedRanker:
             "custom": type(self.network).__qualname__ if self.custom else None,
             "settings": self.settings.model_dump(mode="json"),
         }
+
+
+class TreeScorer(nn.Module):
+    """Scores items with trees: ``scorer(features [..., n, f]) -> scores [..., n]``, on the CPU.
+
+    Args:
+        model: which library, and how it was trained.
+        saved: the trees in the library's own format.
+    """
+
+    per_item = True
+
+    def __init__(self, model: TreeModel, saved: bytes) -> None:
+        super().__init__()
+        self.model, self.saved = model, saved
+        self._predict: Any = None
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The scores of items; 0 for padding."""
+        if self._predict is None:
+            self._predict = predictor(self.model.name, self.saved, available())  # type: ignore[arg-type]
+        flat = features.reshape(-1, features.shape[-1]).cpu().numpy()
+        scores = torch.from_numpy(self._predict(flat)).float().to(features.device)
+        scores = scores.reshape(features.shape[:-1])
+        return scores if mask is None else scores.where(mask, 0.0)
+
+    def contributions(self, features: Tensor) -> Tensor:
+        """What each feature adds to the scores of items.
+
+        The parts are TreeSHAP's (Lundberg et al. 2018), without the part that all items share: the
+        parts of two items differ by as much as their scores.
+
+        Args:
+            features: ``[n, f]``.
+
+        Returns:
+            ``[n, f]`` in float64.
+        """
+        parts = contributor(self.model.name, self.saved, available())  # type: ignore[arg-type]
+        return torch.from_numpy(parts(features.cpu().numpy())[:, :-1]).double()
+
+    def write(self, folder: Path) -> str:
+        """Write the trees into a folder; the name of the file."""
+        files.write(folder / self.model.file, self.saved)
+        return self.model.file
+
+    @classmethod
+    def read(cls, model: TreeModel, folder: Path, manifest: Mapping[str, Any]) -> TreeScorer:
+        """What :meth:`write` wrote, compared with the checksum in the manifest."""
+        return cls(model, files.read_part(folder / model.file, manifest))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_predict": None}  # a library's handle is of this process alone
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What training gives.
+
+    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``. ``history``
+    has one entry per epoch: epoch, loss, learning_rate, seconds, and the validation metrics.
+    """
+
+    model: FittedRanker  # of the best epoch; of the last without validation data
+    history: list[dict[str, float]]
+    best_epoch: int
+    best_value: float | None
+    settings: Settings
+    seconds: float
+    stopped: str
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""fit: a training from beginning to end, in this process or in several."""
+"""fit: train a model on data as the settings say, in one process or several."""
 
 from __future__ import annotations
 
@@ -12,19 +12,85 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from rankgrad.data.dataset import Dataset
 from rankgrad.threads import for_work
 from rankgrad.training import processes
-from rankgrad.training.checks import check_data, check_run
-from rankgrad.training.fitted import FittedRanker
-from rankgrad.training.job import Fit, Job, OnEpoch
+from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.random_state import isolated
-from rankgrad.training.run import Checkpoint, RunFolder
+from rankgrad.training.run import Checkpoint, Job, OnEpoch, RunFolder
 from rankgrad.training.settings import Settings
 from rankgrad.training.trainer import Trainer
 from rankgrad.training.tree_fitting import fit_trees, is_tree
+
+_VALUES = 1 << 22  # values of features checked at a time
+
+
+def check_data(
+    train: Dataset, vali: Dataset | None, others: Mapping[str, Dataset] | None = None
+) -> None:
+    """Say at once what training cannot go on with."""
+    taken = {"train", "vali"} & set(others or {})
+    if taken:
+        raise ValueError(f"others must have names of their own, found {taken.pop()!r}")
+    further = {"validation": vali} | dict(others or {})
+    beside = {name: data for name, data in further.items() if data is not None}
+    for name, data in {"training": train, **beside}.items():
+        if data.n_items == 0:
+            raise ValueError(f"there are no items in the {name} data")
+    for name, data in beside.items():
+        _check_same_features(train, name, data)
+    for name, data in {"training": train, **beside}.items():
+        _check_finite(name, data)
+
+
+def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
+    if data.n_features != train.n_features:
+        raise ValueError(
+            f"the training data have {train.n_features} features, the {name} data "
+            f"{data.n_features}: they must be the same ones"
+        )
+    if train.feature_names and data.feature_names:
+        pairs = zip(train.feature_names, data.feature_names, strict=True)
+        for at, (one, other) in enumerate(pairs):
+            if one != other:
+                raise ValueError(
+                    f"feature {at} (counting from 0) is {one!r} in the training data and {other!r} "
+                    f"in the {name} data: they must be the same ones in the same order"
+                )
+
+
+def _check_finite(name: str, data: Dataset) -> None:
+    height = max(1, _VALUES // max(1, data.n_features))
+    for start in range(0, data.n_items, height):
+        finite = np.isfinite(data.features[start : start + height])
+        if finite.all():
+            continue
+        row, column = np.argwhere(~finite)[0].tolist()
+        item = start + row
+        at = int(np.searchsorted(data.offsets, item, side="right")) - 1
+        named = f" {data.feature_names[column]!r}" if data.feature_names else ""
+        raise ValueError(
+            f"the {name} data have a feature that is not finite: feature{named} at index {column} "
+            f"(counting from 0) of item {item} (list {at}, qid {str(data.qids[at])!r}) is "
+            f"{data.features[item, column]}. Replace missing values before"
+        )
+
+
+def check_run(settings: Settings, folder: Path, resume: bool) -> None:
+    """Say what a run cannot start with, or go on with, before its data are read."""
+    processes.check_devices(settings)
+    if processes.launched():
+        return  # another of the processes may have made the folder already
+    if resume:
+        run = RunFolder.open(folder)
+        run.check_free()
+        run.check_settings(settings)
+    else:
+        RunFolder.check_new(folder)
+
 
 _SORTED = 30  # operations for each value that is sorted
 
@@ -40,7 +106,7 @@ def fit(
     others: Mapping[str, Dataset] | None = None,
     on_epoch: OnEpoch | Sequence[OnEpoch] | None = None,
     quiet: bool = True,
-) -> Fit:
+) -> FitResult:
     """Train a ranker.
 
     Same settings and data on the same machine: the same bytes out, resumed or not, also of fits in
@@ -89,7 +155,7 @@ def fit(
     return work(processes.connect(settings), job)
 
 
-def work(fabric: Any, job: Job) -> Fit:
+def work(fabric: Any, job: Job) -> FitResult:
     """:func:`fit` in this process, one of those that ``fabric`` connects."""
     run, checkpoint, problem = None, None, None
     with ExitStack() as lock:  # which the process holds that writes
@@ -114,14 +180,14 @@ def work(fabric: Any, job: Job) -> Fit:
                 raise
 
 
-def _fit_in_processes(job: Job) -> Fit:
+def _fit_in_processes(job: Job) -> FitResult:
     """:func:`fit` in new processes. The model comes back through files, all else as it is."""
     if job.folder is not None:  # what can be said without starting them
         check_run(job.settings, job.folder, job.resume)
     with tempfile.TemporaryDirectory() as place:
         done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
         model = FittedRanker.load(Path(place) / "model", job.network)
-    return Fit(model=model, **done)
+    return FitResult(model=model, **done)
 
 
 def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:

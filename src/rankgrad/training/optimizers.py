@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules, by spec.
+"""Optimizers, learning-rate schedules and the moving average of weights, by spec.
 
 >>> print(optimizers.get("sgd(momentum=0.9)"), learning_rates.get("step(every=50)").factor(60, 100))
 sgd(momentum=0.9) 0.1
@@ -7,14 +7,16 @@ sgd(momentum=0.9) 0.1
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rankgrad.options import check_positive, check_rate, check_whole
 from rankgrad.specs import Registry, spec_of
+from rankgrad.validation import check_positive, check_rate, check_whole
 
 optimizers: Registry[Optimizer] = Registry("optimizer")
 learning_rates: Registry[LearningRate] = Registry("learning-rate schedule")
@@ -181,3 +183,66 @@ class Cosine(LearningRate):
             return epoch / self.warmup
         share = min(1.0, (epoch - self.warmup) / max(epochs - self.warmup, 1e-9))
         return self.end + (1 - self.end) * (1 + math.cos(math.pi * share)) / 2
+
+
+class WeightAverage:
+    """``a ← d a + (1 - d) w`` after every step, of all floating-point tensors of a network.
+
+    The decay d rises to its value as ``(1 + t) / (10 + t)`` after t steps, so that the weights the
+    network started from are soon forgotten. Whole numbers are taken as they are.
+
+    Args:
+        network: whose weights w are averaged.
+        decay: d, in [0, 1).
+
+    >>> net = nn.Linear(1, 1)
+    >>> average = WeightAverage(net, decay=0.5)
+    >>> before = net.weight.detach().clone()
+    >>> with torch.no_grad():
+    ...     _ = net.weight.add_(1.0)
+    >>> average.update()
+    >>> with average.applied():
+    ...     print(round((net.weight - before).item(), 4))
+    0.8182
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network, self.decay = network, decay
+        self.steps = 0
+        self.tensors = {k: v.detach().clone() for k, v in network.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights after a step of the optimizer."""
+        self.steps += 1
+        share = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for name, value in self.network.state_dict().items():
+            if value.is_floating_point():
+                self.tensors[name].lerp_(value, share)
+            else:
+                self.tensors[name].copy_(value)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The network with the averaged weights in place of its own."""
+        own = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+        self.network.load_state_dict(self.tensors)
+        try:
+            yield
+        finally:
+            self.network.load_state_dict(own)
+
+    def state(self) -> dict[str, Tensor]:
+        """What it goes on from, by name."""
+        return {"steps": torch.tensor(self.steps), **self.tensors}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what :meth:`state` gave."""
+        if "steps" not in state:
+            raise ValueError(
+                "the run has no averaged weights to go on from, since an earlier version started "
+                "it: start a new run, or resume it with that version"
+            )
+        self.steps = int(state["steps"])
+        for name, value in self.tensors.items():
+            value.copy_(state[name])

@@ -1,4 +1,4 @@
-"""Processes: the devices a run trains on, connected by Lightning Fabric.
+"""Processes: the devices a run trains on, connected by Lightning Fabric, and Ctrl-C in all of them.
 
 One process needs nothing. Several are started here, or by ``torchrun``, which also spans machines.
 """
@@ -13,16 +13,17 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +32,110 @@ import torch
 from rankgrad import checksums
 from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.data.dataset import Dataset
-from rankgrad.training import children
-from rankgrad.training.interrupts import Interrupts
 from rankgrad.training.settings import Settings
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+_follows = False  # whether this process was started by one of these functions' callers
+
+
+@contextlib.contextmanager
+def no_interrupts() -> Iterator[None]:
+    """A process started meanwhile takes no Ctrl-C until it is ready for one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def take_interrupts() -> None:
+    """In a process started under :func:`no_interrupts`: it is ready for Ctrl-C.
+
+    In other processes nothing is changed: who blocks the signal there has a reason.
+    """
+    if _follows:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def follow_parent() -> None:
+    """In a new process: leave Ctrl-C to the parent, which tells it once, and end when it ends."""
+    global _follows
+    _follows = True
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def exit_reason(code: int | None) -> str:
+    """How a process ended, as the end of a sentence.
+
+    >>> exit_reason(1), exit_reason(-9)
+    ('ended with exit code 1', 'was killed by signal 9, as happens where memory runs out')
+    """
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    hint = ", as happens where memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code}{hint}"
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class Interrupts:
+    """While open, the first Ctrl-C sets ``stop_requested``; the second one interrupts as usual.
+
+    Outside the main thread, where signals do not arrive, nothing is changed.
+
+    Args:
+        on_request: called at the first one.
+    """
+
+    def __init__(self, on_request: Callable[[], None] | None = None) -> None:
+        self.stop_requested = False
+        self._on_request = on_request
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+            take_interrupts()  # one that came before, to a process of several, counts now
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.stop_requested:
+            raise KeyboardInterrupt
+        self.stop_requested = True
+        if self._on_request is not None:
+            self._on_request()
+
 
 _SMALL = 1 << 26  # bytes up to which a map is compared: its file may be replaced on the way
 _ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
@@ -126,7 +228,7 @@ class _Started:
                 target=_work, args=(other, self.settings, function), daemon=True
             )
             ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
-            with children.environment(address | sizes | ranks), children.no_interrupts():
+            with environment(address | sizes | ranks), no_interrupts():
                 process.start()
             other.close()
             self.processes.append(process)
@@ -142,12 +244,12 @@ class _Started:
         """Wait for all of them; what the first one gives, or the error that explains the others."""
         found: dict[int, _Answer] = {}
         while len(found) < self.count and not any(answer.error for answer in found.values()):
-            found |= self._hear(found, None)
+            found |= self._receive(found, None)
         if any(answer.error for answer in found.values()):
             raise self._explain(found)
         return found[0].value
 
-    def _hear(self, found: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
+    def _receive(self, found: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
         """What those that had not answered say."""
         ranks = {own: rank for rank, own in enumerate(self.connections) if rank not in found}
         ready = [ranks[own] for own in wait(list(ranks), timeout)]  # type: ignore[index]
@@ -159,7 +261,7 @@ class _Started:
         except (EOFError, OSError):  # it died
             process = self.processes[rank]
             process.join()
-            ended = f"process {rank + 1} of {self.count} {children.why(process.exitcode)}"
+            ended = f"process {rank + 1} of {self.count} {exit_reason(process.exitcode)}"
             if process.exitcode == 1:  # before it came to what it is to do, which answers
                 return _Answer(
                     error=ChildProcessError(f"{ended}; its own error is above, and {_GUARD}")
@@ -172,7 +274,7 @@ class _Started:
         """The error to raise: where a process dies, the others fail too, and may be heard first."""
         deadline = time.monotonic() + _GRACE
         while len(found) < self.count and (left := deadline - time.monotonic()) > 0:
-            found |= self._hear(found, left)
+            found |= self._receive(found, left)
         errors = [error for _, (_, error) in sorted(found.items()) if error is not None]
         kinds = (ChildProcessError, ValueError, OSError, BaseException)
         return next(error for kind in kinds for error in errors if isinstance(error, kind))
@@ -195,7 +297,7 @@ class _Answer(NamedTuple):
 
 def _work(connection: Connection, settings: Settings, function: Callable[..., Any]) -> None:
     """What a process does. Ctrl-C waits until training is ready for it: see Interrupts."""
-    children.follow_parent()
+    follow_parent()
     try:
         # As the command line: what a library warns of is no traceback. Only the first one speaks.
         if os.environ["RANK"] != "0":

@@ -18,20 +18,20 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired
 
 from pydantic import ConfigDict
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, locks, schemas
 from rankgrad.data.dataset import Dataset
-from rankgrad.training import tensors
+from rankgrad.training import processes
 from rankgrad.training.fitted import MANIFEST, WEIGHTS, FittedRanker, read_manifest
 from rankgrad.training.settings import Settings
 
@@ -42,8 +42,42 @@ STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 _PACKAGES = ("rankgrad", "torch", "numpy", "lightning-fabric", "safetensors")
 
 
+OnEpoch = Callable[[dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of :func:`rankgrad.training.fit`."""
+
+    settings: Settings
+    train: Dataset
+    vali: Dataset | None
+    others: dict[str, Dataset]
+    folder: Path | None
+    resume: bool
+    network: nn.Module | None
+    on_epoch: tuple[OnEpoch, ...]
+    quiet: bool
+
+    @property
+    def data(self) -> dict[str, Dataset]:
+        """The data sets by name."""
+        chosen = {"train": self.train, "vali": self.vali}
+        return {name: data for name, data in chosen.items() if data is not None} | self.others
+
+    def __getstate__(self) -> dict[str, Any]:
+        sent = {name: processes.Sent.of(dataset) for name, dataset in self.data.items()}
+        train, vali = sent.pop("train"), sent.pop("vali", None)
+        return vars(self) | {"train": train, "vali": vali, "others": sent}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        others = {name: sent.receive() for name, sent in state["others"].items()}
+        for name, value in (state | {"others": others}).items():
+            vars(self)[name] = value.receive() if isinstance(value, processes.Sent) else value
+
+
 @dataclass
-class Position:
+class TrainState:
     """How far training has come: all that is not a tensor."""
 
     epoch: int = 0  # epochs that are finished
@@ -56,8 +90,8 @@ class Position:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-class _PositionFacts(TypedDict):
-    """What ``state.json`` holds: the fields of a :class:`Position`."""
+class _TrainStateFields(TypedDict):
+    """What ``state.json`` holds: the fields of a :class:`TrainState`."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
@@ -77,7 +111,7 @@ class _Logged(TypedDict):
     history: list[dict[str, float]]
 
 
-class DataFacts(TypedDict):
+class DataMetadata(TypedDict):
     """What ``run.json`` says of a data set."""
 
     lists: int
@@ -86,10 +120,10 @@ class DataFacts(TypedDict):
     checksum: str
 
 
-class RunFacts(TypedDict):
+class RunMetadata(TypedDict):
     """What ``run.json`` holds, as far as it is read."""
 
-    data: dict[str, DataFacts]
+    data: dict[str, DataMetadata]
     command: NotRequired[str]
     versions: NotRequired[dict[str, str]]
     labels: NotRequired[dict[str, schemas.Scalar]]
@@ -103,7 +137,7 @@ class RunFacts(TypedDict):
 class Checkpoint:
     """What training goes on from: the model's tensors and all others (optimizer, randomness)."""
 
-    position: Position
+    state: TrainState
     model: dict[str, Tensor]
     other: dict[str, Tensor]
     best: dict[str, Tensor]
@@ -129,7 +163,7 @@ class RunFolder:
         try:
             with files.atomic_folder(path, replace=False) as place:
                 files.write(place / SETTINGS, settings.to_toml())
-                files.write_json(place / RUN, facts_of(data, command), [SETTINGS])
+                files.write_json(place / RUN, run_metadata(data, command), [SETTINGS])
                 files.write(place / METRICS, "")
         except OSError:
             cls.check_not_overtaken(path)
@@ -161,7 +195,7 @@ class RunFolder:
         if not (path / RUN).is_file():
             what = "is not a run folder" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {what}: nothing to resume")
-        if _read_facts(path).get("ranker") == "text":
+        if _read_metadata(path).get("ranker") == "text":
             raise ValueError(
                 f"{path} is of a ranker of texts: `rankgrad text rerank` uses it, and its test.run "
                 "is a TREC run for `rankgrad evaluate`"
@@ -173,10 +207,10 @@ class RunFolder:
             raise ValueError(f"{path / SETTINGS}: {error}") from None
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, data, command."""
-        facts: dict[str, Any] = schemas.read_json(self.path / RUN, RunFacts)
-        return facts
+        metadata: dict[str, Any] = schemas.read_json(self.path / RUN, RunMetadata)
+        return metadata
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -216,9 +250,9 @@ class RunFolder:
     def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
         """An error that says what differs, if these are not the settings and data of this run."""
         self.check_settings(settings)
-        then = self.facts["data"]
+        then = self.metadata["data"]
         for name in {**then, **data}:
-            now = _data_facts(data[name]) if name in data else None
+            now = _data_metadata(data[name]) if name in data else None
             if now != then.get(name):
                 raise ValueError(
                     f"the {name} data are not those {self.path} was started with: "
@@ -236,13 +270,13 @@ class RunFolder:
             ranker.write(place)
 
     def save_last(
-        self, ranker: FittedRanker, position: Position, other: Mapping[str, Tensor]
+        self, ranker: FittedRanker, state: TrainState, other: Mapping[str, Tensor]
     ) -> None:
         """Replace ``last/``."""
         with files.atomic_folder(self.path / LAST) as place:
             ranker.write(place)
-            tensors.write(place / OPTIMIZER, other)
-            files.write_json(place / STATE, asdict(position), [OPTIMIZER])
+            files.write_tensors(place / OPTIMIZER, other)
+            files.write_json(place / STATE, asdict(state), [OPTIMIZER])
 
     def checkpoint(self) -> Checkpoint | None:
         """What to go on from, or None if no epoch was finished.
@@ -256,15 +290,18 @@ class RunFolder:
         if not last.exists():
             files.write(self.path / METRICS, "")
             return None
-        state = files.read_json(last / STATE)
-        position = _position(state, last / STATE)
+        saved = files.read_json(last / STATE)
+        state = _train_state(saved, last / STATE)
         manifest = read_manifest(last)
         self._check_saved(manifest["settings"], last)
-        model, other = tensors.read(last / WEIGHTS, manifest), tensors.read(last / OPTIMIZER, state)
+        model, other = (
+            files.read_tensors(last / WEIGHTS, manifest),
+            files.read_tensors(last / OPTIMIZER, saved),
+        )
         best = self.path / BEST
-        chosen = tensors.read(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
-        files.write(self.path / METRICS, "".join(map(_line, position.history)))
-        return Checkpoint(position, model, other, chosen)
+        chosen = files.read_tensors(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
+        files.write(self.path / METRICS, "".join(map(_line, state.history)))
+        return Checkpoint(state, model, other, chosen)
 
     def _check_saved(self, saved: Mapping[str, Any], place: Path) -> None:
         """An error if ``settings.toml`` does not say what the checkpoint was trained with."""
@@ -290,7 +327,7 @@ def command() -> list[str]:
 
 def read_settings(path: Path) -> str:
     """The ``settings.toml`` of a run folder, compared with the checksum in ``run.json``."""
-    content = files.read_part(path / SETTINGS, _read_facts(path))
+    content = files.read_part(path / SETTINGS, _read_metadata(path))
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -303,18 +340,18 @@ def read_history(path: Path) -> list[dict[str, float]]:
     ``last/`` has the lines up to its epoch, which is that of the last line or the one before; runs
     that are written at once have a checksum.
     """
-    facts, known, state = _read_facts(path), [], path / LAST / STATE
+    metadata, known, state = _read_metadata(path), [], path / LAST / STATE
     if files.readable_path(state).exists():  # before the lines, which may become more
         saved = files.snapshot(lambda: [state], lambda: files.read_json(files.readable_path(state)))
         schemas.check(state, saved, _Logged)
         known = saved["history"]
-    if METRICS in facts.get("files", {}):
-        content = files.read_part(path / METRICS, facts)
+    if METRICS in metadata.get("files", {}):
+        content = files.read_part(path / METRICS, metadata)
     else:
         content = (path / METRICS).read_bytes()
     lines = [_parse(line, at, path) for at, line in enumerate(content.splitlines(), start=1)]
     written = content.splitlines(keepends=True)[: len(known)]
-    if "files" in facts and written != [_line(line).encode() for line in known]:
+    if "files" in metadata and written != [_line(line).encode() for line in known]:
         raise ValueError(files.damaged(path / METRICS, f"it does not have the lines of {state}"))
     return lines
 
@@ -332,36 +369,36 @@ def _line(values: Mapping[str, float]) -> str:
     return json.dumps(values) + "\n"
 
 
-def _read_facts(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = schemas.read_json(path / RUN, RunFacts)
-    return facts
+def _read_metadata(path: Path) -> dict[str, Any]:
+    metadata: dict[str, Any] = schemas.read_json(path / RUN, RunMetadata)
+    return metadata
 
 
-def _position(saved: Any, path: Path) -> Position:
+def _train_state(saved: Any, path: Path) -> TrainState:
     values = saved
     if isinstance(saved, dict):
         values = {name: value for name, value in saved.items() if name != "files"}
-    schemas.check(path, values, _PositionFacts)
+    schemas.check(path, values, _TrainStateFields)
     # What was read is taken, not what is validated, which makes decimals of whole numbers.
-    position = Position(**values)
-    counts = position.epoch, position.step, position.lists, position.seconds
-    if min(counts) < 0 or not 0 <= position.best_epoch <= len(position.history):
+    state = TrainState(**values)
+    counts = state.epoch, state.step, state.lists, state.seconds
+    if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
         raise ValueError(files.damaged(path, "its counts are wrong"))
-    return position
+    return state
 
 
-def facts_of(data: Mapping[str, Dataset], started_by: str | None = None) -> dict[str, Any]:
+def run_metadata(data: Mapping[str, Dataset], started_by: str | None = None) -> dict[str, Any]:
     """What ``run.json`` says of a run on these data."""
     return {
         "format": "rankgrad run",
         "version": 1,
         "command": shlex.join(command()) if started_by is None else started_by,
         "versions": {"python": platform.python_version(), **_versions()},
-        "data": {name: _data_facts(dataset) for name, dataset in data.items()},
+        "data": {name: _data_metadata(dataset) for name, dataset in data.items()},
     }
 
 
-def _data_facts(dataset: Dataset) -> dict[str, Any]:
+def _data_metadata(dataset: Dataset) -> dict[str, Any]:
     return {
         "lists": len(dataset),
         "items": dataset.n_items,
@@ -370,17 +407,19 @@ def _data_facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _describe(facts: Mapping[str, Any] | None) -> str:
-    if facts is None:
+def _describe(metadata: Mapping[str, Any] | None) -> str:
+    if metadata is None:
         return "none"
-    return f"{facts['lists']} lists, {facts['items']} items, checksum {facts['checksum'][:8]}"
+    return (
+        f"{metadata['lists']} lists, {metadata['items']} items, checksum {metadata['checksum'][:8]}"
+    )
 
 
 def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
+            found[package] = version(package)
+        except PackageNotFoundError:
             found[package] = "unknown"
     return found

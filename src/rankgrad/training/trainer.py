@@ -20,18 +20,13 @@ from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
 from rankgrad.threads import for_work, passes
-from rankgrad.training.arriving import Arriving
-from rankgrad.training.averaging import Average
-from rankgrad.training.fitted import FittedRanker
-from rankgrad.training.graphs import Graphs, capturable, own_stream
-from rankgrad.training.interrupts import Interrupts
-from rankgrad.training.job import Fit, Job
-from rankgrad.training.loggers import Callbacks, TensorBoard
-from rankgrad.training.optimizers import learning_rates, optimizers
-from rankgrad.training.progress import Progress
+from rankgrad.training.fitted import FitResult, FittedRanker
+from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, Total, capturable, own_stream
+from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
+from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
+from rankgrad.training.processes import Interrupts
 from rankgrad.training.random_state import RandomState, randomness_of
-from rankgrad.training.run import Checkpoint, Position, RunFolder
-from rankgrad.training.sums import Finite, Total
+from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 from rankgrad.training.validation import score, validate
 
 _DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
@@ -64,32 +59,34 @@ class Trainer:
             ).to(fabric.device)
         self.loss: Loss = losses.get(settings.loss)
         self.metrics = [metrics.get(spec) for spec in settings.logged]
-        self.rates = learning_rates.get(settings.schedule)
+        self.lr_schedule = learning_rates.get(settings.schedule)
         self.optimizer = optimizers.get(settings.optimizer).build(
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
-        self.module, self.stepper = fabric.setup(self.ranker.network, self.optimizer)
+        self.module, self.fabric_optimizer = fabric.setup(self.ranker.network, self.optimizer)
         self.average = (
-            None if settings.average is None else Average(self.ranker.network, settings.average)
+            None
+            if settings.average is None
+            else WeightAverage(self.ranker.network, settings.average)
         )
         self.graphs = self._graphs()
         self.train, self.vali = self._batches(job.train), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
         self.others = {name: self._batches(data) for name, data in job.others.items()}
-        self.position = Position()
+        self.state = TrainState()
         self.best: dict[str, Tensor] = {}
-        self.asked = False  # to stop, in any of the processes
-        self.asking: deque[Arriving] = deque()  # what the last steps say of that
+        self.stop_requested = False  # to stop, in any of the processes
+        self.stop_requests: deque[AsyncScalars] = deque()  # what the last steps say of that
         # Lists with a loss since the last step of the optimizer.
-        self.counted = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        self.lists_since_step = torch.zeros((), dtype=torch.float64, device=fabric.device)
         random.seed(_seed(settings.seed, self.rank))  # but not the same dropout
         if checkpoint is not None:
             self._restore(checkpoint)
-        self.resumed_at = self.position.seconds
+        self.resumed_at = self.state.seconds
         self.began = time.perf_counter()
 
-    def run(self) -> Fit:
+    def run(self) -> FitResult:
         """Train to the end."""
         if self.graphs is None:
             return self._run()
@@ -99,8 +96,8 @@ class Trainer:
         finally:
             self.graphs = None  # their memory is of use to others, now, and not when next collected
 
-    def _run(self) -> Fit:
-        settings, position = self.settings, self.position
+    def _run(self) -> FitResult:
+        settings, state = self.settings, self.state
         self.ranker.network.train()
         stopped = self._reason()
         drawing = self.random.training(self.ranker.network, self.loss)
@@ -111,7 +108,7 @@ class Trainer:
             while stopped is None:
                 if self._epoch(progress, interrupts):
                     callbacks(self._finish_epoch(progress))
-                stopped = self._reason() or ("interrupted" if self.asked else None)
+                stopped = self._reason() or ("interrupted" if self.stop_requested else None)
             if stopped == "interrupted":
                 self._save()
                 progress.interrupted()
@@ -119,11 +116,11 @@ class Trainer:
         if self.best:
             model.load_tensors(self.best)
         model.network.eval()
-        return Fit(
+        return FitResult(
             model=model.to("cpu"),
-            history=position.history,
-            best_epoch=position.best_epoch,
-            best_value=position.best_value,
+            history=state.history,
+            best_epoch=state.best_epoch,
+            best_value=state.best_value,
             settings=settings,
             seconds=self._seconds(),
             stopped=stopped,
@@ -131,52 +128,52 @@ class Trainer:
 
     def _reason(self) -> str | None:
         """Why training is over, or None."""
-        position, patience = self.position, self.settings.patience
-        if position.epoch >= self.settings.epochs:
+        state, patience = self.state, self.settings.patience
+        if state.epoch >= self.settings.epochs:
             return "epochs"
         if self.vali is not None and patience is not None:
-            waited = position.epoch - position.best_epoch
+            waited = state.epoch - state.best_epoch
             return "patience" if waited >= patience else None
         return None
 
     def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
         """The rest of an epoch; False if it was interrupted between two steps."""
-        position, every = self.position, self.settings.accumulate
-        steps = self.train.steps(position.epoch)
+        state, every = self.state, self.settings.accumulate
+        steps = self.train.steps(state.epoch)
         totals = torch.tensor(
-            [position.loss, position.lists, 0.0], dtype=torch.float64, device=self.fabric.device
+            [state.loss, state.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
-        batches = self.train.epoch(
-            position.epoch, rank=self.rank, ranks=self.ranks, start=position.step
-        )
-        progress.begin(position.epoch, position.step, steps)
+        batches = self.train.epoch(state.epoch, rank=self.rank, ranks=self.ranks, start=state.step)
+        progress.begin(state.epoch, state.step, steps)
         for batch in batches:
-            first = position.step // every * every  # of those that make one step of the optimizer
+            first = state.step // every * every  # of those that make one step of the optimizer
             group = range(first, min(first + every, steps))
-            whole = position.step == group[-1]
-            sums = self._step(batch, steps, group, interrupts.asked)
-            position.step += 1
+            whole = state.step == group[-1]
+            sums = self._step(batch, steps, group, interrupts.stop_requested)
+            state.step += 1
             totals += sums[:3]
             progress.step(totals[:2])
-            self.asked = self._hear(sums[3:]) if self.ranks > 1 else interrupts.asked
-            if self.asked and whole:
+            self.stop_requested = (
+                self._any_stop_requested(sums[3:]) if self.ranks > 1 else interrupts.stop_requested
+            )
+            if self.stop_requested and whole:
                 break
-        while self.asking:
-            self.asked |= self.asking.popleft().numbers()[0] > 0
-        position.loss, position.lists, flaw = totals.tolist()
-        if math.isnan(flaw):
+        while self.stop_requests:
+            self.stop_requested |= self.stop_requests.popleft().wait()[0] > 0
+        state.loss, state.lists, nan_flag = totals.tolist()
+        if math.isnan(nan_flag):
             raise self._diverged()
-        return position.step == steps
+        return state.step == steps
 
-    def _hear(self, asking: Tensor) -> bool:
+    def _any_stop_requested(self, request: Tensor) -> bool:
         """Whether any process is asked to stop.
 
         GPUs hear of it some steps later, all of them at the same one, so that none has to wait.
         """
-        self.asking.append(Arriving(asking))
-        if len(self.asking) <= _DELAY.get(asking.device.type, 0):
+        self.stop_requests.append(AsyncScalars(request))
+        if len(self.stop_requests) <= _DELAY.get(request.device.type, 0):
             return False
-        return self.asking.popleft().numbers()[0] > 0
+        return self.stop_requests.popleft().wait()[0] > 0
 
     def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
         """One batch, over all processes.
@@ -187,7 +184,7 @@ class Trainer:
         waits for it.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
-        whole, alone = self.position.step == group[-1], len(group) == 1
+        whole, alone = self.state.step == group[-1], len(group) == 1
         later = self.loss.reduction == "mean" and not alone  # divided by the number of lists
         if self.graphs is not None:
             sums = self.graphs(batch)
@@ -195,17 +192,20 @@ class Trainer:
             with self.fabric.no_backward_sync(self.module, enabled=not whole):
                 sums = self._passes(batch, alone, interrupted)
         if later:
-            self.counted = self.counted + sums[1]
+            self.lists_since_step = self.lists_since_step + sums[1]
         if whole:
             if later:
-                self._divide_gradients(self.counted.clamp(min=1e-12))
-                self.counted = torch.zeros_like(self.counted)
+                self._divide_gradients(self.lists_since_step.clamp(min=1e-12))
+                self.lists_since_step = torch.zeros_like(self.lists_since_step)
             if self.settings.clip is not None:
                 self.fabric.clip_gradients(
-                    self.module, self.stepper, max_norm=self.settings.clip, error_if_nonfinite=False
+                    self.module,
+                    self.fabric_optimizer,
+                    max_norm=self.settings.clip,
+                    error_if_nonfinite=False,
                 )
-            self.stepper.step()
-            self.stepper.zero_grad()
+            self.fabric_optimizer.step()
+            self.fabric_optimizer.zero_grad()
             if self.average is not None:
                 self.average.update()
         return sums
@@ -227,9 +227,9 @@ class Trainer:
     def _set_rates(self, step: float, batches: int) -> None:
         """Bring the learning rate and the loss's schedules to a step of the optimizer."""
         steps = math.ceil(batches / self.settings.accumulate)
-        done = self.position.epoch + step / steps
+        done = self.state.epoch + step / steps
         self.loss.progress = done / self.settings.epochs
-        rate = self.settings.learning_rate * self.rates.factor(done, self.settings.epochs)
+        rate = self.settings.learning_rate * self.lr_schedule.factor(done, self.settings.epochs)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
 
@@ -239,29 +239,29 @@ class Trainer:
                 parameter.grad.div_(divisor)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the lists' losses; and it, on how many lists the loss is defined, and a flaw.
+        """The sum of the lists' losses; and that, the number of lists with a loss and a NaN flag.
 
-        The flaw is NaN if training diverged, else 0. On a CPU that is said at once. A GPU is not
-        waited for: it goes on, with zeros in place of scores that no loss could take, to the end of
-        the epoch.
+        The flag is NaN if training diverged, else 0. On a CPU that raises at once. A GPU is not
+        waited for: it goes on to the end of the epoch, with zeros in place of scores that are not
+        finite.
         """
         scores = score(self.module, batch)
         if not scores.is_cuda and not scores.isfinite().all():
             raise self._diverged()
-        flaw = scores.detach().sum(dtype=torch.float64) * 0.0
+        nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum()).double()
-            return none, torch.stack([none.detach(), torch.zeros_like(flaw), flaw])
+            return none, torch.stack([none.detach(), torch.zeros_like(nan_flag), nan_flag])
         members = self.ranker.members
         if scores.is_cuda:
             scores = Finite.apply(scores)
         values, defined = self.loss.values(_lists(scores, batch, members))
-        found: tuple[Tensor, Tensor] = Total.apply(values, defined, flaw, members)
+        found: tuple[Tensor, Tensor] = Total.apply(values, defined, nan_flag, members)
         return found
 
     def _diverged(self) -> ValueError:
         return ValueError(
-            f"training diverged in epoch {self.position.epoch + 1}: the network gives scores that "
+            f"training diverged in epoch {self.state.epoch + 1}: the network gives scores that "
             "are not finite. Lower learning_rate, or set clip"
         )
 
@@ -274,10 +274,10 @@ class Trainer:
 
     def _finish_epoch(self, progress: Progress) -> dict[str, float]:
         """Validate, choose and save; the new entry of the history."""
-        position = self.position
+        state = self.state
         line = {
-            "epoch": position.epoch + 1,
-            "loss": position.loss / max(position.lists, 1e-12),
+            "epoch": state.epoch + 1,
+            "loss": state.loss / max(state.lists, 1e-12),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         if not math.isfinite(line["loss"]):
@@ -292,19 +292,19 @@ class Trainer:
             with self._averaged():
                 found = validate(self.ranker.network, batches, self.metrics, self.fabric)
             line |= {f"{name} {metric}": value for metric, value in found.items()}
-        position.epoch, position.step, position.loss, position.lists = (
-            position.epoch + 1,
+        state.epoch, state.step, state.loss, state.lists = (
+            state.epoch + 1,
             0,
             0.0,
             0.0,
         )
         improved = self._improved(line)
-        position.seconds = line["seconds"] = round(self._seconds(), 3)
+        state.seconds = line["seconds"] = round(self._seconds(), 3)
         line = {name: value for name, value in line.items() if not math.isnan(value)}
-        position.history.append(line)
+        state.history.append(line)
         if improved:
-            position.best_epoch = position.epoch
-            position.best_value = line.get(self.settings.metric)
+            state.best_epoch = state.epoch
+            state.best_value = line.get(self.settings.metric)
             with self._averaged():
                 self.best = {k: v.detach().clone() for k, v in self.ranker.tensors().items()}
         self._save(best=improved, line=line)
@@ -319,7 +319,7 @@ class Trainer:
         """Whether this is the best epoch so far; without validation data, the last one is."""
         if self.vali is None:
             return True
-        value, best = line[self.settings.metric], self.position.best_value
+        value, best = line[self.settings.metric], self.state.best_value
         if math.isnan(value):
             raise ValueError(
                 f"{self.settings.metric} is undefined on every list of the validation data"
@@ -332,7 +332,7 @@ class Trainer:
         """Bring the run folder up to date. ``last/`` comes last: it says how far all of it is."""
         if self.job.folder is None:
             return
-        other = self._state()
+        other = self._training_tensors()
         if self.folder is None:
             return
         if best:
@@ -340,10 +340,10 @@ class Trainer:
                 self.folder.save_best(self.ranker)
         if line is not None:
             self.folder.log(line)
-        self.position.seconds = self._seconds()
-        self.folder.save_last(self.ranker, self.position, other)
+        self.state.seconds = self._seconds()
+        self.folder.save_last(self.ranker, self.state, other)
 
-    def _state(self) -> dict[str, Tensor]:
+    def _training_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state and that of all random numbers, of every process."""
         state = {
             f"optimizer.{number}.{name}": torch.as_tensor(value)
@@ -378,7 +378,7 @@ class Trainer:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        self.position, self.best = checkpoint.position, checkpoint.best
+        self.state, self.best = checkpoint.state, checkpoint.best
         self.ranker.load_tensors(checkpoint.model)
         state: dict[int, dict[str, Tensor]] = {}
         for key, tensor in checkpoint.other.items():

@@ -18,12 +18,10 @@ from rankgrad.metrics import evaluate, metrics
 from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
-from rankgrad.training.fitted import FittedRanker
-from rankgrad.training.job import Fit, Job
+from rankgrad.training.fitted import FitResult, FittedRanker, TreeScorer
 from rankgrad.training.loggers import Callbacks, TensorBoard
-from rankgrad.training.run import BEST, METRICS, RunFolder
+from rankgrad.training.run import BEST, METRICS, Job, RunFolder
 from rankgrad.training.settings import Settings
-from rankgrad.training.tree_scorer import TreeScorer
 
 #: Settings that do not apply to trees.
 _OF_NETWORKS = (
@@ -42,7 +40,7 @@ def is_tree(settings: Settings) -> bool:
     return isinstance(models.get(settings.model), TreeModel)
 
 
-def fit_trees(job: Job) -> Fit:
+def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
     Of the settings count loss, model, metric and metrics, transforms, epochs (trees), patience and
@@ -71,7 +69,7 @@ class _Trees:
     called: Callbacks
     history: list[dict[str, float]] = field(default_factory=list)
 
-    def fit(self) -> Fit:
+    def fit(self) -> FitResult:
         job, settings, began = self.job, self.job.settings, time.perf_counter()
         model = models.get(settings.model)
         assert isinstance(model, TreeModel)
@@ -110,9 +108,9 @@ class _Trees:
             self.run.log(line)
         self.called(line)
 
-    def _result(self, ranker: FittedRanker, done: BoostedTrees, seconds: float) -> Fit:
+    def _result(self, ranker: FittedRanker, done: BoostedTrees, seconds: float) -> FitResult:
         settings = self.job.settings
-        return Fit(
+        return FitResult(
             model=ranker,
             history=self.history,
             best_epoch=done.best_round,
@@ -174,13 +172,13 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
     return run
 
 
-def _finished(run: RunFolder) -> Fit:
+def _finished(run: RunFolder) -> FitResult:
     """The result of a run that is there."""
     history, settings = run.history, run.settings
     values = [line[settings.metric] for line in history if settings.metric in line]
     ranker = run.best()
     best = _best_epoch(values, settings) if values else len(history) or settings.epochs
-    return Fit(
+    return FitResult(
         model=ranker,
         history=history,
         best_epoch=best,

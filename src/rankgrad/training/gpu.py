@@ -1,0 +1,250 @@
+"""Training steps that do not wait for the GPU: CUDA graphs, few operations, asynchronous copies.
+
+A small network's kernels finish before the host has launched the next one. A CUDA graph launches
+all kernels of a forward and a backward pass at once. It works on the memory and the shapes that it
+was captured with, so there is one graph for each size of batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankgrad.data.batches import Batch
+from rankgrad.inputs import unchecked_lists
+from rankgrad.losses import Loss
+from rankgrad.models import Scorer
+
+
+class AsyncScalars:
+    """Scalars copied from GPU to host without blocking; :meth:`wait` gives them.
+
+    >>> few = torch.tensor([1.0, 2.0])
+    >>> later = AsyncScalars(few)
+    >>> few += 1
+    >>> later.ready(), later.wait()
+    (True, [1.0, 2.0])
+    """
+
+    def __init__(self, scalars: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if not scalars.is_cuda:
+            self._host = scalars.detach().clone()
+            return
+        self._host = torch.empty_like(scalars, device="cpu", pin_memory=True)
+        self._host.copy_(scalars.detach(), non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(scalars.device))
+
+    def ready(self) -> bool:
+        """Whether the copy is complete."""
+        return self._event is None or bool(self._event.query())
+
+    def wait(self) -> list[float]:
+        """The scalars, once the copy is complete."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[float] = self._host.tolist()
+        return values
+
+
+class Finite(torch.autograd.Function):
+    """Scores, with 0 in place of those that are not finite; gradients pass as they are.
+
+    >>> Finite.apply(torch.tensor([1.0, torch.inf, torch.nan])).tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        return scores.nan_to_num(0.0, 0.0, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class Total(torch.autograd.Function):
+    """The sum of lists' losses; and it, the number of those with a loss, and ``nan_flag``, as one.
+
+    All are divided by the number of members that scored each list; only the first is
+    differentiated.
+
+    >>> losses, defined = torch.tensor([0.5, 2.0, 9.0]), torch.tensor([True, True, False])
+    >>> total, sums = Total.apply(losses, defined, torch.tensor(0.0), 1)
+    >>> total.item(), sums.tolist()
+    (2.5, [2.5, 2.0, 0.0])
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, defined: Tensor, nan_flag: Tensor, members: int
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(defined)
+        ctx.dtype, ctx.members = values.dtype, members
+        sums = torch.stack(
+            [
+                torch.where(defined, values, 0.0).sum(dtype=torch.float64),
+                defined.sum(dtype=torch.float64),
+                nan_flag.double(),
+            ]
+        )
+        if members > 1:
+            sums /= members
+        ctx.mark_non_differentiable(sums)
+        return sums[0].clone(), sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (defined,) = ctx.saved_tensors
+        return defined * (gradients[0] / ctx.members).to(ctx.dtype), None, None, None
+
+
+_MOST = 48  # sizes of batches that are captured
+_SHARE = 4  # one part in so many of a device's memory is for graphs
+
+Passes = Callable[[Batch], Tensor]
+
+
+class Graphs:
+    """Forward and backward passes over batches, of which those of a size seen before are replayed.
+
+    The first batch of a size goes through ``passes`` itself, which makes sure that all kernels are
+    compiled; the second is captured. All of it is to run on a stream of its own. Where memory does
+    not suffice for another graph, batches go through ``passes``; where it does not for those, all
+    graphs are given up.
+
+    Args:
+        passes: leaves gradients at the parameters, which had none, and gives some sums.
+        network: whose parameters those are.
+    """
+
+    def __init__(self, passes: Passes, network: nn.Module) -> None:
+        self._passes = passes
+        self._parameters = [each for each in network.parameters() if each.requires_grad]
+        self._fixed = [*network.parameters(), *network.buffers()]  # where graphs expect them
+        self._captured: dict[Any, _Captured] = {}
+        self._seen: set[Any] = set()
+        self._pool: Any = None
+        self._room = 0  # bytes for further graphs
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """What ``passes`` gives and leaves. The next call overwrites it."""
+        size = _size(batch)
+        found = self._captured.get(size)
+        if found is None and size in self._seen:
+            found = self._capture(size, batch)
+        self._seen.add(size)
+        if found is not None and found.addresses == _addresses(self._fixed):
+            return found.again(batch, self._parameters)
+        try:
+            return self._passes(batch)
+        except torch.cuda.OutOfMemoryError:
+            if not self._captured:
+                raise
+        self._give_up()
+        return self._passes(batch)
+
+    def __len__(self) -> int:
+        """How many sizes were captured."""
+        return len(self._captured)
+
+    def _give_up(self) -> None:
+        """Make room: no graphs from now on."""
+        torch.cuda.synchronize()  # the last one may still run
+        self._captured.clear()
+        self._room = 0
+        for parameter in self._parameters:
+            parameter.grad = None
+        torch.cuda.empty_cache()
+
+    def _capture(self, size: Any, batch: Batch) -> _Captured | None:
+        """A graph, or None where there is no room for it."""
+        if self._pool is None:
+            device = torch.cuda.get_device_properties(batch.features.device)
+            self._pool, self._room = torch.cuda.graph_pool_handle(), device.total_memory // _SHARE
+        if self._room <= 0 or len(self._captured) >= _MOST:
+            return None
+        torch.cuda.empty_cache()  # what passes have left there a graph cannot use
+        before = torch.cuda.memory_reserved()
+        try:
+            captured = self._captured[size] = self._make(batch)
+        except torch.cuda.OutOfMemoryError:
+            self._give_up()
+            return None
+        self._room -= torch.cuda.memory_reserved() - before
+        return captured
+
+    def _make(self, batch: Batch) -> _Captured:
+        copies: dict[str, Any] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
+        own = replace(batch, **copies)
+        graph = torch.cuda.CUDAGraph()
+        # Another thread may be reading ahead into memory that it asks CUDA for.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            sums = self._passes(own)
+        finally:
+            graph.capture_end()
+        gradients = [parameter.grad for parameter in self._parameters]
+        return _Captured(graph, own, sums, gradients, _addresses(self._fixed))
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph, and the memory that it reads from and leaves its outcome in."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    sums: Tensor
+    gradients: list[Tensor | None]
+    addresses: list[int]  # of the network's parameters and buffers
+
+    def again(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
+        given = batch.tensors
+        for name, tensor in self.batch.tensors.items():
+            tensor.copy_(given[name])
+        self.graph.replay()
+        for parameter, gradient in zip(parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return self.sums
+
+
+def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
+    """Whether passes of such a network and loss do the same at each step, and without waiting.
+
+    Networks say so of themselves; of losses it is known of steady ones with a fused form.
+    """
+    if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
+        return False
+    parameter = next(network.parameters(), None)
+    if parameter is None or not loss.is_stationary or torch.is_anomaly_enabled():
+        return False
+    few = torch.zeros(1, 2, device=device, dtype=parameter.dtype)
+    return loss.kernel_call(unchecked_lists(few, few)) is not None
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Work on another stream than the default one, as capturing demands."""
+    before = torch.cuda.current_stream(device)
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(before)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        before.wait_stream(stream)
+
+
+def _addresses(tensors: Iterable[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _size(batch: Batch) -> tuple[Any, ...]:
+    """All that launches depend on."""
+    return batch.max_length, *((name, tensor.shape) for name, tensor in batch.tensors.items())
