@@ -268,9 +268,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
             "it was written by another version of rankgrad (format "
             f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it anew"
         )
-    schemas.check(
-        path / RUN, {"data": {}, **metadata}, RunMetadata
-    )  # earlier versions said no data
+    # Earlier versions said no data.
+    schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
     return metadata
 
 
