@@ -417,10 +417,12 @@ class Impute(Transform):
 
     @property
     def n_outputs(self) -> int:
+        """The features and the indicators."""
         return self.n_features + len(self.indicated)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
+        """The feature that each output comes from, ``[g]``."""
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
