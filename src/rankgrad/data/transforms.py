@@ -417,12 +417,12 @@ class Impute(Transform):
 
     @property
     def n_outputs(self) -> int:
-        """The features and the indicators."""
+        """The number of features and of indicators."""
         return self.n_features + len(self.indicated)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """The feature that each output comes from, ``[g]``."""
+        """Which feature each column is of, counting from 0."""
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
