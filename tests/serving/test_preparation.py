@@ -1,5 +1,7 @@
 """The compiled preparation gives what transforms and networks compute."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ def lists_to_tell_apart():
     features = np.array(made.features)
     features[:, 0] = 7
     features[:, 1] = features[:, 1].round()
+    features[::5, 2] = features[3::7, 1] = np.nan
     offsets = np.concatenate([made.offsets[:11], made.offsets[10:11] + 1, made.offsets[-1:]])
     return features, offsets
 
@@ -34,7 +37,7 @@ def test_inputs_are_those_of_the_network(transforms):
     model = "tabm(hidden=[4], members=2, in_list=[rank, score])"
     ranker = FittedRanker.new(Settings(model=model, transforms=transforms), features, offsets)
     found = Preparation.of(ranker)(features, offsets)
-    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, stop in pairwise(offsets):
         values = ranker.transform(torch.from_numpy(features[start:stop]))
         inputs = ranker.network.inputs(values, None)
         np.testing.assert_allclose(found[start:stop], inputs, atol=2e-6, rtol=2e-6)

@@ -100,7 +100,7 @@ class _Columns:
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
         ):
             self.scaling = _array(step.mean), _array(step.deviation)
-        elif step.name == "impute" and self.fill is None:
+        elif isinstance(step, transforms.Impute) and self.fill is None:
             self.fill, self.indicated = _array(step.values), step.indicated.numpy()
         else:
             return False
@@ -198,7 +198,7 @@ def _share_column(values, c, knots, places):  # type: ignore[no-untyped-def]
 def _rank_column(values, twice, ranks):  # type: ignore[no-untyped-def]
     """:func:`rankgrad.models.in_list.list_ranks` of one feature of one list.
 
-    ``twice`` counts the items below and those not above. Four items at a time are compared with all.
+    ``twice`` counts items below and items not above. Four items at a time are compared with all.
     """
     n = len(values)
     if n > _LONG:
