@@ -70,6 +70,7 @@ def svg(x: Tensor, y: Tensor, label: str) -> str:
         'stroke-dasharray="2 3" opacity="0.6"/>'
         f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 4}" text-anchor="middle">'
         "score of the item of label 2</text>"
-        f'<polyline points="{line}" fill="none" stroke="var(--md-typeset-a-color)" stroke-width="2"/>'
+        f'<polyline points="{line}" fill="none" stroke="var(--md-typeset-a-color)" '
+        'stroke-width="2"/>'
         "</svg>"
     )

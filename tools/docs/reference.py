@@ -1,4 +1,4 @@
-"""The reference: a page for each loss, metric and relaxation, from the registries and docstrings."""
+"""The reference: a page for each loss, metric and relaxation, from registries and docstrings."""
 
 from __future__ import annotations
 
