@@ -139,7 +139,7 @@ def test_unchecked_lists_are_the_checked_ones(sizes, seed, weighted):
 def checked_by(monkeypatch, all_right):
     """Lists of three scores, of which a kernel that checks the values will say this."""
     monkeypatch.setattr("rankgrad.inputs.ready", lambda *_: True)
-    monkeypatch.setattr("rankgrad.inputs.ops.look", lambda *_: lambda: all_right)
+    monkeypatch.setattr("rankgrad.inputs.ops.check_values", lambda *_: lambda: all_right)
     return lambda scores, labels: start_lists(torch.tensor(scores), torch.tensor(labels))
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from learnable import lists
 
-from rankgrad.kernels.cpu.compiled import share
+from rankgrad.kernels.cpu.compiled import run_in_threads
 from rankgrad.threads import available, for_work, passes
 from rankgrad.training import Settings, fit
 
@@ -130,7 +130,7 @@ def test_kernels_do_not_wait_for_a_thread_that_gets_no_core(monkeypatch):
 
     unblock = threading.Timer(20, block.set)  # a failure, not a wait without an end
     unblock.start()
-    share(np.full(100, 1e6), work)
+    run_in_threads(np.full(100, 1e6), work)
     assert not block.is_set()
     unblock.cancel()
     block.set()
@@ -139,15 +139,15 @@ def test_kernels_do_not_wait_for_a_thread_that_gets_no_core(monkeypatch):
 
 
 @pytest.mark.usefixtures("three")
-def test_kernels_share_each_list_out_once_and_raise_errors_of_any_thread():
+def test_kernels_run_each_list_once_and_raise_errors_of_any_thread():
     def fail(first, last):
         if first <= 40 < last:
             raise KeyError("here")
 
     with pytest.raises(KeyError, match="here"):
-        share(np.full(100, 1e6), fail)
+        run_in_threads(np.full(100, 1e6), fail)
     taken = []
-    share(np.arange(1e6, 1e6 + 100), lambda first, last: taken.append((first, last)))
+    run_in_threads(np.arange(1e6, 1e6 + 100), lambda first, last: taken.append((first, last)))
     edges = sorted(taken)
     assert edges[0][0] == 0 and edges[-1][1] == 100
     assert all(a[1] == b[0] for a, b in pairwise(edges))

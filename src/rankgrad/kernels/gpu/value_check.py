@@ -1,7 +1,7 @@
-"""Whether lists are sound, at one glance of the host.
+"""The asynchronous value check of a batch.
 
-The verdict is written into the host's own memory, so that nothing has to be fetched, and the host
-may do something else until it needs to know.
+The result is written into pinned host memory, so that nothing has to be copied, and the host can do
+other work until it needs the result.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import cdiv, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.ops import LARGEST_LABEL
 
 _SPAN = 1024
 _PROGRAMS = 128
-_GLANCES = 256  # how often the host looks before it waits for the device
+_POLLS = 256  # how often the host reads the result before it synchronizes
 
 
-class _Verdicts(threading.local):
-    """What programs found: the number of the turn if nothing, and minus that if something.
+class _Results(threading.local):
+    """What programs found: the number of the check if all is valid, and minus that otherwise.
 
-    Turns tell what is written late from what is asked now. Device and host both see the memory.
+    The numbers tell an earlier check from the present one. Device and host share the memory.
     """
 
     def __init__(self) -> None:
@@ -41,36 +41,36 @@ class _Verdicts(threading.local):
         return self.turn
 
 
-_verdicts = _Verdicts()
+_results = _Results()
 
 
-def look(
+def check_values(
     scores: Tensor,
     labels: Tensor,
     mask: Tensor | None,
     weights: Tensor | None,
     list_weights: Tensor | None,
 ) -> Callable[[], bool]:
-    """Begin to look, and give what waits for the verdict, to be called once.
+    """Start a check, and return the function that waits for its result, to be called once.
 
-    Lists are sound if scores are finite, weights finite and not negative, and labels not large
-    either. All are flat; what padding holds is not looked at. Two looks begun at once are not told
-    apart, and found unsound.
+    Values are valid if scores are finite, weights finite and not negative, and labels not large
+    either. All are flat, and padding is not read. If a second check starts before the result of the
+    first is read, the first may be False.
     """
-    slots = scores.shape[0]
+    items = scores.shape[0]
     lists = 0 if list_weights is None else list_weights.shape[0]
-    programs = min(_PROGRAMS, cdiv(max(slots, lists), _SPAN))
+    programs = min(_PROGRAMS, cdiv(max(items, lists), _SPAN))
     if programs == 0:
         return lambda: True
-    turn, found = _verdicts.next_turn(), _verdicts.seen[:programs]
-    _look[(programs,)](
+    turn, found = _results.next_turn(), _results.seen[:programs]
+    _check[(programs,)](
         scores, labels, scores if mask is None else mask, scores if weights is None else weights,
-        scores if list_weights is None else list_weights, _verdicts.words, LARGEST_LABEL,
-        slots, lists, turn, mask is not None, weights is not None, _SPAN, num_warps=4,
+        scores if list_weights is None else list_weights, _results.words, LARGEST_LABEL,
+        items, lists, turn, mask is not None, weights is not None, _SPAN, num_warps=4,
     )  # fmt: skip
 
-    def verdict() -> bool:
-        for _ in range(_GLANCES):
+    def result() -> bool:
+        for _ in range(_POLLS):
             words = found.tolist()
             if words.count(turn) == programs:
                 return True
@@ -80,7 +80,7 @@ def look(
             torch.cuda.current_stream(scores.device).synchronize()
         return bool((found == turn).all())
 
-    return verdict
+    return result
 
 
 @triton.jit
@@ -88,19 +88,19 @@ def _finite(number):
     return tl.abs(number) < float("inf")
 
 
-@quick
-@triton.jit(do_not_specialize=["slots", "lists", "turn"])
-def _look(
-    scores, labels, mask, weights, list_weights, verdicts, largest, slots, lists, turn,
+@cached_launch
+@triton.jit(do_not_specialize=["items", "lists", "turn"])
+def _check(
+    scores, labels, mask, weights, list_weights, results, largest, items, lists, turn,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The verdict on the spans of a program."""
+    """Check the spans of a program."""
     found = tl.zeros([SPAN], tl.int32)
     step = tl.num_programs(0) * SPAN
     first = tl.program_id(0) * SPAN
-    for left in range(first, slots, step):
+    for left in range(first, items, step):
         at = left + tl.arange(0, SPAN)
-        real = at < slots
+        real = at < items
         if MASKED:
             real = tl.load(mask + at, mask=real, other=0) != 0
         score = tl.load(scores + at, mask=real, other=0.0)
@@ -114,4 +114,4 @@ def _look(
         at = left + tl.arange(0, SPAN)
         weight = tl.load(list_weights + at, mask=at < lists, other=0.0)
         found += tl.where(_finite(weight) & (weight >= 0), 0, 1)
-    tl.store(verdicts + tl.program_id(0), tl.where(tl.sum(found, 0) == 0, turn, -turn))
+    tl.store(results + tl.program_id(0), tl.where(tl.sum(found, 0) == 0, turn, -turn))

@@ -26,26 +26,26 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launch import cdiv, quick
+from rankgrad.kernels.gpu.ideal_gain import (
+    IDEAL,
+    gain_kind,
+    ideal_gain,
+    list_sums,
+    load_gains,
+    norm_kind,
+    presence,
+    scale_of,
+)
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
-from rankgrad.kernels.gpu.order import (
+from rankgrad.kernels.gpu.segmented_sort import (
     COUNTED,
     Sorted,
     count_items,
     sort_lists,
     tie_end,
     tie_start,
-)
-from rankgrad.kernels.gpu.prepare import (
-    IDEAL,
-    gain_kind,
-    list_sums,
-    load_gains,
-    norm_kind,
-    prepare,
-    presence,
-    scale_of,
 )
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
@@ -72,12 +72,12 @@ def through_rows(
     values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
         return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
-    given = (labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
+    arguments = (labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
     rows = _Rows(offsets, max_length, k, temperature, soft, metric, persistence)
     if max_length <= COUNTED:
-        items = _count(scores, given, soft)
+        items = _count(scores, arguments, soft)
     else:
-        gains, scale, lengths, defined = prepare(*given)
+        gains, scale, lengths, defined = ideal_gain(*arguments)
         order = sort_lists(scores, mask, offsets, max_length)
         items = _place(rows, order, gains, (scale, lengths), defined)
     sums = rows.sum(items, (items.numbers, items.numbers))
@@ -144,8 +144,8 @@ class _RowsOperator:
     def _place(self, values: Tensor) -> _Items:
         offsets, max_length = self._rows.offsets, self._rows.max_length
         if max_length <= COUNTED:
-            given = (values, self.mask, None, offsets, max_length, "dcg", 0, "linear", 0.0)
-            return _count(self.scores, given, self.soft)
+            arguments = (values, self.mask, None, offsets, max_length, "dcg", 0, "linear", 0.0)
+            return _count(self.scores, arguments, self.soft)
         if self._sorted is None:
             order = sort_lists(self.scores, self.mask, offsets, max_length)
             self._sorted = order, count_items(self.mask, offsets, max_length)
@@ -196,8 +196,8 @@ class _Items:
         return (*self.known, self.defined, self.parts, self.parts.shape[1])
 
 
-def _count(scores: Tensor, given: tuple[Any, ...], soft: bool) -> _Items:
-    labels, mask, weights, offsets, max_length, metric, k, gain, threshold = given
+def _count(scores: Tensor, arguments: tuple[Any, ...], soft: bool) -> _Items:
+    labels, mask, weights, offsets, max_length, metric, k, gain, threshold = arguments
     lists, size = offsets.numel() - 1, scores.numel()
     blocks = cdiv(max_length, 32)
     numbers = scores.new_empty(7, size)
@@ -226,14 +226,14 @@ def _place(
     if not soft:
         _add_chunks[grid](order.scores, rows.offsets, lengths, chunks, 0, chunk=_CHUNK)
     _place_sorted[grid](
-        order.scores, order.slots, gains, rows.offsets, lengths, chunks, numbers, distances, size,
+        order.scores, order.items, gains, rows.offsets, lengths, chunks, numbers, distances, size,
         rows.max_length.bit_length() + 1, soft=soft, chunk=_CHUNK,
     )  # fmt: skip
-    return _Items(numbers, distances, order.slots, known, defined, gains.new_empty(0, 0, 4), 0)
+    return _Items(numbers, distances, order.items, known, defined, gains.new_empty(0, 0, 4), 0)
 
 
 def _tile(rows: int) -> tuple[int, int]:
-    """Rows and items that a program looks at together: what its registers hold."""
+    """Rows and items of a tile: what the registers of a program hold."""
     return (16, 64) if rows <= 16 else (32, 32)
 
 
@@ -260,7 +260,7 @@ class _Rows:
 
     @property
     def count(self) -> int:
-        """The rows of the longest list."""
+        """The most rows of any list."""
         return self.k if self.few else self.max_length
 
     def chunks_of(self, size: int) -> int:
@@ -333,7 +333,7 @@ class _Rows:
         )  # fmt: skip
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k", "size"])
 def _count_pairs(
     scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, size,
@@ -374,17 +374,17 @@ def _count_pairs(
             gap = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
             distance += tl.where(valid[None, :], gap, 0.0)
         if ideal:
-            worth = load_gains(labels, weights, begin + column, valid, threshold, kind, weighted)
-            equal = (worth[None, :] == gain[:, None]) & earlier
-            ahead += ((worth[None, :] > gain[:, None]) | equal).to(tl.int32)
+            gains = load_gains(labels, weights, begin + column, valid, threshold, kind, weighted)
+            equal = (gains[None, :] == gain[:, None]) & earlier
+            ahead += ((gains[None, :] > gain[:, None]) | equal).to(tl.int32)
     earlier = tl.sum(before, 1)
     tied = tl.sum(ties, 1).to(tl.float32)
     index, rank = begin + item, begin + tl.sum(above, 1) + earlier
-    worth = tl.where(real, gain, 0.0)
-    tl.store(numbers + size + index, worth, mask=inside)
+    gains = tl.where(real, gain, 0.0)
+    tl.store(numbers + size + index, gains, mask=inside)
     tl.store(numbers + 2 * size + index, tied, mask=inside)
     tl.store(numbers + 3 * size + rank, score, mask=real)
-    tl.store(numbers + 6 * size + rank, worth, mask=real)
+    tl.store(numbers + 6 * size + rank, gains, mask=real)
     if soft:
         tilt = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
@@ -399,12 +399,12 @@ def _count_pairs(
     if ideal:
         at = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (at < k))
-        best = tl.sum(tl.where(counted, worth / tl.log2(at + 2.0), 0.0), 0)
+        best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
     mine = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4
     tl.store(mine, best)
-    tl.store(mine + 1, tl.sum(worth, 0))
+    tl.store(mine + 1, tl.sum(gains, 0))
     tl.store(mine + 2, tl.sum(real.to(tl.float32), 0))
-    tl.store(mine + 3, tl.sum((worth > 0).to(tl.float32), 0))
+    tl.store(mine + 3, tl.sum((gains > 0).to(tl.float32), 0))
 
 
 @triton.jit
@@ -417,7 +417,7 @@ def _chunk_of(offsets, lengths, chunk: tl.constexpr):
     return at_list, begin, chunks, at, tl.load(lengths + at_list).to(tl.int64)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
     """The sums over the chunks of each list."""
@@ -440,7 +440,7 @@ def _around(chunks, first, mine, count):
     return tl.sum(before, 0), tl.sum(total, 0)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size", "steps"])
 def _place_sorted(
     ranked, order, gains, offsets, lengths, chunks, numbers, distances, size, steps,
@@ -483,14 +483,14 @@ def _place_sorted(
 
 @triton.jit
 def _entries(
-    score, distance, row_score, row_distance, slope, strength, soft: tl.constexpr
+    score, distance, row_score, row_distance, derivative, strength, soft: tl.constexpr
 ):  # fmt: skip
     """The exponentials of a tile of rows and items, 1 at a row's maximum."""
     if soft:
         return tl.exp2(tl.abs(row_score[:, None] - score[None, :]) * -strength)
     else:
         exact, row_exact = score.to(tl.float64), row_score.to(tl.float64)
-        logits = slope.to(tl.float64)[:, None] * (exact[None, :] - row_exact[:, None])
+        logits = derivative.to(tl.float64)[:, None] * (exact[None, :] - row_exact[:, None])
         logits -= distance[None, :] - row_distance[:, None]
         return tl.exp2(tl.minimum(logits.to(tl.float32) * strength, 0.0))
 
@@ -548,7 +548,7 @@ def _write_row(
         tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * ties), mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
 def _sum_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
@@ -572,7 +572,7 @@ def _sum_rows(
             by_rank = distances if ranked else distances + size
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
         row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
-        slope = (length - 1 - 2 * row).to(tl.float32)
+        derivative = (length - 1 - 2 * row).to(tl.float32)
         strength = 1.4426950408889634 / temperature
         total = tl.zeros([height, width], tl.float32)
         mean = tl.zeros([height, width], tl.float32)
@@ -588,7 +588,7 @@ def _sum_rows(
             if not soft:
                 score = tl.where(valid, score, 0.0)
                 distance = tl.load(distances + index, mask=valid, other=float("inf"))
-            entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
+            entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
             total += entry
             more = gain[None, :] - row_gain[:, None]
             mean += entry * more
@@ -631,7 +631,7 @@ def _add_parts(
     return tl.sum(total, 1).to(tl.float32)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
 def _finish_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
@@ -679,7 +679,7 @@ def _write_value(
             tl.store(defined + at_list, scale > 0)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many"])
 def _gather_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
@@ -727,8 +727,8 @@ def _gather_rows(
             row_grad = tl.load(grads + by, mask=inside, other=0.0)
             weight *= row_grad
         mean = tl.load(sums + many + at, mask=inside, other=0.0)
-        slope = (length - 1 - 2 * row).to(tl.float32)
-        entry = _entries(score, distance, row_score, row_distance, slope, strength, soft)
+        derivative = (length - 1 - 2 * row).to(tl.float32)
+        entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
         more = gain[None, :] - row_gain[:, None]
         by_logit = entry * weight[:, None] * (more - mean[:, None])
         if soft:
@@ -745,7 +745,7 @@ def _gather_rows(
             of_rank += tl.where(same, rank_grad[:, None], 0.0)
             of_tie += tl.where(same, tie_grad[:, None], 0.0)
         else:
-            one += by_logit * (slope[:, None] - ties[None, :])
+            one += by_logit * (derivative[:, None] - ties[None, :])
             two += by_logit
     apart, tied = tl.sum(one, 0), tl.sum(two, 0)
     if soft:
@@ -761,7 +761,7 @@ def _gather_rows(
         tl.store(numbers + 5 * size + index, tied, mask=valid)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _through_pairs(
     numbers, distances, offsets, grad_scores, temperature, size,
@@ -784,16 +784,16 @@ def _through_pairs(
         higher = other[None, :] > score[:, None]
         lower = other[None, :] < score[:, None]
         result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
-    slope = tl.load(numbers + 4 * size + index, mask=inside, other=0.0).to(tl.float64) + tl.sum(
-        result, 1
-    )
-    slope = slope.to(tl.float32) / temperature
-    slope = as_gradient(slope, metric)
+    derivative = tl.load(numbers + 4 * size + index, mask=inside, other=0.0).to(
+        tl.float64
+    ) + tl.sum(result, 1)
+    derivative = derivative.to(tl.float32) / temperature
+    derivative = as_gradient(derivative, metric)
     real = tl.load(distances + index, mask=inside, other=float("inf")) < float("inf")
-    tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=inside)
+    tl.store(grad_scores + index, tl.where(real, derivative, 0.0), mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
     """The sums over the items before each place of a list, its end included."""
@@ -808,7 +808,7 @@ def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr
             tl.store(prefix + begin + at_list + length, total)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size", "steps"])
 def _through_sorted(
     numbers, prefix, order, offsets, lengths, grad_scores, temperature, size, steps,
@@ -828,10 +828,10 @@ def _through_sorted(
     total = tl.load(prefix + begin + at_list + length, mask=length > 0, other=0.0)
     above = tl.load(prefix + at_list + start, mask=real, other=0.0)
     below = total - tl.load(prefix + at_list + end, mask=real, other=0.0)
-    slope = tl.load(numbers + 4 * size + index, mask=real, other=0.0).to(tl.float64) + (
+    derivative = tl.load(numbers + 4 * size + index, mask=real, other=0.0).to(tl.float64) + (
         above - below
     )
-    slope = slope.to(tl.float32) / temperature
-    slope = as_gradient(slope, metric)
+    derivative = derivative.to(tl.float32) / temperature
+    derivative = as_gradient(derivative, metric)
     target = tl.load(order + index, mask=inside, other=0)
-    tl.store(grad_scores + target, tl.where(real, slope, 0.0), mask=inside)
+    tl.store(grad_scores + target, tl.where(real, derivative, 0.0), mask=inside)

@@ -1,7 +1,7 @@
-"""Launches of compiled kernels, without looking at every argument anew.
+"""A launcher of compiled kernels that caches what Triton derives from the arguments.
 
 Triton's own launch binds, types and hashes all arguments in Python, which takes longer than the
-small kernels here. What a kernel was compiled for hangs on a few facts of them only.
+small kernels here. What a kernel is compiled for depends on a few properties of them only.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -45,13 +45,13 @@ class Launch(NamedTuple):
     tensors: list[int]
 
 
-class Noting(threading.local):
-    """Where this thread's launches are noted, if they are: None for one that Triton made itself."""
+class Recording(threading.local):
+    """The list that this thread's launches are added to, if any; None for one made by Triton."""
 
     launches: list[Launch | None] | None = None
 
 
-noting = Noting()
+recording = Recording()
 
 
 def cdiv(number: int, by: int) -> int:
@@ -78,17 +78,21 @@ def watched() -> bool:
     return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
 
 
-def quick(kernel: Any) -> Any:
-    """A kernel of ``triton.jit`` with a short way to launches it has made before.
+def cached_launch(kernel: Any) -> Any:
+    """A kernel of ``triton.jit`` with a launcher that caches what was compiled.
 
     To be written above ``@triton.jit`` of kernels that are launched from Python, as
     ``kernel[grid](*arguments, num_warps=4)`` with a tuple as the grid. Interpreted kernels stay as
     they are, and so do all under a Triton that launches in another way.
     """
-    return Quick(kernel) if isinstance(kernel, JITFunction) and launches_as_known() else kernel
+    return (
+        CachedLauncher(kernel)
+        if isinstance(kernel, JITFunction) and launches_as_known()
+        else kernel
+    )
 
 
-class Quick:
+class CachedLauncher:
     """A kernel, and what it was compiled to, by all that Triton compiles differently for.
 
     That is for a tensor its type and whether it lies at a multiple of 16; for a whole number
@@ -121,11 +125,11 @@ class Quick:
         plan = self._plans[types]
         if plan is None or watched() or self.jit.pre_run_hooks:
             self.jit[grid](*arguments, **options)
-            if noting.launches is not None:
-                noting.launches.append(None)
+            if recording.launches is not None:
+                recording.launches.append(None)
             return
         device = driver.active.get_current_device()
-        key, given = plan.look(arguments)
+        key, bound = plan.key_of(arguments)
         key += (device, *options.items())
         found = plan.compiled.get(key)
         x, y, z = (*grid, 1, 1)[:3]
@@ -134,14 +138,14 @@ class Quick:
         else:
             stream = driver.active.get_current_stream(device)
             found.run(
-                x, y, z, stream, found.function, found.packed_metadata, None, None, None, *given
+                x, y, z, stream, found.function, found.packed_metadata, None, None, None, *bound
             )  # fmt: skip
-        if noting.launches is not None:
-            noting.launches.append(Launch(found, (x, y, z), given, plan.tensors))
+        if recording.launches is not None:
+            recording.launches.append(Launch(found, (x, y, z), bound, plan.tensors))
 
 
 class Plan:
-    """What to look at in arguments of these types.
+    """Which properties of arguments of these types a kernel is compiled for.
 
     Args:
         tensors: where tensors stand.
@@ -176,13 +180,13 @@ class Plan:
                 return None
         return cls(*places)
 
-    def look(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+    def key_of(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
         """What a kernel is compiled for in these arguments; and they, tensors as addresses."""
-        given = list(arguments)
+        bound = list(arguments)
         key = [arguments[at] for at in self.constants]
         for at in self.tensors:
             tensor = arguments[at]
-            given[at] = address = tensor.data_ptr()
+            bound[at] = address = tensor.data_ptr()
             key.append(tensor.dtype)
             key.append(address % 16 == 0)
         for at in self.numbers:
@@ -192,7 +196,7 @@ class Plan:
             key.append(_width(number))
         for at in self.plain:
             key.append(_width(arguments[at]))
-        return tuple(key), given
+        return tuple(key), bound
 
 
 def _width(number: int) -> int:

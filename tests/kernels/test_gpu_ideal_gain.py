@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from slots import Slots
+from kernel_harness import FlatBatch
 
 from rankgrad import metrics
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import prepare as kernel
+from rankgrad.kernels.gpu import ideal_gain as kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -23,12 +23,12 @@ COUNTED = ["ndcg", "ndcg@3", "dcg", "precision", "precision@3", "recall", "rbp",
 def test_gains_and_norms(name, counted, masked, whole, monkeypatch):
     monkeypatch.setattr(kernel, "_WHOLE", whole)
     monkeypatch.setattr(kernel, "COUNTED", counted)
-    slots = Slots.drawn([5, 0, 1, 2, 19], masked=masked, weighted=masked)
+    batch = FlatBatch.random([5, 0, 1, 2, 19], masked=masked, weighted=masked)
     metric = metrics.get(name)
-    gains, scale, lengths, defined = kernel.prepare(
-        *slots.given[1:], metric.name, metric.k or 0, "exponential", 1.0
+    gains, scale, lengths, defined = kernel.ideal_gain(
+        *batch.arguments[1:], metric.name, metric.k or 0, "exponential", 1.0
     )
-    for b, (_, labels, weights, at) in enumerate(slots.lists()):
+    for b, (_, labels, weights, at) in enumerate(batch.lists()):
         wanted = metric.gains(labels[None])[0] * (1 if weights is None else weights)
         torch.testing.assert_close(gains.cpu()[at].double(), wanted, rtol=1e-6, atol=0)
         assert lengths[b] == len(at)
@@ -38,4 +38,4 @@ def test_gains_and_norms(name, counted, masked, whole, monkeypatch):
             right = torch.where(norm > 0, 1 / norm, 0.0)[0]
             torch.testing.assert_close(scale.cpu()[b].double(), right, rtol=1e-5, atol=0)
     if masked:
-        assert (gains[~slots.mask] == 0).all()
+        assert (gains[~batch.mask] == 0).all()

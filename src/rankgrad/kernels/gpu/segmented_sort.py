@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import is_real
 
 COUNTED = 8192  # lists of up to so many items are not sorted: pairs are counted instead
@@ -25,11 +25,11 @@ class Sorted:
 
     Args:
         scores: in this order; -inf on padding.
-        slots: which item stands where.
+        items: the index of each item in the batch.
     """
 
     scores: Tensor
-    slots: Tensor
+    items: Tensor
 
 
 def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted:
@@ -74,7 +74,7 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
     return lengths
 
 
-@quick
+@cached_launch
 @triton.jit
 def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexpr):
     """The real items of one list."""
@@ -99,7 +99,7 @@ def _score(scores, mask, index, inside, masked: tl.constexpr):
     return tl.where(score == 0, 0.0, score)
 
 
-@quick
+@cached_launch
 @triton.jit
 def _place(
     scores, mask, offsets, ranked, order,
@@ -122,7 +122,7 @@ def _place(
         tl.store(order + begin + ahead, index, mask=index < end)
 
 
-@quick
+@cached_launch
 @triton.jit
 def _keys(
     scores, mask, offsets, cleaned, keys,

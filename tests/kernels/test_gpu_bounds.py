@@ -1,12 +1,10 @@
-"""What changes nothing: room after the last list, a bound on lengths in place of the longest, and
-to other lists what is no number in one.
-"""
+"""Items after the last list and a bound on lengths change nothing, nor does NaN in another list."""
 
 import importlib
 
 import pytest
 import torch
-from slots import DEVICE, Slots
+from kernel_harness import DEVICE, FlatBatch
 
 from rankgrad.kernels.ops import backend_kernel
 
@@ -25,7 +23,7 @@ CASES = [
     ("ranks", "through_ranks", ("lapsum", 1.3, 1.0, "err", 3, "exponential", 4.0, 0.8)),
     ("ranks", "through_ranks", ("fastsort", 1.3, 1.0, "rr", 3, "exponential", 1.0, 0.8)),
     *(
-        ("rows", "through_rows", (relaxation, 0.7, *metric))
+        ("permutation_rows", "through_rows", (relaxation, 0.7, *metric))
         for relaxation in ("neuralsort", "softsort")
         for metric in METRICS
     ),
@@ -48,12 +46,12 @@ CASES = [
 ]
 #: What tells short lists from long ones, which are sorted or cut into parts.
 LIMITS = {
-    "order": ("_SHORT", "COUNTED"),
-    "rows": ("COUNTED",),
+    "segmented_sort": ("_SHORT", "COUNTED"),
+    "permutation_rows": ("COUNTED",),
     "lapsum": ("COUNTED",),
-    "prepare": ("COUNTED",),
+    "ideal_gain": ("COUNTED",),
     "listmle": ("COUNTED",),
-    "smoothi": ("_LONGEST",),
+    "smoothi": ("_MAX_LENGTH",),
     "cross_entropy": ("_WHOLE",),
     "pointwise": ("_SPAN",),
     "rank_sums": ("_CHUNK",),
@@ -69,7 +67,7 @@ FLAWS = {
 }
 
 
-def twin_of(module, name, long, monkeypatch):
+def kernel_of(module, name, long, monkeypatch):
     """The twin, for short lists, or as it does with long ones."""
     # All first: some take a limit over from others as they are imported.
     gpu = {each: importlib.import_module(f"rankgrad.kernels.gpu.{each}") for each in MODULES}
@@ -98,22 +96,24 @@ def poisoned(monkeypatch, number=0):
 @pytest.mark.parametrize(
     ("module", "name", "options"), CASES, ids=[f"{case[1]}-{case[2][0]}" for case in CASES]
 )
-def test_room_and_bounds_change_nothing(module, name, options, lengths, long, monkeypatch):
-    twin = twin_of(module, name, long, monkeypatch)
-    slots = Slots.drawn(lengths, weighted=True)
-    scores, labels, _, weights, offsets, longest = slots.given
+def test_items_after_the_last_list_and_bounds_change_nothing(
+    module, name, options, lengths, long, monkeypatch
+):
+    kernel = kernel_of(module, name, long, monkeypatch)
+    batch = FlatBatch.random(lengths, weighted=True)
+    scores, labels, _, weights, offsets, max_length = batch.arguments
     more = [
-        torch.cat([given, torch.full((9,), value, device=DEVICE)])
-        for given, value in ((scores, 0.1), (labels, 1.0), (weights, 1.0))
+        torch.cat([arguments, torch.full((9,), value, device=DEVICE)])
+        for arguments, value in ((scores, 0.1), (labels, 1.0), (weights, 1.0))
     ]
     poisoned(monkeypatch)
-    exact = twin(scores, labels, None, weights, offsets, longest, *options)
-    roomy = twin(more[0], more[1], None, more[2], offsets, longest + 5, *options)
+    exact = kernel(scores, labels, None, weights, offsets, max_length, *options)
+    longer = kernel(more[0], more[1], None, more[2], offsets, max_length + 5, *options)
     defined = exact[2]
     assert defined.any()
-    torch.testing.assert_close(roomy[2], defined)
-    torch.testing.assert_close(roomy[0][defined], exact[0][defined], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(roomy[1][: len(scores)], exact[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(longer[2], defined)
+    torch.testing.assert_close(longer[0][defined], exact[0][defined], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(longer[1][: len(scores)], exact[1], rtol=1e-5, atol=1e-6)
 
 
 PLACING = [case for case in CASES if "precision" not in case[2]]  # whatever the metric
@@ -125,15 +125,15 @@ PLACING = [case for case in CASES if "precision" not in case[2]]  # whatever the
 )
 def test_flaws_stay_in_their_list(module, name, options, long, monkeypatch):
     """Compiled code does not look at values: places must be right whatever they are."""
-    twin = twin_of(module, name, long, monkeypatch)
-    slots = Slots.drawn([9, 13]).given
+    kernel = kernel_of(module, name, long, monkeypatch)
+    batch = FlatBatch.random([9, 13]).arguments
     poisoned(monkeypatch, -5)  # as a place in the last list, a slot of another
-    wanted = twin(*slots, *options)
+    wanted = kernel(*batch, *options)
     for flaw, (which, value) in FLAWS.items():
-        given = list(slots)
-        given[which] = given[which].clone()
-        given[which][[11, 14, 15]] = value
-        values, slopes, defined = twin(*given, *options)
+        arguments = list(batch)
+        arguments[which] = arguments[which].clone()
+        arguments[which][[11, 14, 15]] = value
+        values, grad_scores, defined = kernel(*arguments, *options)
         assert defined[0] == wanted[2][0], flaw
         torch.testing.assert_close(values[0], wanted[0][0])
-        torch.testing.assert_close(slopes[:9], wanted[1][:9])
+        torch.testing.assert_close(grad_scores[:9], wanted[1][:9])

@@ -1,4 +1,4 @@
-"""Whether lists are sound, in one pass."""
+"""The value check of a batch, in one pass."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array, flags
+from rankgrad.kernels.cpu.flat_arrays import Array, flags
 from rankgrad.kernels.ops import LARGEST_LABEL
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def look(
+def check_values(
     scores: Tensor,
     labels: Tensor,
     mask: Tensor | None,
@@ -25,15 +25,15 @@ def look(
 ) -> Callable[[], bool]:
     """Whether scores are finite, weights finite and not negative, and labels not large either.
 
-    All are flat; what padding holds is not looked at. Of tensors that are no arrays, such as those
-    of a transform, it does not say so. A CPU has its verdict before it is asked for.
+    All are flat, and padding is not read. The result is False for tensors that are no arrays, such
+    as those of a transform. On a CPU the check is done before the call returns.
     """
-    given = scores, labels, weights, list_weights
-    if not all(tensor is None or _is_array(tensor) for tensor in given):
+    inputs = scores, labels, weights, list_weights
+    if not all(tensor is None or _is_array(tensor) for tensor in inputs):
         return lambda: False
     nothing = np.empty(0, scores.detach().numpy().dtype)
-    some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in given]
-    found = bool(_sound(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
+    some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in inputs]
+    found = bool(_is_valid(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
     return lambda: found
 
 
@@ -42,16 +42,20 @@ def _is_array(tensor: Tensor) -> bool:
 
 
 @compiled
-def _sound(
+def _is_valid(
     scores: Array, labels: Array, weights: Array, list_weights: Array, mask: Array, largest: float
 ) -> bool:
-    flaws = _flaws(scores, -np.inf, np.inf, mask) + _flaws(labels, 0.0, largest, mask)
-    flaws += _flaws(weights, 0.0, np.inf, mask) + _flaws(list_weights, 0.0, np.inf, mask[:0])
-    return bool(flaws == 0)
+    invalid = _count_invalid(scores, -np.inf, np.inf, mask) + _count_invalid(
+        labels, 0.0, largest, mask
+    )
+    invalid += _count_invalid(weights, 0.0, np.inf, mask) + _count_invalid(
+        list_weights, 0.0, np.inf, mask[:0]
+    )
+    return bool(invalid == 0)
 
 
 @compiled
-def _flaws(values: Array, least: float, most: float, mask: Array) -> int:
+def _count_invalid(values: Array, least: float, most: float, mask: Array) -> int:
     """How many are infinite, no number, or outside, padding left out."""
     count = 0
     if mask.size:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
@@ -29,7 +29,7 @@ _WHOLE = 256  # items up to which one program does a whole list
 _SPAN = 4096  # sorted gains one program adds up
 
 
-def prepare(
+def ideal_gain(
     labels: Tensor,
     mask: Tensor | None,
     weights: Tensor | None,
@@ -144,7 +144,7 @@ def load_real(mask, at, inside, MASKED: tl.constexpr):
         return inside
 
 
-@quick
+@cached_launch
 @triton.jit
 def _list_lengths(mask, offsets, lengths, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
     """The number of real items of a list."""
@@ -203,8 +203,8 @@ def soft_inside(rank, k, beta):
     outside = small * inside  # without the cancellation of 1 - inside
     farther = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
     past = 0.5 * tl.exp2(-2.0 * beta * tl.log2(farther))
-    slope = tl.where(x >= 0, inside * outside, 0.5 * past / farther)
-    return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * slope
+    derivative = tl.where(x >= 0, inside * outside, 0.5 * past / farther)
+    return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * derivative
 
 
 @triton.jit
@@ -219,30 +219,30 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
     if CURVE == 0:
         logarithm = tl.log2(1.0 + rank)
         discount = 1.0 / logarithm
-        slope = -1.4426950408889634 * discount * discount / (1.0 + rank)
+        derivative = -1.4426950408889634 * discount * discount / (1.0 + rank)
     elif CURVE == 1:
         discount = rank * 0.0 + 1.0
-        slope = rank * 0.0
+        derivative = rank * 0.0
     elif CURVE == 2:
         rate = tl.log2(rank * 0.0 + persistence)
         discount = (1.0 - persistence) * tl.exp2((rank - 1.0) * rate)
-        slope = discount * rate * 0.6931471805599453
+        derivative = discount * rate * 0.6931471805599453
     elif CURVE == 3:
         discount = rank
-        slope = rank * 0.0 + 1.0
+        derivative = rank * 0.0 + 1.0
     else:
         discount = 1.0 / rank
-        slope = -discount * discount
-    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics worth nothing
+        derivative = -discount * discount
+    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics without a discount
         beyond = rank * 0.0
         if CURVE == 3:
             beyond += k + 1.0
         inner, outer, fall = soft_inside(place, k, beta)
         whole = length <= k
-        cut = tl.where(place > k + 0.75, 0.0, inner * slope) + fall * (discount - beyond)
-        slope = tl.where(whole, slope, cut)
+        cut = tl.where(place > k + 0.75, 0.0, inner * derivative) + fall * (discount - beyond)
+        derivative = tl.where(whole, derivative, cut)
         discount = tl.where(whole, discount, inner * discount + outer * beyond)
-    return discount, slope
+    return discount, derivative
 
 
 @triton.jit
@@ -285,7 +285,7 @@ def _parts(parts, at, ideal, gain, real):
     tl.store(parts + at * 4 + 3, tl.sum((gain > 0).to(tl.float32), 0))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _count(
     labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
@@ -309,10 +309,10 @@ def _count(
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
         for left in range(0, tl.where(first < width, width, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            there = load_real(mask, start + column, column < width, MASKED)
-            other = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
+            valid = load_real(mask, start + column, column < width, MASKED)
+            other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
             earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
-            ahead += sign_bit(key[:, None] - earlier - gain_key(other, there)[None, :])
+            ahead += sign_bit(key[:, None] - earlier - gain_key(other, valid)[None, :])
         place = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (place < k))
         ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
@@ -327,7 +327,7 @@ def _count(
         _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["max_length"])
 def _lay_out(
     labels, mask, weights, offsets, threshold, gains, ranked, parts, max_length,
@@ -348,7 +348,7 @@ def _lay_out(
     _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["max_length", "k"])
 def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
     """The part of a span of sorted gains in the ideal DCG."""
@@ -394,7 +394,7 @@ def scale_of(ideal, total, items, k, NORM: tl.constexpr):
     return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["blocks", "k"])
 def _finish(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr

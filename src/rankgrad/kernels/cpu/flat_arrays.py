@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import total
-from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, run_in_threads
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 Metric = tuple[int, int, bool, float, float, Array]
 
 APART = 64  # numbers between the rows of a block: more than a loop takes at a time
-_FEW = 100_000  # elementary steps that are not worth a second thread's start
+_FEW = 100_000  # elementary steps that take less time than starting a second thread
 _RUN = 64  # items that are sorted by counting
 _WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
 _KINDS = 12  # unequal gains that are counted instead of being sorted
@@ -92,7 +92,7 @@ class FlatArrays:
 def each_list(
     offsets: Array, work: Callable[[int, int], None], steps: int = 16, power: int = 1
 ) -> None:
-    """Call ``work(first, last)`` on ranges of lists, in several threads if that is worth it.
+    """Call ``work(first, last)`` on ranges of lists, in several threads if there is enough work.
 
     Args:
         offsets: ``[lists + 1]``.
@@ -105,7 +105,7 @@ def each_list(
         work(0, len(offsets) - 1)
         return
     lengths = np.diff(offsets).astype(np.float64)
-    share(steps * lengths + lengths**power, work)
+    run_in_threads(steps * lengths + lengths**power, work)
 
 
 # NumPy converts small arrays several times faster than PyTorch does.

@@ -1,4 +1,4 @@
-"""Quick launches: told apart by all that Triton compiles for, and left to it where in doubt."""
+"""Cached launches: a key for all that Triton compiles for, and Triton itself where in doubt."""
 
 import itertools
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from triton.backends.compiler import BaseBackend
 from triton.runtime.jit import JITFunction, native_specialize_impl
 
-from rankgrad.kernels.gpu import launch
+from rankgrad.kernels.gpu import launcher
 
 STORAGE = torch.zeros(64)
 NUMBERS = [0, 1, 2, 3, 15, 16, 17, -1, -16, 48, 2**31 - 1, 2**31, -(2**31), 2**40, 2**63]
@@ -38,8 +38,8 @@ def param(constexpr=False, plain=False):
 
 def looked_at(argument, **kind):
     """All that a compiled kernel is found by."""
-    plan = launch.Plan.of([param(**kind)], (type(argument),))
-    return (type(argument), *plan.look((argument,))[0])
+    plan = launcher.Plan.of([param(**kind)], (type(argument),))
+    return (type(argument), *plan.key_of((argument,))[0])
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -54,7 +54,7 @@ def test_what_triton_compiles_differently_for_is_told_apart(plain):
 
 
 def test_a_list_of_more_blocks_than_cuda_has_is_an_error_in_words():
-    kernel = launch.Quick(SimpleNamespace(params=[]))
+    kernel = launcher.CachedLauncher(SimpleNamespace(params=[]))
     kernel[3, 65_535]
     with pytest.raises(ValueError, match=r"list is too long.*65,536 blocks.*eager"):
         kernel[3, 65_536]
@@ -77,23 +77,23 @@ def test_a_number_that_is_not_compiled_for_may_change():
     ("argument", "constexpr"), [(0.5, True), ((1, 2), True), ("name", False), ((1,), False)]
 )
 def test_other_arguments_are_left_to_triton(argument, constexpr):
-    assert launch.Plan.of([param(constexpr=constexpr)], (type(argument),)) is None
+    assert launcher.Plan.of([param(constexpr=constexpr)], (type(argument),)) is None
 
 
 def test_tensors_are_given_as_addresses_and_all_else_as_it_is():
     arguments = (STORAGE, 3, 0.5, None, True)
-    plan = launch.Plan.of([param()] * 5, tuple(map(type, arguments)))
-    assert plan.look(arguments)[1] == [STORAGE.data_ptr(), 3, 0.5, None, True]
+    plan = launcher.Plan.of([param()] * 5, tuple(map(type, arguments)))
+    assert plan.key_of(arguments)[1] == [STORAGE.data_ptr(), 3, 0.5, None, True]
 
 
 def test_interpreted_kernels_stay_as_they_are():
     def kernel() -> None: ...
 
-    assert launch.quick(kernel) is kernel
+    assert launcher.cached_launch(kernel) is kernel
 
 
 class Compiled:
-    """Notes its launches."""
+    """Records its launches."""
 
     function, packed_metadata = 7, "metadata"
 
@@ -128,13 +128,13 @@ def active(monkeypatch):
     here = SimpleNamespace(
         get_current_device=lambda: device.index, get_current_stream=lambda index: 100 + index
     )
-    monkeypatch.setattr(launch, "driver", SimpleNamespace(active=here))
+    monkeypatch.setattr(launcher, "driver", SimpleNamespace(active=here))
     return device
 
 
 def test_the_second_launch_goes_to_what_the_first_one_compiled(active):
     jit = Jit(param(), param(plain=True), param(constexpr=True))
-    kernel = launch.Quick(jit)
+    kernel = launcher.CachedLauncher(jit)
     kernel[(4, 2)](STORAGE, 5, 64, num_warps=4)
     kernel[(3,)](STORAGE[4:], 6, 64, num_warps=4)
     assert jit.calls == [((4, 2), (STORAGE, 5, 64), {"num_warps": 4})]
@@ -144,7 +144,7 @@ def test_the_second_launch_goes_to_what_the_first_one_compiled(active):
 
 def test_another_device_option_or_constant_compiles_anew(active):
     jit = Jit(param(), param(constexpr=True))
-    kernel = launch.Quick(jit)
+    kernel = launcher.CachedLauncher(jit)
     for constant, options in ((64, {}), (32, {}), (64, {"num_warps": 8}), (64, {"num_warps": 4})):
         kernel[(1,)](STORAGE, constant, **options)
     active.index = 1
@@ -156,13 +156,13 @@ def test_another_device_option_or_constant_compiles_anew(active):
 
 def test_what_watches_launches_is_not_passed_by(active):
     jit = Jit(param())
-    kernel = launch.Quick(jit)
+    kernel = launcher.CachedLauncher(jit)
     kernel[(1,)](STORAGE)
-    launch.knobs.runtime.launch_enter_hook.add(print)
+    launcher.knobs.runtime.launch_enter_hook.add(print)
     try:
         kernel[(1,)](STORAGE)
     finally:
-        launch.knobs.runtime.launch_enter_hook.remove(print)
+        launcher.knobs.runtime.launch_enter_hook.remove(print)
     assert len(jit.calls) == 2
     jit.pre_run_hooks = (print,)
     kernel[(1,)](STORAGE)
@@ -175,5 +175,8 @@ def test_triton_launches_as_is_taken_here():
     def kernel(x) -> None: ...
 
     compiled = JITFunction(kernel)
-    assert isinstance(launch.quick(compiled), launch.Quick) == launch.launches_as_known()
-    assert launch.quick(compiled).arg_names == ["x"]
+    assert (
+        isinstance(launcher.cached_launch(compiled), launcher.CachedLauncher)
+        == launcher.launches_as_known()
+    )
+    assert launcher.cached_launch(compiled).arg_names == ["x"]

@@ -26,9 +26,11 @@ def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
         offsets: Tensor,
         *others: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        from rankgrad.kernels.cpu.check import look  # with Numba, which the kernel needs, too
+        from rankgrad.kernels.cpu.value_check import (
+            check_values,  # with Numba, which the kernel needs, too
+        )
 
-        if look(scores, labels, mask, weights, None)():
+        if check_values(scores, labels, mask, weights, None)():
             found: tuple[Tensor, Tensor, Tensor] = kernel(
                 scores, labels, mask, weights, offsets, *others
             )
@@ -87,13 +89,13 @@ def _allowed(numbers: Tensor) -> Tensor:
 
 
 def _flawed(right: Tensor, offsets: Tensor) -> Tensor:
-    """Which lists have a slot that is not right."""
+    """Which lists have an invalid item."""
     wrong = F.pad((~right).cumsum(0), (1, 0))[offsets.long()]
     return wrong.diff() > 0
 
 
 def _without(numbers: Tensor, flawed: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
-    """Those of slots, none in real items of flawed lists."""
+    """Values of items, 0 in the real items of invalid lists."""
     of_list = flawed.repeat_interleave(offsets.diff())
     of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # what comes after the last list
     return numbers.masked_fill(of_list if mask is None else of_list & mask, torch.nan)

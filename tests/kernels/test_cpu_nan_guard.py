@@ -1,4 +1,4 @@
-"""What is no number, given to operations by callers that do not look."""
+"""Invalid values in operations, from callers that do not check them."""
 
 import pytest
 import torch
@@ -33,14 +33,14 @@ FLAWS = {
 }
 
 
-def given():
-    """Three lists as slots, two slots of the second padding, and room after the last."""
+def random_lists():
+    """Three flat lists, two items of the second padding, and more items after the last."""
     generator = torch.Generator().manual_seed(0)
-    slots = sum(LENGTHS) + 4
-    scores = torch.randn(slots, generator=generator, dtype=torch.float64)
-    labels = torch.randint(0, 4, (slots,), generator=generator).double()
-    weights = torch.rand(slots, generator=generator, dtype=torch.float64)
-    mask = torch.ones(slots, dtype=torch.bool)
+    lists = sum(LENGTHS) + 4
+    scores = torch.randn(lists, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 4, (lists,), generator=generator).double()
+    weights = torch.rand(lists, generator=generator, dtype=torch.float64)
+    mask = torch.ones(lists, dtype=torch.bool)
     mask[[10, 12]] = False
     for tensor in (scores, labels, weights):
         tensor[~mask] = torch.nan
@@ -50,24 +50,24 @@ def given():
 @pytest.mark.parametrize("flaw", FLAWS)
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda case: str(case)[:30])
 def test_a_flawed_list_has_no_loss_and_the_others_theirs(name, options, flaw):
-    slots, operation = given(), getattr(torch.ops.rankgrad, name)
-    values, slopes, defined = operation(*slots, *options)
+    lists, operation = random_lists(), getattr(torch.ops.rankgrad, name)
+    values, grad_scores, defined = operation(*lists, *options)
     which, number = FLAWS[flaw]
-    slots[which][11] = number
-    found = operation(*slots, *options)
+    lists[which][11] = number
+    found = operation(*lists, *options)
     assert found[0].isnan().tolist() == [False, True, False]
-    assert found[1][9:16].isnan().tolist() == slots[2][9:16].tolist()
+    assert found[1][9:16].isnan().tolist() == lists[2][9:16].tolist()
     assert found[2].tolist() == [bool(defined[0]), True, bool(defined[2])]
     others = [0, 2]
     assert found[0][others].equal(values[others])
-    assert found[1][:9].equal(slopes[:9]) and found[1][16:29].equal(slopes[16:29])
+    assert found[1][:9].equal(grad_scores[:9]) and found[1][16:29].equal(grad_scores[16:29])
 
 
 @pytest.mark.parametrize("name", ops.RANKS)
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 def test_a_flawed_list_has_no_ranks(name, number):
-    scores, _, mask, _, offsets, longest = given()
-    rest = (mask, offsets, longest, 0.5)
+    scores, _, mask, _, offsets, max_length = random_lists()
+    rest = (mask, offsets, max_length, 0.5)
     operation = getattr(torch.ops.rankgrad, name)
     wanted = operation(scores, *rest)
     scores[11] = number

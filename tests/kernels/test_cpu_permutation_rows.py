@@ -1,7 +1,7 @@
 import pytest
 import torch
+from kernel_harness import KINDS, FlatBatch, assert_matches
 from kernels.test_cpu_ranks import METRICS, relaxed
-from kernels.twins import KINDS, batch, check, eager
 
 from rankgrad.kernels.ops import backend_kernel
 
@@ -14,9 +14,11 @@ through_smoothi = backend_kernel("through_smoothi", "cpu")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("relaxation", ["neuralsort", "softsort"])
 def test_rows(relaxation, metric, kind):
-    slots = batch(kind)
-    found = through_rows(*slots, 61, relaxation, 0.7, *METRICS[metric])
-    check(found, eager(relaxed(f"{relaxation}(temperature=0.7)", metric), *slots), 1e-9, 1e-9)
+    batch = FlatBatch.of_kind(kind)
+    found = through_rows(*batch.arguments, relaxation, 0.7, *METRICS[metric])
+    assert_matches(
+        batch, found, batch.reference(relaxed(f"{relaxation}(temperature=0.7)", metric)), 1e-9, 1e-9
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -25,11 +27,11 @@ def test_rows(relaxation, metric, kind):
     [("gain", metric) for metric in METRICS] + [("label", m) for m in METRICS if "dcg" in m],
 )
 def test_smoothi(expect, metric, kind):
-    slots = batch(kind)
-    found = through_smoothi(*slots, 61, 2.0, 0.2, expect, *METRICS[metric])
+    batch = FlatBatch.of_kind(kind)
+    found = through_smoothi(*batch.arguments, 2.0, 0.2, expect, *METRICS[metric])
     # Logits of size 1e4 times products of earlier rows: rounding errors grow from row to row.
     loss = relaxed("smoothi(alpha=2.0, delta=0.2)", metric, expect=expect)
-    check(found, eager(loss, *slots), 1e-9, 1e-7)
+    assert_matches(batch, found, batch.reference(loss), 1e-9, 1e-7)
 
 
 @pytest.mark.parametrize("expect", ["gain", "label"])
@@ -47,16 +49,18 @@ def test_smoothi_far_down_long_lists(delta, alpha, expect):
     weights = torch.rand(scores.shape, generator=generator, dtype=torch.float64)
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     spec = f"smoothi_ndcg(alpha={alpha}, delta={delta}, through=permutation, expect={expect})"
-    for given in (None, weights):
-        slots = scores, labels, None, given, offsets
-        found = through_smoothi(*slots, 200, alpha, delta, expect, *METRICS["ndcg"])
-        check(found, eager(spec, *slots), 1e-11, 1e-10)
+    for item_weights in (None, weights):
+        batch = FlatBatch(scores, labels, None, item_weights, offsets, 200)
+        found = through_smoothi(*batch.arguments, alpha, delta, expect, *METRICS["ndcg"])
+        assert_matches(batch, found, batch.reference(spec), 1e-11, 1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_listmle(kind):
-    slots = batch(kind)
-    check(listmle(*slots, 61, None), eager("listmle(ties=stable)", *slots), 1e-9, 1e-9)
+    batch = FlatBatch.of_kind(kind)
+    assert_matches(
+        batch, listmle(*batch.arguments, None), batch.reference("listmle(ties=stable)"), 1e-9, 1e-9
+    )
 
 
 def test_listmle_shuffles_equal_labels():
@@ -64,22 +68,28 @@ def test_listmle_shuffles_equal_labels():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(n, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (n,), generator=generator).double()
-    slots = scores, labels, None, None, torch.tensor([0, n])
-    values = [float(listmle(*slots, n, torch.tensor(seed))[0]) for seed in (1, 1, 2)]
+    lists = scores, labels, None, None, torch.tensor([0, n])
+    values = [float(listmle(*lists, n, torch.tensor(seed))[0]) for seed in (1, 1, 2)]
     assert values[0] == values[1] != values[2]
     # Among equal scores the order does not matter, whatever the seed.
-    tied = torch.zeros_like(scores), *slots[1:]
+    tied = torch.zeros_like(scores), *lists[1:]
     found = listmle(*tied, n, torch.tensor(-(2**63)))
     torch.testing.assert_close(found[0], listmle(*tied, n, None)[0])
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3, 20.0])
-@pytest.mark.parametrize("spread", [1.0, 250.0, 2000.0])
-def test_listmle_of_any_labels_and_scores(spread, scale):
+@pytest.mark.parametrize("std", [1.0, 250.0, 2000.0])
+def test_listmle_of_any_labels_and_scores(std, scale):
     """Labels that are counted or sorted, scores that are summed with and without care."""
-    scores, labels, mask, weights, offsets = batch("weighted")
-    slots = scores * spread, labels * scale, mask, weights, offsets
-    check(listmle(*slots, 37, None), eager("listmle(ties=stable)", *slots), 1e-11, 1e-11)
+    scores, labels, *rest = FlatBatch.of_kind("weighted").arguments
+    batch = FlatBatch(scores * std, labels * scale, *rest)
+    assert_matches(
+        batch,
+        listmle(*batch.arguments, None),
+        batch.reference("listmle(ties=stable)"),
+        1e-11,
+        1e-11,
+    )
 
 
 def test_listmle_shuffles_a_list_alike_in_any_company():
@@ -98,12 +108,12 @@ def test_listmle_shuffles_a_list_alike_in_any_company():
 
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
 def test_float32(kind):
-    slots = batch(kind, torch.float32)
+    batch = FlatBatch.of_kind(kind, torch.float32)
     for found, loss in (
-        (through_rows(*slots, 61, "neuralsort", 1.0, *METRICS["ndcg"]), "pirank_ndcg"),
-        (through_rows(*slots, 61, "softsort", 1.0, *METRICS["ndcg"]), "softsort_ndcg"),
-        (through_smoothi(*slots, 61, 1.0, 0.1, "label", *METRICS["ndcg"]), "smoothi_ndcg"),
-        (listmle(*slots, 61, None), "listmle(ties=stable)"),
+        (through_rows(*batch.arguments, "neuralsort", 1.0, *METRICS["ndcg"]), "pirank_ndcg"),
+        (through_rows(*batch.arguments, "softsort", 1.0, *METRICS["ndcg"]), "softsort_ndcg"),
+        (through_smoothi(*batch.arguments, 1.0, 0.1, "label", *METRICS["ndcg"]), "smoothi_ndcg"),
+        (listmle(*batch.arguments, None), "listmle(ties=stable)"),
     ):
         assert found[0].dtype == found[1].dtype == torch.float32
-        check(found, eager(loss, *slots))
+        assert_matches(batch, found, batch.reference(loss))

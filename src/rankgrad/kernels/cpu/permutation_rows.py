@@ -13,7 +13,7 @@ import numpy as np
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.prepare import Array, new_block
+from rankgrad.kernels.cpu.flat_arrays import Array, new_block
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
     Permutation,

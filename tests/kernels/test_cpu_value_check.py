@@ -1,4 +1,4 @@
-"""Looking at lists on a CPU: every flaw is seen, and none in padding."""
+"""Value checks on a CPU find every invalid value, and none in padding."""
 
 import itertools
 
@@ -6,24 +6,30 @@ import pytest
 import torch
 
 from rankgrad import kernels, losses
-from rankgrad.kernels.cpu.check import look
+from rankgrad.kernels.cpu.value_check import check_values
 
 NAMES = ("scores", "labels", "mask", "weights", "list_weights")
 
 
-def lists(slots=67, count=7, dtype=torch.float32):
-    given = [torch.ones(slots, dtype=dtype) for _ in range(4)]
-    return dict(zip(NAMES, (*given[:2], given[2].bool(), given[3], torch.ones(count)), strict=True))
+def lists(items=67, count=7, dtype=torch.float32):
+    arguments = [torch.ones(items, dtype=dtype) for _ in range(4)]
+    return dict(
+        zip(
+            NAMES,
+            (*arguments[:2], arguments[2].bool(), arguments[3], torch.ones(count)),
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=3)))
-def test_sound_lists(given, dtype):
+@pytest.mark.parametrize("present", list(itertools.product([False, True], repeat=3)))
+def test_valid_lists(present, dtype):
     found = lists(dtype=dtype)
-    for name, there in zip(NAMES[2:], given, strict=True):
-        if not there:
+    for name, is_present in zip(NAMES[2:], present, strict=True):
+        if not is_present:
             found[name] = None
-    assert look(*found.values())()
+    assert check_values(*found.values())()
 
 
 @pytest.mark.parametrize("flaw", [float("nan"), float("inf"), -float("inf"), -1.0])
@@ -33,30 +39,30 @@ def test_every_flaw_is_seen_but_not_in_padding(name, flaw):
         found = lists()
         found[name][at % len(found[name])] = flaw
         right = name == "scores" and flaw == -1.0
-        assert look(*found.values())() == right
-        assert look(*(found | {"mask": None}).values())() == right
+        assert check_values(*found.values())() == right
+        assert check_values(*(found | {"mask": None}).values())() == right
         found["mask"][at % len(found[name])] = False
-        assert look(*found.values())() == (name != "list_weights")
+        assert check_values(*found.values())() == (name != "list_weights")
 
 
 def test_large_labels_are_seen():
     found = lists()
     found["labels"][5] = 101.0
-    assert not look(*found.values())()
+    assert not check_values(*found.values())()
     found["mask"][5] = False
-    assert look(*found.values())()
+    assert check_values(*found.values())()
 
 
 def test_nothing():
     nothing = torch.zeros(0)
-    assert look(nothing, nothing, None, None, None)()
+    assert check_values(nothing, nothing, None, None, None)()
 
 
 def test_what_is_no_array_is_left_to_others():
     seen = []
 
     def within(scores):
-        seen.append(look(scores, torch.ones(3), None, None, None)())
+        seen.append(check_values(scores, torch.ones(3), None, None, None)())
         return losses.get("softmax")(scores, torch.tensor([1.0, 0.0, 0.0]))
 
     gradient = torch.func.grad(within)(torch.zeros(3))
