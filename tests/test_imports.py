@@ -60,6 +60,7 @@ MAY_IMPORT = {
         ),
         *("models", "training", "significance", "text", "boosting"),
     },
+    "export": {"boosting", "data", "files", "models", "training", "validation"},
     "papers": {
         *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
         *("models", "training", "significance", "text"),

@@ -20,8 +20,8 @@ from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, hard_ranks, has_pairs, log_softmax, reduce
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import NDCG
-from rankgrad.options import check_choice
 from rankgrad.sorting import relaxations
+from rankgrad.validation import check_choice
 
 WEIGHTS = ("none", "swap", "distance", "tangent")
 _LOG2 = math.log(2)
