@@ -1,4 +1,4 @@
-"""What ``reference.toml`` says of losses, metrics and relaxations: formula, cost, use, other names."""
+"""What ``reference.toml`` says of each name: its formula, cost, use, and names elsewhere."""
 
 from __future__ import annotations
 
