@@ -37,6 +37,7 @@ Array = np.ndarray[Any, Any]
 _MANIFEST, _MODEL = "ranker.json", "best"
 _SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
+_CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
 _NOT_SETTINGS = {"random_state", "verbose"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
 
@@ -169,7 +170,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """Train on lists.
 
         Args:
-            X: ``[N, F]`` features: an array, a data frame or a sparse matrix.
+            X: ``[N, F]`` features: an array, a data frame or a sparse matrix. NaN is a missing
+                value, as it is to LightGBM.
             y: ``[N]`` labels, at least 0; higher is more relevant.
             qid: ``[N]`` the list of each row, numbers or texts, in any order.
             group: instead, the sizes of the lists, which then stand one after the other.
@@ -182,7 +184,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger of
                 :mod:`rankgrad.training.loggers`; or several.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -218,7 +220,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: instead, the sizes of the lists.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        X = validate_data(self, X, reset=False, **_CHECKS)
         several = self.n_lists_ > 1 and X.shape[0] > self.longest_list_ > 0
         if qid is None and group is None and several and self.model_.whole_lists:
             raise ValueError(
@@ -477,6 +479,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         tags.target_tags.required = True
         tags.target_tags.positive_only = True
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         return tags
 
     def _settings(self) -> Settings:
@@ -516,7 +519,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
                     "are one list; in a list, as eval_set is)"
                 )
-            X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
+            X, y = validate_data(self, *pair, y_numeric=True, reset=False, **_CHECKS)
             found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
         return found
 
