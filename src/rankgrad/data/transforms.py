@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.deprecation import renamed_attributes
 from rankgrad.shapes import Bool, Float, Int, Real
@@ -131,6 +132,7 @@ class Transform(nn.Module):
         transformed: Tensor = self(features)
         return transformed
 
+    @override
     def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
         self._check_width(features)
         values = features if features.dtype == torch.float64 else features.float()
@@ -349,10 +351,12 @@ class DropConstant(Transform):
         self.per_list = per_list
 
     @property
+    @override
     def n_outputs(self) -> int:
         return min(self.n_features, len(self.kept))
 
     @property
+    @override
     def sources(self) -> Int[Tensor, " g"]:
         return self.kept.cpu()
 
@@ -480,6 +484,7 @@ class Pipeline(Transform):
         return cls(found if imputes else [*found, Impute()])
 
     @property
+    @override
     def n_outputs(self) -> int:
         return self._steps[-1].n_outputs if self._steps else self.n_features
 
