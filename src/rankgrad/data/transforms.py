@@ -417,10 +417,12 @@ class Impute(Transform):
 
     @property
     def n_outputs(self) -> int:
+        """The number of features and of indicators."""
         return self.n_features + len(self.indicated)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
+        """Which feature each column is of, counting from 0."""
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
