@@ -127,7 +127,7 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
 
 
 def _advice(kind: str, name: str) -> list[str]:
-    """When to use it, its cost, and its names elsewhere. A loss of the grid has its relaxation's."""
+    """When to use it, its cost, its names elsewhere; for the grid, those of the relaxation."""
     from rankgrad.reference import entry
 
     if kind not in ("losses", "metrics"):
