@@ -19,7 +19,7 @@ TRANSFORMS = [
 ]
 
 
-def lists_to_tell_apart():
+def uneven_lists():
     """Lists of one item, of many ties, and of more items than are compared in pairs."""
     made = learnable(40, features=6, longest=30)
     features = np.array(made.features)
@@ -32,7 +32,7 @@ def lists_to_tell_apart():
 
 @pytest.mark.parametrize("transforms", TRANSFORMS)
 def test_inputs_are_those_of_the_network(transforms):
-    features, offsets = lists_to_tell_apart()
+    features, offsets = uneven_lists()
     assert np.diff(offsets).max() > 256 and 1 in np.diff(offsets)
     model = "tabm(hidden=[4], members=2, in_list=[rank, score])"
     ranker = FittedRanker.new(Settings(model=model, transforms=transforms), features, offsets)
@@ -45,7 +45,7 @@ def test_inputs_are_those_of_the_network(transforms):
 
 @pytest.mark.parametrize("transforms", [("log1p",), ("standardize", "quantile(output=uniform)")])
 def test_other_transforms_are_left_to_onnx(transforms):
-    features, offsets = lists_to_tell_apart()
+    features, offsets = uneven_lists()
     ranker = FittedRanker.new(Settings(transforms=transforms), features, offsets)
     assert Preparation.of(ranker) is None
     scores = ServedRanker.of(ranker, "a").score(features, offsets)

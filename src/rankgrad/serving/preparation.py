@@ -156,7 +156,7 @@ def _prepare_lists(items, offsets, columns, knots, derived, inputs):  # type: ig
                     values[i] = _ONE if np.isnan(values[i]) else _ZERO
             else:
                 if len(knots[0]) > 0:
-                    _shares(values, c, knots, counts)
+                    _fractions(values, c, knots, counts)
                 for i in range(n):
                     value = (values[i] - mean[c]) / deviation[c]
                     values[i] = fill[c] if np.isnan(value) else value
@@ -172,8 +172,8 @@ def _prepare_lists(items, offsets, columns, knots, derived, inputs):  # type: ig
                     inputs[start + i, column] = added[i]
 
 
-def _share_column(values, c, knots, places):  # type: ignore[no-untyped-def]
-    """Shares of the values of one feature, in place: the search and sums of the ONNX form.
+def _fraction_column(values, c, knots, places):  # type: ignore[no-untyped-def]
+    """Fractions of the values of one feature, in place: the search and sums of the ONNX form.
 
     All values take a step of their searches together, so that none waits for memory.
     """
@@ -230,9 +230,9 @@ def _rank_long_column(values, ranks):  # type: ignore[no-untyped-def]
         end = first + 1
         while end < n and values[order[end]] == values[order[first]]:
             end += 1
-        share = np.float32(first + end) * _HALF / np.float32(n)
+        fraction = np.float32(first + end) * _HALF / np.float32(n)
         for place in range(first, end):
-            ranks[order[place]] = (share - _HALF) * _ROOT
+            ranks[order[place]] = (fraction - _HALF) * _ROOT
         first = end
 
 
@@ -249,7 +249,7 @@ def _score_column(values, scores):  # type: ignore[no-untyped-def]
         scores[i] = (values[i] - mean) / (deviation + _TENTH)
 
 
-_shares: Any = compile_cached(_share_column, nogil=True)
+_fractions: Any = compile_cached(_fraction_column, nogil=True)
 _sorted_ranks: Any = compile_cached(_rank_long_column, nogil=True)
 _ranks: Any = compile_cached(_rank_column, nogil=True)
 _scores: Any = compile_cached(_score_column, nogil=True, fastmath={"reassoc"})
