@@ -110,8 +110,8 @@ def test_lists_that_are_ranked_without_sorting_and_those_that_are_sorted():
     scores = torch.arange(160, dtype=torch.float64).sin()
     labels = torch.zeros(160, dtype=torch.float64)
     labels[[3, 17, 30]], labels[[45, 50, 70]], labels[80:] = 2.0, 1.0, torch.arange(80.0) % 3
-    scores[[60, 62]] = scores[61]  # ties among irrelevant items alone
-    scores[46], scores[52] = scores[45], scores[50]  # and of relevant ones
+    scores[60:63] = 0.5  # ties among irrelevant items alone
+    scores[[45, 46]], scores[[50, 52]] = 0.3, -0.3  # and of relevant ones
     offsets = torch.tensor([0, 40, 60, 80, 160])
     for spec in ("ndcg", "precision@5", "recall@5", "hits@5", "ap", "rr", "err", "rbp", "arp@7"):
         metric = metrics.get(spec)
