@@ -1,4 +1,4 @@
-"""Compiled code is cached where it can be, and the cache is never required or trusted."""
+"""Compiled code is cached where it can be, and the cache is neither required nor relied on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports point one way: each room knows only those named here."""
+"""Imports point one way: each package imports only those named here."""
 
 import ast
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "rankgrad"
-KNOWS = {
+MAY_IMPORT = {
     "autograd": set(),
     "quoting": set(),
-    "options": {"quoting"},
+    "validation": {"quoting"},
     "deprecation": set(),
     "specs": {"deprecation", "quoting"},
     "checksums": set(),
@@ -21,22 +21,22 @@ KNOWS = {
     "threads": set(),
     "kernels": {"autograd", "compilation", "linking", "lists", "threads"},
     "inputs": {"kernels", "lists"},
-    "lists": {"options"},
-    "significance": {"deprecation", "options"},
-    "sorting": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
-    "metrics": {"autograd", "inputs", "lists", "options", "specs", "kernels"},
+    "lists": {"validation"},
+    "significance": {"deprecation", "validation"},
+    "sorting": {"autograd", "inputs", "lists", "validation", "specs", "kernels"},
+    "metrics": {"autograd", "inputs", "lists", "validation", "specs", "kernels"},
     "losses": {
-        *("autograd", "inputs", "lists", "options", "specs", "kernels", "sorting", "metrics"),
+        *("autograd", "inputs", "lists", "validation", "specs", "kernels", "sorting", "metrics"),
         "threads",
     },
-    "data": {"checksums", "compilation", "deprecation", "options", "quoting", "specs", "files"},
-    "boosting": {"losses", "metrics", "options", "data"},
-    "models": {"options", "specs"},
+    "data": {"checksums", "compilation", "deprecation", "validation", "quoting", "specs", "files"},
+    "boosting": {"losses", "metrics", "validation", "data"},
+    "models": {"validation", "specs"},
     "training": {
         *(
             "inputs",
             "lists",
-            "options",
+            "validation",
             "quoting",
             "schemas",
             "specs",
@@ -47,15 +47,35 @@ KNOWS = {
         *("losses", "metrics", "data", "models", "threads", "boosting"),
     },
     "experiments": {
-        *("options", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics", "data"),
+        *(
+            "validation",
+            "quoting",
+            "schemas",
+            "specs",
+            "files",
+            "locks",
+            "losses",
+            "metrics",
+            "data",
+        ),
         *("models", "training", "significance", "text", "boosting"),
     },
+    "export": {"boosting", "data", "files", "models", "training", "validation"},
     "papers": {
         *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
         *("models", "training", "significance", "text"),
     },
     "explanations": {
-        *("files", "schemas", "options", "quoting", "metrics", "data", "training", "significance"),
+        *(
+            "files",
+            "schemas",
+            "validation",
+            "quoting",
+            "metrics",
+            "data",
+            "training",
+            "significance",
+        ),
     },
     "report": {
         *("explanations", "files", "quoting", "schemas", "significance", "losses", "metrics"),
@@ -66,41 +86,51 @@ KNOWS = {
         *("files", "hub", "quoting", "schemas", "metrics", "losses", "data", "models", "training"),
     },
     "text": {
-        *("lists", "options", "quoting", "schemas", "specs", "files", "losses", "metrics", "data"),
+        *(
+            "lists",
+            "validation",
+            "quoting",
+            "schemas",
+            "specs",
+            "files",
+            "losses",
+            "metrics",
+            "data",
+        ),
         *("models", "training", "significance", "locks"),
     },
     "integrations": {
-        *("estimator", "kernels", "lists", "options", "losses", "metrics", "text", "threads"),
+        *("estimator", "kernels", "lists", "validation", "losses", "metrics", "text", "threads"),
         *("boosting", "inputs"),
     },
 }
 
 
 def imported(path: Path) -> set[str]:
-    """The rooms of the package that a file imports from."""
-    rooms = set()
+    """The subpackages that a file imports from."""
+    packages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             parts = node.module.split(".")
             if parts[0] == "rankgrad":
-                rooms |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+                packages |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("rankgrad.")}
-    return rooms
+            packages |= {a.name.split(".")[1] for a in node.names if a.name.startswith("rankgrad.")}
+    return packages
 
 
-def files(room: str) -> list[Path]:
-    folder = SOURCE / room
+def files(package: str) -> list[Path]:
+    folder = SOURCE / package
     return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
 
 
-@pytest.mark.parametrize("room", KNOWS)
-def test_a_room_knows_only_its_own(room):
-    for path in files(room):
-        strangers = imported(path) - KNOWS[room] - {room}
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_package_imports_only_those_listed(package):
+    for path in files(package):
+        strangers = imported(path) - MAY_IMPORT[package] - {package}
         assert not strangers, f"{path.relative_to(SOURCE)} imports {strangers}"
 
 
-def test_every_room_is_listed():
-    rooms = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert rooms - {"__init__", "__main__", "__pycache__", "cli"} <= set(KNOWS)
+def test_every_package_is_listed():
+    packages = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert packages - {"__init__", "__main__", "__pycache__", "cli"} <= set(MAY_IMPORT)

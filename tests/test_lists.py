@@ -57,7 +57,7 @@ def test_ties_are_broken_against_the_scores():
     assert hard_ranks(scores, mask, labels).tolist() == [[3, 1, 2, 4]]
 
 
-def test_weights_per_list_and_per_item_are_told_apart():
+def test_weights_per_list_and_per_item_are_distinguished():
     scores, labels = torch.zeros(2, 3), torch.zeros(2, 3)
     assert as_lists(scores, labels, weights=torch.ones(2)).item_weights is None
     assert as_lists(scores, labels, weights=torch.ones(2, 3)).list_weights is None
@@ -139,7 +139,7 @@ def test_unchecked_lists_are_the_checked_ones(sizes, seed, weighted):
 def checked_by(monkeypatch, all_right):
     """Lists of three scores, of which a kernel that checks the values will say this."""
     monkeypatch.setattr("rankgrad.inputs.ready", lambda *_: True)
-    monkeypatch.setattr("rankgrad.inputs.ops.look", lambda *_: lambda: all_right)
+    monkeypatch.setattr("rankgrad.inputs.ops.check_values", lambda *_: lambda: all_right)
     return lambda scores, labels: start_lists(torch.tensor(scores), torch.tensor(labels))
 
 

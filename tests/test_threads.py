@@ -13,7 +13,7 @@ import pytest
 import torch
 from learnable import lists
 
-from rankgrad.kernels.cpu.compiled import share
+from rankgrad.kernels.cpu.compiled import run_in_threads
 from rankgrad.threads import available, for_work, passes
 from rankgrad.training import Settings, fit
 
@@ -21,15 +21,15 @@ SHOW = "print(json.dumps([os.environ.get('OMP_WAIT_POLICY'), os.environ.get('KMP
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("variables", "expected"),
     [
         ({}, ["passive", "0"]),
         ({"OMP_WAIT_POLICY": "active"}, ["active", None]),
         ({"GOMP_SPINCOUNT": "100"}, [None, None]),
     ],
 )
-def test_openmp_is_told_to_wait_passively_unless_the_user_says_otherwise(given, expected):
-    assert environment("import rankgrad, os, json; ", given) == expected
+def test_openmp_waits_passively_unless_the_user_says_otherwise(variables, expected):
+    assert environment("import rankgrad, os, json; ", variables) == expected
 
 
 def test_it_is_too_late_when_pytorch_is_there():
@@ -37,10 +37,10 @@ def test_it_is_too_late_when_pytorch_is_there():
     assert environment(loaded, {}) == [None, None]
 
 
-def environment(program, given):
+def environment(program, variables):
     told = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT", "KMP_LIBRARY")
     clean = {name: value for name, value in os.environ.items() if name not in told}
-    clean |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **given}
+    clean |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
     done = subprocess.run(
         [sys.executable, "-c", program + SHOW], env=clean, capture_output=True, check=True
     )
@@ -130,7 +130,7 @@ def test_kernels_do_not_wait_for_a_thread_that_gets_no_core(monkeypatch):
 
     unblock = threading.Timer(20, block.set)  # a failure, not a wait without an end
     unblock.start()
-    share(np.full(100, 1e6), work)
+    run_in_threads(np.full(100, 1e6), work)
     assert not block.is_set()
     unblock.cancel()
     block.set()
@@ -139,15 +139,15 @@ def test_kernels_do_not_wait_for_a_thread_that_gets_no_core(monkeypatch):
 
 
 @pytest.mark.usefixtures("three")
-def test_kernels_share_each_list_out_once_and_raise_errors_of_any_thread():
+def test_kernels_run_each_list_once_and_raise_errors_of_any_thread():
     def fail(first, last):
         if first <= 40 < last:
             raise KeyError("here")
 
     with pytest.raises(KeyError, match="here"):
-        share(np.full(100, 1e6), fail)
+        run_in_threads(np.full(100, 1e6), fail)
     taken = []
-    share(np.arange(1e6, 1e6 + 100), lambda first, last: taken.append((first, last)))
+    run_in_threads(np.arange(1e6, 1e6 + 100), lambda first, last: taken.append((first, last)))
     edges = sorted(taken)
     assert edges[0][0] == 0 and edges[-1][1] == 100
     assert all(a[1] == b[0] for a, b in pairwise(edges))

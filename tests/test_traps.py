@@ -111,12 +111,12 @@ class TestTruncation:
 
     def test_ndcg_loss2_weights(self):
         """|1/log2(2) - 1/log2(3)| = 0.369 for neighbors, then 0.131; were inverted."""
-        for gap, weight in ((1, 0.369), (2, 0.131)):
-            scores = torch.zeros(gap + 1) - torch.arange(gap + 1) * 1e-6
-            labels = torch.zeros(gap + 1)
-            labels[gap] = 1
+        for difference, weight in ((1, 0.369), (2, 0.131)):
+            scores = torch.zeros(difference + 1) - torch.arange(difference + 1) * 1e-6
+            labels = torch.zeros(difference + 1)
+            labels[difference] = 1
             pairs = losses.get("lambdaloss(sigma=1.0)")(scores, labels).item() / math.log(2)
-            if gap == 1:
+            if difference == 1:
                 assert pairs == pytest.approx(0.369, abs=1e-3)
             else:  # the neighbor's weight is in the sum as well
                 assert pairs == pytest.approx(0.369 + weight, abs=1e-3)
@@ -132,18 +132,18 @@ class TestTruncation:
 
 
 class TestNumbers:
-    @pytest.mark.parametrize("gap", [5.0, 6.0, 30.0, 1000.0])
+    @pytest.mark.parametrize("difference", [5.0, 6.0, 30.0, 1000.0])
     @pytest.mark.parametrize("name", ["ranknet", "lambdarank", "lambdaloss"])
-    def test_the_worst_mistakes_keep_their_gradient(self, name, gap):
-        """Was 29 at a gap of 5 and exactly 0 from 6 on."""
-        scores = torch.tensor([0.0, gap], requires_grad=True)
+    def test_the_worst_mistakes_keep_their_gradient(self, name, difference):
+        """Was 29 at a difference of 5 and exactly 0 from 6 on."""
+        scores = torch.tensor([0.0, difference], requires_grad=True)
         losses.get(name)(scores, torch.tensor([1, 0])).backward()
         weight = {"ranknet": 1.0}.get(name, 1 - 1 / math.log2(3))
         assert scores.grad[0].item() == pytest.approx(-weight, rel=0.01)
 
     @pytest.mark.parametrize("name", losses.names())
-    def test_long_lists_and_large_gaps_stay_finite(self, name):
-        """exp(score) overflowed at 100, NaN at a gap of 200, 2^n weights at n = 130."""
+    def test_long_lists_and_large_differences_stay_finite(self, name):
+        """exp(score) overflowed at 100, NaN at a difference of 200, 2^n weights at n = 130."""
         scores = torch.linspace(-200, 200, 140, requires_grad=True)
         value = losses.get(name)(scores, torch.arange(140) % 5)
         value.backward()

@@ -42,13 +42,13 @@ _DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # links there are open fil
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file through to the disk; it is there whole or not at all.
+    """Write a file atomically, and through to the disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     write(Path(place, "a.txt"), "whole")
+    ...     write(Path(place, "a.txt"), "all of it")
     ...     Path(place, "a.txt").read_text(), len(os.listdir(place))
-    ('whole', 1)
+    ('all of it', 1)
     """
     with atomic_write(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -68,9 +68,9 @@ def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ())
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file to fill that takes the place of ``path``, and of what is there, once it is full.
+    """A file that replaces ``path`` when the block ends without an error.
 
-    A FIFO or character device is written to once the file is full.
+    A FIFO or character device is written to at the end of the block.
     """
     if is_stream(path):
         with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
@@ -254,8 +254,7 @@ def recover(path: Path) -> None:
 def readable_path(path: Path) -> Path:
     """The path to read for ``path`` while :func:`atomic_folder` may be replacing it.
 
-    For a moment the folder, or one that it lies in, may have its old contents under another name
-    only.
+    For a moment the former folder, or one that ``path`` lies in, has only its temporary name.
     """
     if path.exists() or path.parent == path:
         return path

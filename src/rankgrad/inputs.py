@@ -151,8 +151,8 @@ class ValueCheck:
         self._passed = passed
         flat = lists.flat
         self._all_right: Callable[[], bool] | None = None
-        if ready("look", flat.scores):
-            self._all_right = ops.look(*flat[:4], lists.list_weights)
+        if ready("check_values", flat.scores):
+            self._all_right = ops.check_values(*flat[:4], lists.list_weights)
 
     def result(self) -> tuple[bool, bool]:
         """Whether scores are finite, and labels large; an error that says what is wrong where."""

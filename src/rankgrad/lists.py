@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
-from rankgrad.options import check_whole
+from rankgrad.validation import check_whole
 
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_LONGEST = 80  # characters of a quoted value
+_MAX_LENGTH = 80  # characters of a quoted value
 _LISTED = 20  # names that a message spells out
 
 
-def shorten(text: str, longest: int = _LONGEST) -> str:
-    """Text of at most about ``longest`` characters: its start, its end, and how long it is.
+def shorten(text: str, max_length: int = _MAX_LENGTH) -> str:
+    """Text of at most about ``max_length`` characters: its start, its end, and how long it is.
 
     >>> from rankgrad.quoting import shorten
-    >>> shorten("x" * 1000, longest=12)
+    >>> shorten("x" * 1000, max_length=12)
     'xxxxxxxx ... xxxx (1,000 characters)'
     """
-    if len(text) <= longest:
+    if len(text) <= max_length:
         return text
-    end = longest // 3
-    return f"{text[: longest - end]} ... {text[-end:]} ({len(text):,} characters)"
+    end = max_length // 3
+    return f"{text[: max_length - end]} ... {text[-end:]} ({len(text):,} characters)"
 
 
-def quote(value: object, longest: int = _LONGEST) -> str:
+def quote(value: object, max_length: int = _MAX_LENGTH) -> str:
     """``repr`` of a value, shortened.
 
     >>> from rankgrad.quoting import quote
-    >>> print(quote("it's"), quote(0.5), quote("x" * 1000, longest=12))
+    >>> print(quote("it's"), quote(0.5), quote("x" * 1000, max_length=12))
     "it's" 0.5 'xxxxxxxx ... xxxx' (1,000 characters)
     """
     if isinstance(value, str):
-        if len(value) <= longest:
+        if len(value) <= max_length:
             return repr(value)
-        end = longest // 3
-        start = repr(value[: longest - end])[:-1]
+        end = max_length // 3
+        start = repr(value[: max_length - end])[:-1]
         return f"{start} ... {repr(value[-end:])[1:]} ({len(value):,} characters)"
     try:
-        return shorten(repr(value), longest)
+        return shorten(repr(value), max_length)
     except (ValueError, RecursionError):  # a number of thousands of digits, or deep nesting
         return f"a {type(value).__name__}"
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.deprecation import renamed_attributes, renamed_value
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 Alternative = Literal["two-sided", "less", "greater"]
 Correction = Literal["holm", "bonferroni", "none"]

@@ -187,7 +187,7 @@ class Registry(Generic[T]):
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
-        arguments = {**_words(spec.options, known), **options}
+        arguments = _by_own_names(factory, {**_words(spec.options, known), **options})
         for option in arguments:
             if option not in known:
                 hint = _nearest(option, known) or "It takes none"
@@ -220,6 +220,24 @@ def _words(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -
         name: "none" if value is None and name in known and _takes_word(known[name]) else value
         for name, value in options.items()
     }
+
+
+def _by_own_names(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Options by their own names; ``option_aliases`` of a class maps other names to them.
+
+    ``settings_instead`` maps names of what is set elsewhere to the setting's name.
+    """
+    aliases: Mapping[str, str] = getattr(factory, "option_aliases", {})
+    elsewhere: Mapping[str, str] = getattr(factory, "settings_instead", {})
+    found: dict[str, Any] = {}
+    for option, value in options.items():
+        if option in elsewhere:
+            raise ValueError(f"{option} is the setting {elsewhere[option]} here, not an option")
+        name = aliases.get(option, option)
+        if name in found:
+            raise ValueError(f"{name} is there twice: {option} is another name of it")
+        found[name] = value
+    return found
 
 
 def _takes_word(option: inspect.Parameter) -> bool:

@@ -100,7 +100,7 @@ def for_work(operations: float) -> Iterator[None]:
 
 
 def _enter(number: int) -> int:
-    """The threads that PyTorch was given, in a thread that may have begun while it had fewer."""
+    """The threads that PyTorch was given, in a thread that may have started while it had fewer."""
     global _open, _first
     with _lock:
         _first = number if _open == 0 else max(number, _first)

@@ -27,8 +27,8 @@ def test_what_is_called_sees_the_device(call, monkeypatch):
     seen = []
 
     def watched(function):
-        def watch(*given, **named):
-            result = function(*given, **named)
+        def watch(*args, **kwargs):
+            result = function(*args, **kwargs)
             tensors = result.lists.flat if isinstance(result, PendingLists) else result
             seen.extend(x.device.type for x in tensors if isinstance(x, torch.Tensor))
             return result

@@ -50,7 +50,7 @@ def changed(value):
             first = dataclasses.fields(value)[0].name
             return dataclasses.replace(value, **{first: changed(getattr(value, first))})
         case _ if callable(value):
-            return lambda *given: changed(value(*given))
+            return lambda *args: changed(value(*args))
     return value
 
 
@@ -67,8 +67,8 @@ def is_method(attribute):
 
 
 def overriding(cls, name):
-    def override(self, *given, **named):
-        return changed(getattr(super(sub, self), name)(*given, **named))
+    def override(self, *args, **kwargs):
+        return changed(getattr(super(sub, self), name)(*args, **kwargs))
 
     sub = type(f"Own{cls.__name__}", (cls,), {name: override})
     return sub
@@ -167,8 +167,8 @@ def test_declaring_a_kernel_again_brings_it_back():
         name = "renamed"
 
     class Own(losses.RankNet):
-        def term(self, gaps):
-            return super().term(gaps)
+        def term(self, differences):
+            return super().term(differences)
 
         pair_kernel = losses.RankNet.pair_kernel
 

@@ -9,10 +9,10 @@ from rankgrad.losses.base import losses as registry
 from rankgrad.specs import takes_cutoff
 
 
-def ranking_data(lists=60, max_length=14, features=5, seed=0):
+def ranking_data(lists=60, max_length=14, features=5, seed=0, min_length=2):
     """Lists of unequal lengths whose labels the first feature tells: features, labels, sizes."""
     random = np.random.default_rng(seed)
-    sizes = random.integers(2, max_length + 1, lists)
+    sizes = random.integers(min_length, max_length + 1, lists)
     X = random.normal(size=(int(sizes.sum()), features)).astype(np.float32)
     y = np.clip(np.round(X[:, 0] + 0.5 * random.normal(size=len(X)) + 0.5), 0, 4)
     return X, y, sizes

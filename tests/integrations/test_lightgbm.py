@@ -39,12 +39,16 @@ def test_normalized_lambdarank_grows_the_trees_of_the_built_in_objective():
     assert lightgbm_trees(plain) != wanted
 
 
+LONG = ranking_data(lists=30, min_length=100, max_length=200)
+
+
 @pytest.mark.parametrize("spec", every_loss())
 def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
     chosen = losses.get(spec, seed=1) if spec.startswith(("gumbel", "listmle")) else spec
-    booster = train(objective(chosen))
-    assert booster.num_trees() == 1
-    assert len(lightgbm_trees(booster)[0][1]) > 1
+    for data in ((X, Y, SIZES), LONG)[: 1 if spec.startswith("gumbel") else 2]:
+        booster = train(objective(chosen), data=data)
+        assert booster.num_trees() == 1
+        assert len(lightgbm_trees(booster)[0][1]) > 1
 
 
 @pytest.mark.parametrize("spec", ["approx_ndcg@10", "lapsum_ndcg@10", "fastsort_ndcg@10"])
@@ -146,6 +150,17 @@ def test_what_is_wrong_is_said():
         objective("mse", list_weights=[1, 2])(Y, scores, None, SIZES)
     with pytest.raises(ValueError, match="Did you mean 'lambdaloss'"):
         objective("lambdalos@10")
+    for wrong, found in ((None, "NoneType"), (5, "int"), (metric("ndcg"), "Evaluation")):
+        with pytest.raises(ValueError, match=f"expected a loss or its spec, found {found}"):
+            objective(wrong)
+    with pytest.raises(ValueError, match="cannot read the spec ''"):
+        objective("")
+    with pytest.raises(ValueError, match="expected a metric or its spec, found NoneType"):
+        metric(None)
+    with pytest.raises(ValueError, match="min_list_hessian must be a number above 0"):
+        objective("approx_ndcg", min_list_hessian=-1)
+    with pytest.raises(ValueError, match=r"ndcg\(empty=skip\) is undefined on every list"):
+        metric("ndcg(empty=skip)")(0 * Y, scores, None, SIZES)
     with pytest.raises(TypeError, match=r"\(scores, lightgbm.Dataset\)"):
         objective("mse")(Y, None)
     with pytest.raises(NotImplementedError, match="passes no groups"):

@@ -48,10 +48,36 @@ def test_normalized_lambdarank_grows_the_trees_of_rank_ndcg():
     assert_same_trees(xgboost_trees(train(chosen, 3, data)), wanted)
 
 
+LONG = matrix(ranking_data(lists=30, min_length=100, max_length=200))
+
+
 @pytest.mark.parametrize("spec", every_loss())
 def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
     chosen = losses.get(spec, seed=1) if spec.startswith(("gumbel", "listmle")) else spec
     assert len(xgboost_trees(train(objective(chosen), data=MANY))[0][1]) > 1
+    if not spec.startswith("gumbel"):  # whose bases are here
+        leaves = xgboost_trees(train(objective(chosen), data=LONG))[0][1]
+        assert len(leaves) > 1
+        assert max(map(abs, leaves)) > 0.1
+
+
+def test_relaxed_losses_on_long_lists_are_scaled_as_is_said():
+    _, y, sizes = ranking_data(lists=3, min_length=100, max_length=200)
+    scores, offsets = np.sin(np.arange(len(y))), np.r_[0, sizes.cumsum()]
+    loss = losses.get("approx_ndcg@5")
+    plain = objective(loss, group=sizes, min_list_hessian=0)
+    wanted = loss.gradient_and_hessian(torch.tensor(scores), y, offsets=offsets)
+    for one, other in zip(plain(y, scores), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    for amount in (1, 4):
+        scaled = objective(loss, group=sizes, min_list_hessian=amount)
+        tied = scaled(y, np.zeros_like(scores))[1]
+        assert np.add.reduceat(tied, offsets[:-1]).mean() == pytest.approx(amount)
+        factors = [a / b for a, b in zip(scaled(y, scores), plain(y, scores), strict=True)]
+        np.testing.assert_allclose(factors, factors[0][0], rtol=1e-5)  # one for all rows
+    enough = objective("neural_ndcg", group=sizes)(y, scores)  # has more than that by itself
+    alone = objective("neural_ndcg", group=sizes, min_list_hessian=0)(y, scores)
+    np.testing.assert_array_equal(enough, alone)
 
 
 def test_a_mean_over_lists_would_grow_nothing():

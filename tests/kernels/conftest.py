@@ -1,4 +1,4 @@
-"""Kernel twins: Triton runs interpreted where there is no GPU."""
+"""Kernels: Triton runs interpreted where there is no GPU."""
 
 import importlib.util
 import os

@@ -57,11 +57,11 @@ PLACES = 8
 
 def shifted(tensors, place):
     """Copies of flat tensors in one buffer, ``place`` numbers after its start and between them."""
-    room = torch.empty(sum(len(x) + place for x in tensors), dtype=tensors[0].dtype)
+    buffer = torch.empty(sum(len(x) + place for x in tensors), dtype=tensors[0].dtype)
     copies, start = [], 0
     for x in tensors:
         start += place
-        copies.append(room[start : start + len(x)].copy_(x))
+        copies.append(buffer[start : start + len(x)].copy_(x))
         start += len(x)
     return copies
 
@@ -74,12 +74,12 @@ def litter(place):
 
 def lists(length, weighted):
     generator = torch.Generator().manual_seed(length)
-    slots = 3 * length
-    scores = torch.randn(slots, generator=generator, dtype=torch.float64)
+    items = 3 * length
+    scores = torch.randn(items, generator=generator, dtype=torch.float64)
     scores[-length:] = (scores[-length:] * 2).round()  # ties
-    labels = torch.randint(0, 4, (slots,), generator=generator).double()
-    weights = torch.rand(slots, generator=generator, dtype=torch.float64)
-    mask = torch.rand(slots, generator=generator) < 0.8 if weighted else None
+    labels = torch.randint(0, 4, (items,), generator=generator).double()
+    weights = torch.rand(items, generator=generator, dtype=torch.float64)
+    mask = torch.rand(items, generator=generator) < 0.8 if weighted else None
     return scores, labels, weights if weighted else None, mask
 
 
@@ -137,13 +137,15 @@ def test_exact_metrics_and_means_have_the_same_bits_wherever_their_buffers_lie(w
     for length in LENGTHS:
         scores, labels, weights, mask = lists(length, weighted)
         offsets = torch.arange(4) * length
-        given = [x for x in (scores, labels, weights) if x is not None]
+        inputs = [x for x in (scores, labels, weights) if x is not None]
 
         def compute(scores, labels, weights=None, mask=mask, offsets=offsets, length=length):
             values, _ = ops.exact_metrics(scores, labels, mask, weights, offsets, length, DESCRIBED)
             defined = torch.ones(len(scores), dtype=torch.bool)
-            mean, shares = torch.ops.rankgrad.reduce(scores, defined, labels, True)
-            spread = torch.ops.rankgrad.spread(shares[:3], labels, offsets, length)
-            return values, mean, shares, spread
+            mean, normalized_weights = torch.ops.rankgrad.reduce(scores, defined, labels, True)
+            scaled = torch.ops.rankgrad.scale_by_list(
+                normalized_weights[:3], labels, offsets, length
+            )
+            return values, mean, normalized_weights, scaled
 
-        assert_same(everywhere(compute, given))
+        assert_same(everywhere(compute, inputs))

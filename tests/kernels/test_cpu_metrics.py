@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from kernels.twins import KINDS, batch
+from kernel_harness import KINDS, FlatBatch
 from registry import metrics_with_kernel
 
 from rankgrad import kernels, metrics
@@ -26,23 +26,23 @@ SPECS = [
 ]
 
 
-def both(slots, specs):
-    scores, labels, mask, weights, offsets = slots
+def both(batch, specs):
+    scores, labels, mask, weights, offsets, _ = batch.arguments
     if mask is None:
-        given = (scores, labels), {"offsets": offsets, "weights": weights}
+        arguments = (scores, labels), {"offsets": offsets, "weights": weights}
     else:
         shape = len(offsets) - 1, -1
         weights = None if weights is None else weights.reshape(shape)
         padded = [x.reshape(shape) for x in (scores, labels, mask)]
-        given = padded, {"weights": weights}
+        arguments = padded, {"weights": weights}
     with kernels.using("eager"):
-        eager = metrics.evaluate(*given[0], **given[1], metrics=specs)
-    return metrics.evaluate(*given[0], **given[1], metrics=specs), eager
+        eager = metrics.evaluate(*arguments[0], **arguments[1], metrics=specs)
+    return metrics.evaluate(*arguments[0], **arguments[1], metrics=specs), eager
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_twin_is_the_eager_form(kind):
-    found, wanted = both(batch(kind), SPECS)
+def test_against_the_eager_form(kind):
+    found, wanted = both(FlatBatch.of_kind(kind), SPECS)
     for name, values in wanted.per_list.items():
         torch.testing.assert_close(
             found.per_list[name], values, rtol=1e-12, atol=1e-14, equal_nan=True
@@ -52,7 +52,7 @@ def test_twin_is_the_eager_form(kind):
 
 
 def test_float32():
-    found, wanted = both(batch("ragged", torch.float32), SPECS)
+    found, wanted = both(FlatBatch.of_kind("ragged", torch.float32), SPECS)
     for name, values in wanted.per_list.items():
         assert found.per_list[name].dtype == torch.float32
         torch.testing.assert_close(
@@ -64,10 +64,10 @@ def test_float32():
 @pytest.mark.parametrize("name", ["precision", "ap", "rr"])
 def test_a_label_reaches_the_threshold_that_it_is(name, dtype):
     metric = metrics.get(f"{name}(threshold=0.7)")
-    given = torch.tensor([0.3, 0.2], dtype=dtype), torch.tensor([0.7, 0.0], dtype=dtype)
+    arguments = torch.tensor([0.3, 0.2], dtype=dtype), torch.tensor([0.7, 0.0], dtype=dtype)
     with kernels.using("eager"):
-        wanted = metric(*given)
-    assert metric(*given) == wanted > 0
+        wanted = metric(*arguments)
+    assert metric(*arguments) == wanted > 0
 
 
 def test_infinite_scores_are_ranked():
@@ -79,8 +79,8 @@ def test_infinite_scores_are_ranked():
         torch.testing.assert_close(metric(scores, labels), wanted)
 
 
-def test_metrics_that_the_twin_does_not_know_are_evaluated_beside_those_it_does():
-    found, wanted = both(batch("tied"), ["ndcg@3", "opa", "kendall_tau", "ap"])
+def test_metrics_without_a_kernel_are_evaluated_beside_those_with_one():
+    found, wanted = both(FlatBatch.of_kind("tied"), ["ndcg@3", "opa", "kendall_tau", "ap"])
     assert found.mean == pytest.approx(wanted.mean, rel=1e-12)
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from kernels.twins import KINDS, batch
+from kernel_harness import KINDS, FlatBatch
 
 from rankgrad import kernels, sorting
 from rankgrad.kernels.cpu.fastsort import FastSortRanks
 from rankgrad.kernels.cpu.lapsum import LapSumRanks
+from rankgrad.kernels.cpu.permutation_rows import NeuralSortOperator, SoftSortOperator
 from rankgrad.kernels.cpu.ranks import SigmoidRanks
-from rankgrad.kernels.cpu.rows import NeuralSortOperator, SoftSortOperator
 from rankgrad.kernels.cpu.sinkhorn import SinkhornOperator
 from rankgrad.kernels.cpu.smoothi import SmoothIOperator, SmoothIRanks
 
@@ -51,14 +51,14 @@ def close(found, wanted, tolerance):
 @pytest.mark.parametrize("k", [0, 4])
 @pytest.mark.parametrize("sort", SORTS)
 def test_sorted_values(sort, k, kind):
-    scores, _, mask, _, offsets = batch(kind)
+    scores, _, mask, _, offsets, _ = FlatBatch.of_kind(kind).arguments
     random = torch.Generator().manual_seed(1)
     values, grad = (torch.randn(len(scores), generator=random).double() for _ in range(2))
     if mask is not None:
         values[~mask] = float("nan")
     made, *options = SORTS[sort]
     operator = made(scores, mask, offsets, 61, k, *options)
-    found, back = operator.apply(values), operator.adjoint(values, grad)
+    found, grad_scores = operator.apply(values), operator.adjoint(values, grad)
 
     def compute(own, some, here):
         top = sorting.get(sort).permutation(own, k=min(k, len(own)) if k else None)
@@ -70,30 +70,32 @@ def test_sorted_values(sort, k, kind):
         close(found[some][: len(wanted)], wanted.detach(), tolerance)
         assert (found[some][len(wanted) :] == 0).all()
         (wanted * grad[some][: len(wanted)]).sum().backward()
-        close(back[some][here], own.grad, max(tolerance, 1e-7 if "smoothi" in sort else 1e-8))
-        assert (back[some][~here] == 0).all()
+        close(
+            grad_scores[some][here], own.grad, max(tolerance, 1e-7 if "smoothi" in sort else 1e-8)
+        )
+        assert (grad_scores[some][~here] == 0).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rank", RANKS)
 def test_ranks(rank, kind):
-    scores, _, mask, _, offsets = batch(kind)
+    scores, _, mask, _, offsets, _ = FlatBatch.of_kind(kind).arguments
     grad = torch.randn(len(scores), generator=torch.Generator().manual_seed(1)).double()
     if mask is not None:
         grad[~mask] = float("nan")
     made, *options = RANKS[rank]
     operator = made(scores, mask, offsets, 61, *options)
-    back = operator.adjoint(grad)
+    grad_scores = operator.adjoint(grad)
     relaxed = eager(lambda own, *_: sorting.get(rank).ranks(own), scores, mask, offsets)
     for some, here, own, wanted in relaxed:
         close(operator.ranks[some][here], wanted.detach(), 1e-9)
         wanted.backward(grad[some][here])
-        close(back[some][here], own.grad, 1e-7 if "smoothi" in rank else 1e-8)
-        assert (operator.ranks[some][~here] == 0).all() and (back[some][~here] == 0).all()
+        close(grad_scores[some][here], own.grad, 1e-7 if "smoothi" in rank else 1e-8)
+        assert (operator.ranks[some][~here] == 0).all() and (grad_scores[some][~here] == 0).all()
 
 
 def test_float32():
-    scores, labels, mask, _, offsets = batch("padded", torch.float32)
+    scores, labels, mask, _, offsets, _ = FlatBatch.of_kind("padded", torch.float32).arguments
     operator = SoftSortOperator(scores, mask, offsets, 61, 0, 1.0)
     assert operator.apply(labels).dtype == operator.adjoint(labels, labels).dtype == torch.float32
     ranks = SigmoidRanks(scores, mask, offsets, 61, 1.0)

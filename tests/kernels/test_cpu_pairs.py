@@ -1,6 +1,6 @@
 import pytest
 import torch
-from kernels.twins import KINDS, batch, check, eager
+from kernel_harness import KINDS, FlatBatch, assert_matches
 
 from rankgrad.kernels.ops import backend_kernel
 
@@ -64,22 +64,26 @@ LOSSES |= dict(_of_metric("lambdaloss", "ndcg_loss2", 4, m, "heuristic") for m i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_pairs(loss, kind):
-    slots = batch(kind)
-    check(pairs(*slots, 61, *LOSSES[loss]), eager(loss, *slots), 1e-9, 1e-9)
+    batch = FlatBatch.of_kind(kind)
+    assert_matches(batch, pairs(*batch.arguments, *LOSSES[loss]), batch.reference(loss), 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
 def test_float32(kind):
-    slots = batch(kind, torch.float32)
-    found = pairs(*slots, 61, *LOSSES["lambdaloss"])
+    batch = FlatBatch.of_kind(kind, torch.float32)
+    found = pairs(*batch.arguments, *LOSSES["lambdaloss"])
     assert found[0].dtype == found[1].dtype == torch.float32
-    check(found, eager("lambdaloss", *slots))
+    assert_matches(batch, found, batch.reference("lambdaloss"))
 
 
 def test_alike_items_share_their_gradient():
     scores = torch.zeros(5)
     labels = torch.tensor([1.0, 0, 0, 0, 1])
     weights = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0])
-    slots = scores, labels, None, weights, torch.tensor([0, 5])
-    _, slopes, _ = pairs(*slots, 5, *LOSSES["lambdaloss"])
-    assert slopes[0] == slopes[4] and slopes[1] == slopes[3] and slopes[1] != slopes[2]
+    lists = scores, labels, None, weights, torch.tensor([0, 5]), 5
+    _, grad_scores, _ = pairs(*lists, *LOSSES["lambdaloss"])
+    assert (
+        grad_scores[0] == grad_scores[4]
+        and grad_scores[1] == grad_scores[3]
+        and grad_scores[1] != grad_scores[2]
+    )

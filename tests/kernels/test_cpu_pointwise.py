@@ -1,6 +1,6 @@
 import pytest
 import torch
-from kernels.twins import KINDS, batch, check, eager
+from kernel_harness import KINDS, FlatBatch, assert_matches
 
 from rankgrad import kernels, losses
 from rankgrad.kernels.ops import backend_kernel
@@ -18,8 +18,10 @@ LOSSES = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_against_the_eager_form(loss, kind):
-    lists = batch(kind)
-    check(pointwise(*lists, 61, *LOSSES[loss]), eager(loss, *lists), 1e-9, 1e-9)
+    batch = FlatBatch.of_kind(kind)
+    assert_matches(
+        batch, pointwise(*batch.arguments, *LOSSES[loss]), batch.reference(loss), 1e-9, 1e-9
+    )
 
 
 def test_an_error_of_0_has_no_gradient():
@@ -30,10 +32,10 @@ def test_an_error_of_0_has_no_gradient():
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_float32(loss):
-    lists = batch("weighted", torch.float32)
-    found = pointwise(*lists, 61, *LOSSES[loss])
+    batch = FlatBatch.of_kind("weighted", torch.float32)
+    found = pointwise(*batch.arguments, *LOSSES[loss])
     assert found[0].dtype == found[1].dtype == torch.float32
-    check(found, eager(loss, *lists))
+    assert_matches(batch, found, batch.reference(loss))
 
 
 def test_a_label_reaches_the_threshold_that_it_is():

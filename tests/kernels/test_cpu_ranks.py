@@ -1,6 +1,6 @@
 import pytest
 import torch
-from kernels.twins import KINDS, batch, check, eager
+from kernel_harness import KINDS, FlatBatch, assert_matches
 
 from rankgrad import kernels, sorting
 from rankgrad.kernels.cpu.lapsum import lapsum_ranks, lapsum_ranks_vjp
@@ -36,17 +36,25 @@ def relaxed(relaxation, metric, **options):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", METRICS)
 def test_sigmoid(metric, kind):
-    slots = batch(kind)
-    found = through_ranks(*slots, 61, "sigmoid", 2.0, 0.7, *METRICS[metric])
-    check(found, eager(relaxed("sigmoid(alpha=2.0)", metric, beta=0.7), *slots), 1e-9, 1e-9)
+    batch = FlatBatch.of_kind(kind)
+    found = through_ranks(*batch.arguments, "sigmoid", 2.0, 0.7, *METRICS[metric])
+    assert_matches(
+        batch, found, batch.reference(relaxed("sigmoid(alpha=2.0)", metric, beta=0.7)), 1e-9, 1e-9
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", METRICS)
 def test_lapsum(metric, kind):
-    slots = batch(kind)
-    found = through_ranks(*slots, 61, "lapsum", 2.0, 0.7, *METRICS[metric])
-    check(found, eager(relaxed("lapsum(temperature=0.5)", metric, beta=0.7), *slots), 1e-9, 1e-9)
+    batch = FlatBatch.of_kind(kind)
+    found = through_ranks(*batch.arguments, "lapsum", 2.0, 0.7, *METRICS[metric])
+    assert_matches(
+        batch,
+        found,
+        batch.reference(relaxed("lapsum(temperature=0.5)", metric, beta=0.7)),
+        1e-9,
+        1e-9,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,22 +62,22 @@ def test_lapsum(metric, kind):
 @pytest.mark.parametrize("strength", [0.05, 2.0])
 @pytest.mark.parametrize("regularization", ["l2", "entropic"])
 def test_fastsort(regularization, strength, metric, kind):
-    slots = batch(kind)
+    batch = FlatBatch.of_kind(kind)
     relaxation = {"l2": "fastsort", "entropic": "fastsort_entropic"}[regularization]
-    found = through_ranks(*slots, 61, relaxation, 1 / strength, 0.7, *METRICS[metric])
+    found = through_ranks(*batch.arguments, relaxation, 1 / strength, 0.7, *METRICS[metric])
     sort = f"fastsort(strength={strength}, regularization={regularization})"
-    check(found, eager(relaxed(sort, metric, beta=0.7), *slots), 1e-9, 1e-8)
+    assert_matches(batch, found, batch.reference(relaxed(sort, metric, beta=0.7)), 1e-9, 1e-8)
 
 
 @pytest.mark.parametrize("regularization", ["l2", "entropic"])
 def test_fastsort_of_far_scores_is_the_exact_rank(regularization):
     scores = torch.tensor([0.0, 1e30, -1e30, 5.0], dtype=torch.float64)
     labels = torch.tensor([1.0, 0.0, 2.0, 0.0], dtype=torch.float64)
-    slots = scores, labels, None, None, torch.tensor([0, 4])
+    lists = scores, labels, None, None, torch.tensor([0, 4]), 4
     relaxation = {"l2": "fastsort", "entropic": "fastsort_entropic"}[regularization]
-    value, slopes, _ = through_ranks(*slots, 4, relaxation, 1e5, 1.0, *METRICS["arp"])
+    value, grad_scores, _ = through_ranks(*lists, relaxation, 1e5, 1.0, *METRICS["arp"])
     torch.testing.assert_close(value, torch.tensor([(3 + 2 * 4) / 3], dtype=torch.float64))
-    assert (slopes == 0).all()
+    assert (grad_scores == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -90,24 +98,24 @@ def test_a_cutoff_keeps_a_gradient_on_long_lists_of_ties(relaxation, metric):
 
 @pytest.mark.parametrize("kind", ["plain", "ragged", "weighted", "extreme"])
 def test_float32(kind):
-    slots = batch(kind, torch.float32)
-    found = through_ranks(*slots, 61, "sigmoid", 1.0, 1.0, "ndcg", 0, "exponential", 1.0, 0.8)
+    batch = FlatBatch.of_kind(kind, torch.float32)
+    found = through_ranks(*batch.arguments, "sigmoid", 1.0, 1.0, "ndcg", 0, "exponential", 1.0, 0.8)
     assert found[0].dtype == found[1].dtype == torch.float32
-    check(found, eager("approx_ndcg", *slots))
+    assert_matches(batch, found, batch.reference("approx_ndcg"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("relaxation", ["sigmoid(alpha=2.0)", "lapsum(temperature=2.0)"])
 def test_ranks_and_their_gradient(relaxation, kind):
-    scores, _, mask, _, offsets = batch(kind)
-    twin, back = (
+    scores, _, mask, _, offsets, _ = FlatBatch.of_kind(kind).arguments
+    kernel, vjp = (
         (sigmoid_ranks, sigmoid_ranks_vjp)
         if relaxation.startswith("sigmoid")
         else (lapsum_ranks, lapsum_ranks_vjp)
     )
     grad = torch.randn(len(scores), generator=torch.Generator().manual_seed(1)).double()
-    ranks = twin(scores, mask, offsets, 61, 2.0)
-    slopes = back(grad, scores, mask, offsets, 61, 2.0)
+    ranks = kernel(scores, mask, offsets, 61, 2.0)
+    grad_scores = vjp(grad, scores, mask, offsets, 61, 2.0)
     for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         some = slice(first, last)
         here = None if mask is None else mask[some]
@@ -116,4 +124,4 @@ def test_ranks_and_their_gradient(relaxation, kind):
             wanted = sorting.get(relaxation).ranks(own, here)
         torch.testing.assert_close(ranks[some], wanted.detach(), rtol=1e-9, atol=1e-9)
         wanted.backward(grad[some])
-        torch.testing.assert_close(slopes[some], own.grad, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(grad_scores[some], own.grad, rtol=1e-9, atol=1e-9)

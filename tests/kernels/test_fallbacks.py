@@ -61,8 +61,8 @@ def test_learned_weights_do_not_matter_without_a_graph():
 
 def test_a_subclass_that_says_its_own_values_is_computed_by_them():
     class Doubled(Softmax):
-        def per_list(self, given):
-            values, defined = super().per_list(given)
+        def per_list(self, lists):
+            values, defined = super().per_list(lists)
             return 2 * values, defined
 
     class Same(Softmax):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, Slots, check
+from kernel_harness import DEVICE, FlatBatch, assert_matches
 
 from rankgrad.losses import ListNet, Softmax
 
@@ -16,15 +16,15 @@ LOSSES = {"label": Softmax(), "softmax": ListNet()}
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("whole", [8192, 0])
-@pytest.mark.parametrize("spread", [1.0, 1e4])
+@pytest.mark.parametrize("std", [1.0, 1e4])
 @pytest.mark.parametrize("target", LOSSES)
-def test_against_the_eager_form(target, spread, whole, weighted, masked, monkeypatch):
+def test_against_the_eager_form(target, std, whole, weighted, masked, monkeypatch):
     monkeypatch.setattr(kernel, "_WHOLE", whole)
-    slots = Slots.drawn([9, 1, 0, 2, 40], masked=masked, weighted=weighted, spread=spread)
-    check(
-        slots,
-        backend_kernel("cross_entropy", "gpu")(*slots.given, target),
-        slots.eager(LOSSES[target]),
+    batch = FlatBatch.random([9, 1, 0, 2, 40], masked=masked, weighted=weighted, std=std)
+    assert_matches(
+        batch,
+        backend_kernel("cross_entropy", "gpu")(*batch.arguments, target),
+        batch.reference(LOSSES[target]),
     )
 
 
@@ -35,11 +35,11 @@ def test_in_spans(target, ties, masked, monkeypatch):
     monkeypatch.setattr(kernel, "_WHOLE", 0)
     monkeypatch.setattr(kernel, "_SPAN", 16)
     monkeypatch.setattr(kernel, "_WIDTH", 4)
-    slots = Slots.drawn([150, 1, 0, 16, 5], masked=masked, weighted=True, ties=ties, spread=10.0)
-    check(
-        slots,
-        backend_kernel("cross_entropy", "gpu")(*slots.given, target),
-        slots.eager(LOSSES[target]),
+    batch = FlatBatch.random([150, 1, 0, 16, 5], masked=masked, weighted=True, ties=ties, std=10.0)
+    assert_matches(
+        batch,
+        backend_kernel("cross_entropy", "gpu")(*batch.arguments, target),
+        batch.reference(LOSSES[target]),
     )
 
 
@@ -52,15 +52,15 @@ def test_where_it_is_defined(target, whole, monkeypatch):
     labels = torch.tensor([0.0, 0, 0, 2, 1, 1, 1, 0, 0, 4, 0, 100])
     weights = torch.tensor([1.0, 2, 1, 0, 0, 1, 1, 1, 1, 0.5, 1, 2])
     offsets = torch.tensor([0, 3, 5, 6, 9, 12])
-    given = (tensor.to(DEVICE) for tensor in (scores, labels, weights, offsets))
-    scores, labels, weights, offsets = given
-    slots = Slots(scores, labels, None, weights, offsets, 3)
-    found = backend_kernel("cross_entropy", "gpu")(*slots.given, target)
+    arguments = (tensor.to(DEVICE) for tensor in (scores, labels, weights, offsets))
+    scores, labels, weights, offsets = arguments
+    batch = FlatBatch(scores, labels, None, weights, offsets, 3)
+    found = backend_kernel("cross_entropy", "gpu")(*batch.arguments, target)
     assert found[2].tolist() == [target == "softmax", True, False, True, True]
-    check(slots, found, slots.eager(LOSSES[target]))
+    assert_matches(batch, found, batch.reference(LOSSES[target]))
 
 
 def test_no_lists():
-    slots = Slots.drawn([])
-    values, slopes, defined = backend_kernel("cross_entropy", "gpu")(*slots.given, "label")
-    assert values.shape == slopes.shape == defined.shape == (0,)
+    batch = FlatBatch.random([])
+    values, grad_scores, defined = backend_kernel("cross_entropy", "gpu")(*batch.arguments, "label")
+    assert values.shape == grad_scores.shape == defined.shape == (0,)

@@ -15,11 +15,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("entropic", [False, True])
-@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0, 30.0, 1e4])
-def test_the_same_blocks(entropic, spread):
+@pytest.mark.parametrize("std", [0.0, 1.0, 8.0, 30.0, 1e4])
+def test_the_same_blocks(entropic, std):
     lengths = torch.tensor([0, 1, 2, 30, 17])
     generator = torch.Generator().manual_seed(0)
-    z = torch.randn(5, 30, generator=generator, dtype=torch.float64) * spread
+    z = torch.randn(5, 30, generator=generator, dtype=torch.float64) * std
     z = z.sort(descending=True).values
     w = (lengths[:, None] - torch.arange(30)).clamp(min=1).double()
     if entropic:

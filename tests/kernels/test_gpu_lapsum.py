@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, Slots
+from kernel_harness import DEVICE, FlatBatch
 
 from rankgrad.sorting import LapSum
 
@@ -22,7 +22,7 @@ def of(batch, temperature):
     grad = torch.randn(batch.scores.shape, generator=torch.Generator().manual_seed(1))
     if batch.mask is not None:
         grad[~batch.mask.cpu()] = float("nan")
-    lists = batch.scores, batch.mask, batch.offsets, batch.longest
+    lists = batch.scores, batch.mask, batch.offsets, batch.max_length
     operator = lapsum.LapSumRanks(*lists, temperature)
     return operator.ranks.cpu(), grad, operator.adjoint(grad.to(DEVICE)).cpu()
 
@@ -32,7 +32,7 @@ def of(batch, temperature):
 )
 @pytest.mark.parametrize("ties", [False, True])
 def test_as_the_eager_ranks(lengths, masked, ties):
-    batch = Slots.drawn(lengths, masked=masked, ties=ties)
+    batch = FlatBatch.random(lengths, masked=masked, ties=ties)
     ranks, grad, product = of(batch, 0.3)
     for scores, _, _, at in batch.lists():
         leaf = scores.requires_grad_()
@@ -44,8 +44,8 @@ def test_as_the_eager_ranks(lengths, masked, ties):
         assert not ranks[~batch.mask.cpu()].any() and not product[~batch.mask.cpu()].any()
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e4])
-def test_extremes_are_finite(spread):
-    batch = Slots.drawn([40, 5], spread=spread, masked=True)
+@pytest.mark.parametrize("std", [0.0, 1e4])
+def test_extremes_are_finite(std):
+    batch = FlatBatch.random([40, 5], std=std, masked=True)
     ranks, _, product = of(batch, 1e-5)
     assert bool(ranks.isfinite().all() and product.isfinite().all())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, Slots, check
+from kernel_harness import DEVICE, FlatBatch, assert_matches
 
 from rankgrad.losses import ListMLE
 
@@ -29,22 +29,22 @@ class Shuffled(ListMLE):
     """Equal labels in the order of their hashes."""
 
     def _order(self, lists):
-        drawn = torch.tensor(hashes(self.seed, lists.labels.shape[-1]))
-        shuffled = drawn.argsort(descending=True)
+        random = torch.tensor(hashes(self.seed, lists.labels.shape[-1]))
+        shuffled = random.argsort(descending=True)
         by_label = lists.labels[:, shuffled].argsort(dim=-1, descending=True, stable=True)
         return shuffled[by_label]
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("counted", [4096, 0])
-@pytest.mark.parametrize("spread", [1.0, 1e4])
-def test_in_input_order(masked, counted, spread, monkeypatch):
+@pytest.mark.parametrize("std", [1.0, 1e4])
+def test_in_input_order(masked, counted, std, monkeypatch):
     monkeypatch.setattr(kernel, "COUNTED", counted)
-    slots = Slots.drawn([9, 1, 0, 2, 40], masked=masked, weighted=masked, spread=spread)
-    check(
-        slots,
-        backend_kernel("listmle", "gpu")(*slots.given, None),
-        slots.eager(ListMLE(ties="stable")),
+    batch = FlatBatch.random([9, 1, 0, 2, 40], masked=masked, weighted=masked, std=std)
+    assert_matches(
+        batch,
+        backend_kernel("listmle", "gpu")(*batch.arguments, None),
+        batch.reference(ListMLE(ties="stable")),
     )
 
 
@@ -52,20 +52,20 @@ def test_in_input_order(masked, counted, spread, monkeypatch):
 @pytest.mark.parametrize("counted", [4096, 0])
 def test_ties_by_hash(masked, counted, monkeypatch):
     monkeypatch.setattr(kernel, "COUNTED", counted)
-    slots = Slots.drawn([33, 1, 50], masked=masked, grades=1)
+    batch = FlatBatch.random([33, 1, 50], masked=masked, grades=1)
     seed = torch.tensor(2**62 + 12345, device=DEVICE)
-    check(
-        slots,
-        backend_kernel("listmle", "gpu")(*slots.given, seed),
-        slots.eager(Shuffled(seed=2**62 + 12345)),
+    assert_matches(
+        batch,
+        backend_kernel("listmle", "gpu")(*batch.arguments, seed),
+        batch.reference(Shuffled(seed=2**62 + 12345)),
     )
 
 
 def test_in_chunks(monkeypatch):
     monkeypatch.setattr(kernel, "_CHUNK", 32)
-    slots = Slots.drawn([70, 32, 5, 0], spread=10.0, weighted=True)
-    check(
-        slots,
-        backend_kernel("listmle", "gpu")(*slots.given, None),
-        slots.eager(ListMLE(ties="stable")),
+    batch = FlatBatch.random([70, 32, 5, 0], std=10.0, weighted=True)
+    assert_matches(
+        batch,
+        backend_kernel("listmle", "gpu")(*batch.arguments, None),
+        batch.reference(ListMLE(ties="stable")),
     )

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from slots import DEVICE, Slots
+from kernel_harness import DEVICE, FlatBatch
 
 from rankgrad import metrics
 from rankgrad.inputs import as_lists
@@ -32,10 +32,10 @@ def in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_values_of_items(metric):
-    slots = Slots.drawn([40, 1, 0, 3, 9], masked=True, weighted=True, grades=6)
-    found = metric_steps.step_values(FlatLists(*slots.given), options(metric))
+    batch = FlatBatch.random([40, 1, 0, 3, 9], masked=True, weighted=True, grades=6)
+    found = metric_steps.step_values(FlatLists(*batch.arguments), options(metric))
     assert found.lengths.tolist() == [40, 1, 0, 3, 9]
-    for at, (scores, labels, weights, items) in enumerate(slots.lists()):
+    for at, (scores, labels, weights, items) in enumerate(batch.lists()):
         if len(items) == 0:
             assert not found.defined[at]
             continue
@@ -48,25 +48,25 @@ def test_values_of_items(metric):
         assert float(found.norm[at]) == pytest.approx(norm, rel=1e-6)
         relevant = bool(eager(metric, 0).relevant(lists))
         assert bool(found.defined[at]) == (relevant and len(items) > 1)
-    assert (found.values.cpu()[~slots.mask.cpu()] == 0).all()
+    assert (found.values.cpu()[~batch.mask.cpu()] == 0).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("k", [0, 5, 33])
 @pytest.mark.parametrize("metric", METRICS)
 def test_values_and_derivatives(metric, k, weighted):
-    slots = Slots.drawn([70, 2, 31], weighted=weighted, seed=3)
-    batch = FlatLists(*slots.given)
-    prepared = metric_steps.step_values(batch, options(metric, k))
-    at_rank = torch.rand(2, len(slots.scores), generator=torch.Generator().manual_seed(0)) * 0.6
+    batch = FlatBatch.random([70, 2, 31], weighted=weighted, seed=3)
+    flat = FlatLists(*batch.arguments)
+    inputs = metric_steps.step_values(flat, options(metric, k))
+    at_rank = torch.rand(2, len(batch.scores), generator=torch.Generator().manual_seed(0)) * 0.6
     at_rank[0, 3], at_rank[0, 4], at_rank[0, 40] = 1.0, 1.5, 0.0  # nobody goes on; clamped; all do
-    given = at_rank.to(DEVICE)
+    ranked = at_rank.to(DEVICE)
     values, grad, grad_weighted = metric_steps.metric_step(
-        given[0], given[1] if weighted else None, None, prepared, slots.offsets, slots.longest,
-        options(metric, k),
+        ranked[0], ranked[1] if weighted else None, None, inputs, batch.offsets,
+        batch.max_length, options(metric, k),
     )  # fmt: skip
     start = 0
-    for at, (scores, labels, weights, items) in enumerate(slots.lists()):
+    for at, (scores, labels, weights, items) in enumerate(batch.lists()):
         ranks = min(k or len(items), len(items))
         leaf = at_rank[: 1 + weighted, start : start + ranks].double().requires_grad_()
         sort = SimpleNamespace(sort=lambda *_, leaf=leaf: leaf[None])
@@ -85,9 +85,9 @@ def test_misses_of_nearly_certain_stops():
     batch = FlatLists(*(torch.zeros(3), torch.ones(3), None, None, torch.tensor([0, 3]), 3))
     batch = FlatLists(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in batch))
     misses = torch.tensor([1e-12, 0.5, 0.5], device=DEVICE)
-    prepared = metric_steps.step_values(batch, options("hits"))
+    inputs = metric_steps.step_values(batch, options("hits"))
     values, grad, _ = metric_steps.metric_step(
-        1 - misses, None, misses, prepared, batch.offsets, 3, options("hits")
+        1 - misses, None, misses, inputs, batch.offsets, 3, options("hits")
     )
     torch.testing.assert_close(grad[1:].cpu(), torch.tensor([-5e-13, -5e-13]), rtol=1e-5, atol=0.0)
     assert float(values[0]) == pytest.approx(2.5e-13, rel=1e-6)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kernel_harness import DEVICE, FlatBatch
 from registry import metrics_with_kernel
-from slots import DEVICE, Slots
 
 from rankgrad import kernels, metrics
 from rankgrad.inputs import as_lists
@@ -15,7 +15,7 @@ from rankgrad.metrics.base import _exact_options, exact_values
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import metrics as kernel
-from rankgrad.kernels.gpu import order
+from rankgrad.kernels.gpu import segmented_sort
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -51,11 +51,11 @@ def some(specs, part):
     return specs if DEVICE == "cuda" else specs[part % 3 :: 3]
 
 
-def eager(slots, chosen):
+def eager(batch, chosen):
     """The eager values of each list in float64; NaN where nothing counts."""
-    real = slots.lists()
+    real = batch.lists()
     scores, labels, weights = (
-        None if slots.weights is None and at == 2 else torch.cat([each[at] for each in real])
+        None if batch.weights is None and at == 2 else torch.cat([each[at] for each in real])
         for at in range(3)
     )
     offsets = torch.tensor([0, *(len(each[0]) for each in real)]).cumsum(0)
@@ -64,13 +64,13 @@ def eager(slots, chosen):
     return list(found.per_list.values())
 
 
-def check(slots, specs):
+def check(batch, specs):
     """Values within 1e-6 of the eager form, list by list."""
     chosen = [replace(metrics.get(spec), empty="skip") for spec in specs]
-    values, relevant = kernel.exact_metrics(*slots.given, [described(each) for each in chosen])
+    values, relevant = kernel.exact_metrics(*batch.arguments, [described(each) for each in chosen])
     assert values.dtype == torch.float32
     for metric, row, counts, right in zip(
-        chosen, values.double().cpu(), relevant.cpu(), eager(slots, chosen), strict=True
+        chosen, values.double().cpu(), relevant.cpu(), eager(batch, chosen), strict=True
     ):
         assert counts.tolist() == (~right.isnan()).tolist(), metric
         torch.testing.assert_close(
@@ -83,52 +83,52 @@ def check(slots, specs):
     [(0, True, True), (1, True, True), (2, True, True), (0, True, False), (1, False, False)],
 )
 def test_all_options(part, ties, padded):
-    slots = Slots.drawn([5, 0], ties=ties, masked=padded, weighted=padded)
-    check(slots, some(SPECS, part))
+    batch = FlatBatch.random([5, 0], ties=ties, masked=padded, weighted=padded)
+    check(batch, some(SPECS, part))
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 33, 130])
 @pytest.mark.parametrize("ties", [False, True], ids=["apart", "tied"])
 def test_lengths(length, ties):
-    slots = Slots.drawn([length], ties=ties, weighted=length % 2 == 0, seed=1)
-    check(slots, SOME if ties else some(SPECS, length))
+    batch = FlatBatch.random([length], ties=ties, weighted=length % 2 == 0, seed=1)
+    check(batch, SOME if ties else some(SPECS, length))
 
 
 def test_walks_of_many_steps(monkeypatch):
     monkeypatch.setattr(kernel, "_SPAN", 32)
     monkeypatch.setattr(kernel, "_TILE", 32)
-    slots = Slots.drawn([75], ties=True, masked=True, weighted=True)
-    slots.labels[slots.labels < 4] = 0.0  # the first relevant item is far down
-    check(slots, SOME)
+    batch = FlatBatch.random([75], ties=True, masked=True, weighted=True)
+    batch.labels[batch.labels < 4] = 0.0  # the first relevant item is far down
+    check(batch, SOME)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["even", "padded"])
 def test_sorted_instead_of_counted(padded, monkeypatch):
-    monkeypatch.setattr(order, "_SHORT", 0)
+    monkeypatch.setattr(segmented_sort, "_SHORT", 0)
     lengths = [7, 12] if padded else [12, 12]
-    check(Slots.drawn(lengths, ties=True, masked=padded, weighted=padded), some(SOME, 0))
+    check(FlatBatch.random(lengths, ties=True, masked=padded, weighted=padded), some(SOME, 0))
 
 
 def test_a_constant_score(monkeypatch):
     monkeypatch.setattr(kernel, "_SPAN", 32)
     monkeypatch.setattr(kernel, "_TILE", 32)
-    slots = Slots.drawn([40])
-    slots.scores.fill_(0.25)
-    slots.labels.zero_()[[7, 30]] = torch.tensor([1.0, 3.0], device=DEVICE)
-    check(slots, SOME)
+    batch = FlatBatch.random([40])
+    batch.scores.fill_(0.25)
+    batch.labels.zero_()[[7, 30]] = torch.tensor([1.0, 3.0], device=DEVICE)
+    check(batch, SOME)
 
 
 def test_infinite_scores_are_ranked():
     lowest = torch.finfo(torch.float32).min
-    slots = Slots.drawn([4])
-    slots.scores = torch.tensor([float("-inf"), float("inf"), 0.0, lowest], device=DEVICE)
-    slots.labels = torch.tensor([1.0, 0.0, 1.0, 0.0], device=DEVICE)
+    batch = FlatBatch.random([4])
+    batch.scores = torch.tensor([float("-inf"), float("inf"), 0.0, lowest], device=DEVICE)
+    batch.labels = torch.tensor([1.0, 0.0, 1.0, 0.0], device=DEVICE)
     values, _ = kernel.exact_metrics(
-        *slots.given, [described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")]
+        *batch.arguments, [described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")]
     )
     with kernels.using("eager"):
-        given = slots.scores.cpu(), slots.labels.cpu()
-        right = [metrics.get(spec)(*given) for spec in ("ndcg", "ndcg(ties=stable)")]
+        arguments = batch.scores.cpu(), batch.labels.cpu()
+        right = [metrics.get(spec)(*arguments) for spec in ("ndcg", "ndcg(ties=stable)")]
     torch.testing.assert_close(values.cpu(), torch.stack(right))
 
 
@@ -137,18 +137,18 @@ def test_large_labels():
 
     Labels over 120 are an error for it in float32 (tests/test_bad_input.py).
     """
-    slots = Slots.drawn([3])
-    slots.labels = torch.tensor([1.0, 120.0, 110.0], device=DEVICE)
-    check(slots, ["err", "err(ties=stable)"])
-    slots.labels = torch.tensor([1.0, 2000.0, 1990.0], device=DEVICE)
-    check(slots, ["ndcg(gain=linear)"])
+    batch = FlatBatch.random([3])
+    batch.labels = torch.tensor([1.0, 120.0, 110.0], device=DEVICE)
+    check(batch, ["err", "err(ties=stable)"])
+    batch.labels = torch.tensor([1.0, 2000.0, 1990.0], device=DEVICE)
+    check(batch, ["ndcg(gain=linear)"])
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
 def test_a_gpu_is_not_waited_for():
-    slots = Slots.drawn([30, 7, 0, 3], ties=True, weighted=True)
+    batch = FlatBatch.random([30, 7, 0, 3], ties=True, weighted=True)
     chosen = [metrics.get(spec) for spec in SPECS]
-    lists = as_lists(slots.scores, slots.labels, offsets=slots.offsets.cpu(), weights=slots.weights)
+    lists = as_lists(batch.scores, batch.labels, offsets=batch.offsets.cpu(), weights=batch.weights)
     before = exact_values(chosen, lists)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
@@ -163,10 +163,10 @@ def test_a_gpu_is_not_waited_for():
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
 def test_a_label_too_large_for_its_gain_is_an_error_still():
-    given = torch.tensor([0.3, 0.2], device=DEVICE), torch.tensor([2000.0, 1.0], device=DEVICE)
+    arguments = torch.tensor([0.3, 0.2], device=DEVICE), torch.tensor([2000.0, 1.0], device=DEVICE)
     for name in ("ndcg", "dcg", "err"):
         with pytest.raises(ValueError, match="too large for the gain"):
-            metrics.get(name)(*given)
+            metrics.get(name)(*arguments)
 
 
 @pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])

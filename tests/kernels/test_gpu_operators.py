@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, Slots, check
+from kernel_harness import DEVICE, FlatBatch, assert_matches
 
 from rankgrad import kernels, sorting
 from rankgrad.kernels.ops import backend_kernel
@@ -11,18 +11,18 @@ from rankgrad.losses.relaxed import RelaxedMetric
 pytest.importorskip("triton")
 from together import Together
 
-from rankgrad.kernels.gpu import register_resident, rows, sinkhorn, smoothi
+from rankgrad.kernels.gpu import permutation_rows, register_resident, sinkhorn, smoothi
 
 #: By name: the module, the operator's options, the relaxation, and the kernel's options.
 OPERATORS = {
     "NeuralSortOperator": (
-        rows,
+        permutation_rows,
         (0.7,),
         "neuralsort(temperature=0.7)",
         ("through_rows", "neuralsort", 0.7),
     ),
     "SoftSortOperator": (
-        rows,
+        permutation_rows,
         (0.3,),
         "softsort(temperature=0.3)",
         ("through_rows", "softsort", 0.3),
@@ -54,10 +54,10 @@ METRICS = {
 }
 
 
-def operator(name, slots, k):
+def operator(name, batch, k):
     module, options = OPERATORS[name][:2]
     kind = getattr(module, name.split(",")[0])
-    return kind(slots.scores, slots.mask, slots.offsets, slots.longest, k, *options)
+    return kind(batch.scores, batch.mask, batch.offsets, batch.max_length, k, *options)
 
 
 def relative(found, right):
@@ -68,8 +68,8 @@ def relative(found, right):
 def way(request, monkeypatch):
     """Lists as they are, and as long ones are treated."""
     if request.param == "long":
-        monkeypatch.setattr(rows, "COUNTED", 0)
-        monkeypatch.setattr(rows, "_CHUNK", 16)
+        monkeypatch.setattr(permutation_rows, "COUNTED", 0)
+        monkeypatch.setattr(permutation_rows, "_CHUNK", 16)
         monkeypatch.setattr(smoothi, "_LONGEST", 0)
         monkeypatch.setattr(smoothi, "_TILE", 16)
         monkeypatch.setattr(register_resident, "RESIDENT", {})
@@ -80,23 +80,23 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("k", [0, 4])
 def test_apply_and_adjoint(way, name, k):
-    slots = Slots.drawn(
-        [3, 1, 0, 18 if OPERATORS[name][0] is rows else 8], masked=k == 0, ties=k == 0
+    batch = FlatBatch.random(
+        [3, 1, 0, 18 if OPERATORS[name][0] is permutation_rows else 8], masked=k == 0, ties=k == 0
     )
     random = torch.Generator().manual_seed(1)
-    several = torch.randn(2, len(slots.scores), generator=random)  # of no sign, and one after other
-    grad = torch.randn(len(slots.scores), generator=random)
-    if slots.mask is not None:
-        several[:, ~slots.mask.cpu()] = float("nan")
-    mine = operator(name, slots, k)
+    several = torch.randn(2, len(batch.scores), generator=random)  # of no sign, and one after other
+    grad = torch.randn(len(batch.scores), generator=random)
+    if batch.mask is not None:
+        several[:, ~batch.mask.cpu()] = float("nan")
+    mine = operator(name, batch, k)
     relaxation = sorting.get(OPERATORS[name][2])
-    given = [values.to(DEVICE) for values in several]
-    sorted_values = [mine.apply(values) for values in given]
-    for values, found, at_rank in zip(several, given, sorted_values, strict=True):
+    arguments = [values.to(DEVICE) for values in several]
+    sorted_values = [mine.apply(values) for values in arguments]
+    for values, found, at_rank in zip(several, arguments, sorted_values, strict=True):
         grad_scores = mine.adjoint(found, grad.to(DEVICE))
         assert (grad_scores.isfinite()).all() and (at_rank.isfinite()).all()
         for (scores, _, _, items), start in zip(
-            slots.lists(), slots.offsets.tolist(), strict=False
+            batch.lists(), batch.offsets.tolist(), strict=False
         ):
             if len(items) == 0:
                 continue
@@ -105,58 +105,58 @@ def test_apply_and_adjoint(way, name, k):
             mask = torch.ones(1, len(items), dtype=torch.bool)
             right = relaxation.sort(values[items].double()[None, None], leaf[None], mask, ranks)
             assert relative(at_rank[start : start + ranks], right.detach().flatten()) < 2e-6
-            (back,) = torch.autograd.grad(
+            (result,) = torch.autograd.grad(
                 (right.flatten() * grad[start : start + ranks]).sum(), leaf
             )
             if len(items) > 1:
-                assert relative(grad_scores[items.to(DEVICE)], back) < 5e-5
+                assert relative(grad_scores[items.to(DEVICE)], result) < 5e-5
             else:
                 assert (grad_scores[items.to(DEVICE)] == 0).all()
-    if slots.mask is not None:
-        assert (grad_scores[~slots.mask] == 0).all()
+    if batch.mask is not None:
+        assert (grad_scores[~batch.mask] == 0).all()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_ranks_past_the_last_are_zero(name):
-    slots = Slots.drawn([9, 3])
-    at_rank = operator(name, slots, 5).apply(torch.ones_like(slots.scores))
+    batch = FlatBatch.random([9, 3])
+    at_rank = operator(name, batch, 5).apply(torch.ones_like(batch.scores))
     assert (at_rank > 0.9).tolist() == [True] * 5 + [False] * 4 + [True] * 3
     assert (at_rank[5:9] == 0).all()
 
 
 def test_expected_ranks_of_smoothi(way):
-    slots = Slots.drawn([4, 1, 0, 7], masked=True, ties=True)
-    mine = smoothi.SmoothIRanks(slots.scores, slots.mask, slots.offsets, slots.longest, 1.5, 0.1)
-    grad = torch.randn(len(slots.scores), generator=torch.Generator().manual_seed(1))
+    batch = FlatBatch.random([4, 1, 0, 7], masked=True, ties=True)
+    mine = smoothi.SmoothIRanks(batch.scores, batch.mask, batch.offsets, batch.max_length, 1.5, 0.1)
+    grad = torch.randn(len(batch.scores), generator=torch.Generator().manual_seed(1))
     grad_scores = mine.adjoint(grad.to(DEVICE))
-    assert (mine.ranks[~slots.mask] == 0).all() and (grad_scores[~slots.mask] == 0).all()
-    for scores, _, _, items in slots.lists():
+    assert (mine.ranks[~batch.mask] == 0).all() and (grad_scores[~batch.mask] == 0).all()
+    for scores, _, _, items in batch.lists():
         leaf = scores.requires_grad_()
         mask = torch.ones(1, len(items), dtype=torch.bool)
         if len(items):
             right = sorting.get("smoothi(alpha=1.5)").rank(leaf[None], mask)[0]
-            (back,) = torch.autograd.grad((right * grad[items]).sum(), leaf)
+            (result,) = torch.autograd.grad((right * grad[items]).sum(), leaf)
             assert relative(mine.ranks[items.to(DEVICE)], right.detach()) < 2e-6
-            assert relative(grad_scores[items.to(DEVICE)], back) < 5e-5 or len(items) == 1
+            assert relative(grad_scores[items.to(DEVICE)], result) < 5e-5 or len(items) == 1
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("metric", METRICS)
 def test_metric_through_operator(name, metric):
     weighted = metric in ("ap", "err")
-    slots = Slots.drawn([7, 1, 0, 3], weighted=weighted, masked=metric == "err", seed=2)
+    batch = FlatBatch.random([7, 1, 0, 3], weighted=weighted, masked=metric == "err", seed=2)
     k = 0 if metric in ("ap", "err") else 4
     relaxation, (kernel, *options) = OPERATORS[name][2:]
     named = METRICS[metric]
     threshold = float(named.split("=")[1])
     found = backend_kernel(kernel, "gpu")(
-        *slots.given, *options, metric, k, "exponential", threshold, 0.8
+        *batch.arguments, *options, metric, k, "exponential", threshold, 0.8
     )
     at = f"@{k}" if k else ""
     loss = RelaxedMetric(f"{metric}{at}({named})", relaxation)
     with kernels.using("eager"):
-        wanted = slots.eager(loss)
-    check(slots, found, wanted, rtol=5e-6)  # and gradients within 5e-5
+        wanted = batch.reference(loss)
+    assert_matches(batch, found, wanted, rtol=5e-6)  # and gradients within 5e-5
     torch.testing.assert_close(found[0].cpu().double(), wanted[0], rtol=0, atol=2e-6)
 
 
@@ -173,11 +173,11 @@ def test_programs_that_share_a_list(form, transposed, monkeypatch):
     monkeypatch.setattr(register_resident, "RESIDENT", shared)
     monkeypatch.setattr(sinkhorn, "_ROWS", 8)
     monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
-    slots = Slots.drawn([19, 3], weighted=True)
+    batch = FlatBatch.random([19, 3], weighted=True)
     found = backend_kernel("through_sinkhorn", "gpu")(
-        *slots.given, 1.0, 1, 1e-6, transposed, "ap", 0, "exponential", 3.0, 0.8
+        *batch.arguments, 1.0, 1, 1e-6, transposed, "ap", 0, "exponential", 3.0, 0.8
     )
     option = str(transposed).lower()
     loss = RelaxedMetric("ap(threshold=3.0)", f"sinkhorn(iterations=1, transposed={option})")
     with kernels.using("eager"):
-        check(slots, found, slots.eager(loss))
+        assert_matches(batch, found, batch.reference(loss))

@@ -20,12 +20,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.mark.parametrize(("at", "spec"), list(enumerate(SPECS)))
 def test_the_kernel_computes_what_the_eager_form_does(at, spec):
-    spread, weighted = (0.0, 1.0, 300.0)[at % 3], at % 2 == 0
+    std, weighted = (0.0, 1.0, 300.0)[at % 3], at % 2 == 0
     generator = torch.Generator().manual_seed(at)
     lengths = torch.tensor([0, 1, 14, 3])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     items = int(offsets[-1])
-    scores = (torch.randn(items, generator=generator) * spread).round(decimals=1)  # some are equal
+    scores = (torch.randn(items, generator=generator) * std).round(decimals=1)  # some are equal
     labels = torch.randint(0, 4, (items,), generator=generator).float()
     labels[15:] = 1.0  # no pair
     drawn = torch.randint(1, 4, (items,), generator=generator) / 2

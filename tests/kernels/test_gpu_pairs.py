@@ -1,7 +1,7 @@
 """Sums over pairs on GPUs, against the eager forms in float64."""
 
 import pytest
-from slots import Slots, check
+from kernel_harness import FlatBatch, assert_matches
 
 from rankgrad import losses
 
@@ -60,61 +60,61 @@ LONG = {"lambdarank@150": {"kind": "lambdarank", "k": 150}}
 ALL = KINDS | METRICS | LONG
 
 
-def both(slots, spec):
+def both(batch, spec):
     options = {"kind": "", "k": 0, "sigma": 1.0, "gain": "exponential", "truncation": "corrected"}
     options |= {"mu": 10.0, "half": False} | ALL[spec]
-    return backend_kernel("pairs", "gpu")(*slots.given, *options.values()), slots.eager(
+    return backend_kernel("pairs", "gpu")(*batch.arguments, *options.values()), batch.reference(
         losses.get(spec)
     )
 
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_kinds_with_ties_padding_and_weights(spec):
-    slots = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True, ties=True)
-    check(slots, *both(slots, spec))
+    batch = FlatBatch.random([9, 1, 0, 2, 20], masked=True, weighted=True, ties=True)
+    assert_matches(batch, *both(batch, spec))
 
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_kinds_of_flat_lists(spec):
-    slots = Slots.drawn([37, 3], seed=1)
-    check(slots, *both(slots, spec))
+    batch = FlatBatch.random([37, 3], seed=1)
+    assert_matches(batch, *both(batch, spec))
 
 
 @pytest.mark.parametrize("spec", METRICS)
 def test_metrics_with_ties_padding_and_weights(spec):
-    slots = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True, ties=True)
-    slots.labels = slots.labels.where(slots.scores < 0.9, slots.labels.clamp(max=1.0))
-    check(slots, *both(slots, spec), rtol=2e-6)
+    batch = FlatBatch.random([9, 1, 0, 2, 20], masked=True, weighted=True, ties=True)
+    batch.labels = batch.labels.where(batch.scores < 0.9, batch.labels.clamp(max=1.0))
+    assert_matches(batch, *both(batch, spec), rtol=2e-6)
 
 
 @pytest.mark.parametrize("metric", ["ap", "rr", "recall"])
 @pytest.mark.parametrize("shape", [64, 4000])
 def test_metrics_of_several_tiles(metric, shape, monkeypatch):
     made = kernel.tile(shape)
-    monkeypatch.setattr(kernel, "tile", lambda longest: made)
-    slots = Slots.drawn([150, 40], ties=True, seed=1)
-    slots.labels = slots.labels.where(slots.scores < 0.5, slots.labels.clamp(max=1.0))
-    check(slots, *both(slots, f"lambdarank(metric={metric}, threshold=2.0)"), rtol=2e-6)
-    check(slots, *both(slots, f"lambdaloss@3(metric={metric}, threshold=2.0)"), rtol=2e-6)
+    monkeypatch.setattr(kernel, "tile", lambda max_length: made)
+    batch = FlatBatch.random([150, 40], ties=True, seed=1)
+    batch.labels = batch.labels.where(batch.scores < 0.5, batch.labels.clamp(max=1.0))
+    assert_matches(batch, *both(batch, f"lambdarank(metric={metric}, threshold=2.0)"), rtol=2e-6)
+    assert_matches(batch, *both(batch, f"lambdaloss@3(metric={metric}, threshold=2.0)"), rtol=2e-6)
 
 
-@pytest.mark.parametrize("spread", [0.0, 30.0, 1e4])
-def test_any_range_of_scores(spread):
-    slots = Slots.drawn([70, 5], spread=spread, ties=True, weighted=True)
-    check(slots, *both(slots, "lambdaloss"))
+@pytest.mark.parametrize("std", [0.0, 30.0, 1e4])
+def test_any_range_of_scores(std):
+    batch = FlatBatch.random([70, 5], std=std, ties=True, weighted=True)
+    assert_matches(batch, *both(batch, "lambdaloss"))
 
 
 @pytest.mark.parametrize(
     "spec", ["lambdaloss@5", "lambdarank@5(gain=linear)", "ranknet@3(ties=half)"]
 )
 def test_several_tiles(spec):
-    slots = Slots.drawn([110], ties=True)
-    check(slots, *both(slots, spec))
+    batch = FlatBatch.random([110], ties=True)
+    assert_matches(batch, *both(batch, spec))
 
 
 @pytest.mark.parametrize("spec", ["lambdaloss", "lambdarank@150"])
 def test_tiles_of_long_lists(spec, monkeypatch):
     shape = kernel.tile(4000)
-    monkeypatch.setattr(kernel, "tile", lambda longest: shape)
-    slots = Slots.drawn([270], ties=True)
-    check(slots, *both(slots, spec))
+    monkeypatch.setattr(kernel, "tile", lambda max_length: shape)
+    batch = FlatBatch.random([270], ties=True)
+    assert_matches(batch, *both(batch, spec))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, Slots, check
+from kernel_harness import DEVICE, FlatBatch, assert_matches
 
 from rankgrad.losses import RelaxedMetric
 from rankgrad.sorting import FastSort, LapSum, SigmoidRanks
@@ -38,57 +38,57 @@ def through(batch, metric, relaxation="sigmoid", beta=0.8):
     relaxed, sharpness = RELAXATIONS[relaxation]
     name, k, threshold = METRICS[metric]
     found = backend_kernel("through_ranks", "gpu")(
-        *batch.given, relaxation, sharpness, beta, name, k, "exponential", threshold, 0.8
+        *batch.arguments, relaxation, sharpness, beta, name, k, "exponential", threshold, 0.8
     )
-    return found, batch.eager(RelaxedMetric(metric, relaxed, beta=beta))
+    return found, batch.reference(RelaxedMetric(metric, relaxed, beta=beta))
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_metrics(metric, masked):
-    batch = Slots.drawn([9, 1, 0, 2, 20], masked=masked, weighted=masked, ties=masked)
-    check(batch, *through(batch, metric), rtol=2e-6)
+    batch = FlatBatch.random([9, 1, 0, 2, 20], masked=masked, weighted=masked, ties=masked)
+    assert_matches(batch, *through(batch, metric), rtol=2e-6)
 
 
 @pytest.mark.parametrize("metric", ["ap@3(threshold=2)", "rr", "err", "hits@3(threshold=2)"])
 @pytest.mark.parametrize("relaxation", list(RELAXATIONS)[1:])
 def test_metrics_through_other_ranks(metric, relaxation):
-    batch = Slots.drawn([9, 1, 0, 2, 20], masked=True, weighted=True)
-    check(batch, *through(batch, metric, relaxation), rtol=2e-6)
+    batch = FlatBatch.random([9, 1, 0, 2, 20], masked=True, weighted=True)
+    assert_matches(batch, *through(batch, metric, relaxation), rtol=2e-6)
 
 
 @pytest.mark.parametrize("metric", ["ap", "rr", "err"])
-@pytest.mark.parametrize("spread", [0.0, 1e4])
-def test_any_range_of_scores(metric, spread):
-    batch = Slots.drawn([40, 5], spread=spread, ties=True)
-    check(batch, *through(batch, metric), rtol=2e-6)
+@pytest.mark.parametrize("std", [0.0, 1e4])
+def test_any_range_of_scores(metric, std):
+    batch = FlatBatch.random([40, 5], std=std, ties=True)
+    assert_matches(batch, *through(batch, metric), rtol=2e-6)
 
 
 @pytest.mark.parametrize("metric", ["ap@3(threshold=2)", "rr", "err@3(max_grade=3)"])
 def test_lists_of_many_tiles_and_chunks(metric, monkeypatch):
     monkeypatch.setattr(kernel, "_CHUNK", 32)
-    batch = Slots.drawn([150, 17])
-    check(batch, *through(batch, metric), rtol=2e-6)
+    batch = FlatBatch.random([150, 17])
+    assert_matches(batch, *through(batch, metric), rtol=2e-6)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_lists_without_a_relevant_item(metric):
-    batch = Slots.drawn([8, 8, 8])
+    batch = FlatBatch.random([8, 8, 8])
     batch.labels[8:16] = 0
     found, wanted = through(batch, metric)
     assert found[2].tolist() == [True, False, True]
-    check(batch, found, wanted)
+    assert_matches(batch, found, wanted)
 
 
 @pytest.mark.parametrize("relaxation", ["sigmoid", "fastsort"])
 @pytest.mark.parametrize("metric", ["rr@3(threshold=2)", "hits@3(threshold=2)"])
 def test_items_far_past_the_cutoff_keep_their_gradient(metric, relaxation):
-    batch = Slots.drawn([240], spread=0.1)
-    check(batch, *through(batch, metric, relaxation), rtol=2e-6)
+    batch = FlatBatch.random([240], std=0.1)
+    assert_matches(batch, *through(batch, metric, relaxation), rtol=2e-6)
 
 
 def test_almost_certain_hits_keep_their_gradient():
-    batch = Slots.drawn([40], spread=30.0)
+    batch = FlatBatch.random([40], std=30.0)
     batch.labels[batch.scores.argmax()] = 4.0
     found, wanted = through(batch, "hits@3(threshold=2)", beta=4.0)
     assert wanted[0] < 1e-4
@@ -97,19 +97,21 @@ def test_almost_certain_hits_keep_their_gradient():
 
 
 def test_a_user_who_surely_stops_is_not_passed():
-    batch = Slots.drawn([12], grades=90)
-    check(batch, *through(batch, "err"), rtol=2e-6)
+    batch = FlatBatch.random([12], grades=90)
+    assert_matches(batch, *through(batch, "err"), rtol=2e-6)
 
 
 def test_sums_and_their_adjoint():
-    batch = Slots.drawn([40, 0, 1, 70], masked=True, spread=20.0)
+    batch = FlatBatch.random([40, 0, 1, 70], masked=True, std=20.0)
     random = torch.Generator().manual_seed(1)
     values, grad = (torch.randn(len(batch.scores), generator=random) for _ in range(2))
     values[::3] = 0.0
     values[~batch.mask.cpu()] = grad[~batch.mask.cpu()] = float("nan")
-    where = batch.mask, batch.offsets, batch.longest, 0.9
+    where = batch.mask, batch.offsets, batch.max_length, 0.9
     sums = kernel.rank_sums(batch.scores, values.to(DEVICE), *where).cpu()
-    back = kernel.rank_sums_vjp(grad.to(DEVICE), batch.scores, values.to(DEVICE), *where).cpu()
+    grad_scores = kernel.rank_sums_vjp(
+        grad.to(DEVICE), batch.scores, values.to(DEVICE), *where
+    ).cpu()
     for ranks, _, _, at in batch.lists():
         ranks.requires_grad_()
         gaps = ranks[:, None] - ranks[None, :]
@@ -117,8 +119,8 @@ def test_sums_and_their_adjoint():
         torch.testing.assert_close(sums[at].double(), wanted, rtol=1e-5, atol=1e-5)
         if len(at):
             product = torch.autograd.grad(wanted, ranks, grad[at].double())[0]
-            assert (back[at] - product).norm() <= 2e-5 * product.norm() + 1e-6
-    assert not sums[~batch.mask.cpu()].any() and not back[~batch.mask.cpu()].any()
+            assert (grad_scores[at] - product).norm() <= 2e-5 * product.norm() + 1e-6
+    assert not sums[~batch.mask.cpu()].any() and not grad_scores[~batch.mask.cpu()].any()
 
 
 OPERATORS = {
@@ -133,12 +135,12 @@ OPERATORS = {
 @pytest.mark.parametrize("masked", [False, True])
 def test_operators(name, masked):
     make, options, relaxed = OPERATORS[name]
-    batch = Slots.drawn([20, 0, 1, 7], masked=masked)
-    operator = make(batch.scores, batch.mask, batch.offsets, batch.longest, *options)
+    batch = FlatBatch.random([20, 0, 1, 7], masked=masked)
+    operator = make(batch.scores, batch.mask, batch.offsets, batch.max_length, *options)
     grad = torch.randn(len(batch.scores), generator=torch.Generator().manual_seed(1))
     if masked:
         grad[~batch.mask.cpu()] = float("nan")
-    ranks, back = operator.ranks.cpu(), operator.adjoint(grad.to(DEVICE)).cpu()
+    ranks, grad_scores = operator.ranks.cpu(), operator.adjoint(grad.to(DEVICE)).cpu()
     for scores, _, _, at in batch.lists():
         if len(at) == 0:
             continue
@@ -146,9 +148,9 @@ def test_operators(name, masked):
         wanted = relaxed(scores)
         torch.testing.assert_close(ranks[at].double(), wanted, rtol=2e-6, atol=2e-6)
         product = torch.autograd.grad(wanted, scores, grad[at].double())[0]
-        assert (back[at] - product).norm() <= 2e-5 * product.norm() + 1e-6
+        assert (grad_scores[at] - product).norm() <= 2e-5 * product.norm() + 1e-6
     if masked:
-        assert not ranks[~batch.mask.cpu()].any() and not back[~batch.mask.cpu()].any()
+        assert not ranks[~batch.mask.cpu()].any() and not grad_scores[~batch.mask.cpu()].any()
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, Slots, check
+from kernel_harness import DEVICE, FlatBatch, assert_matches
 
 from rankgrad import losses
 
@@ -27,33 +27,33 @@ def way(request, monkeypatch):
     return request.param
 
 
-def fused(slots, spec):
+def fused(batch, spec):
     loss = losses.get(spec)
     name, options = loss.relaxation.kernel()
     assert name == "sinkhorn"
     return backend_kernel("through_sinkhorn", "gpu")(
-        *slots.given, *options, *loss.metric.kernel_options()
+        *batch.arguments, *options, *loss.metric.kernel_options()
     )
 
 
-def compare(slots, spec, rtol=1e-5):
-    check(slots, fused(slots, spec), slots.eager(losses.get(spec)), rtol)
+def compare(batch, spec, rtol=1e-5):
+    assert_matches(batch, fused(batch, spec), batch.reference(losses.get(spec)), rtol)
 
 
 @pytest.mark.usefixtures("way")
 @BOTH
 @pytest.mark.parametrize("masked", [False, True])
 def test_as_the_eager_loss(transposed, masked):
-    slots = Slots.drawn([11, 0, 1, 20], masked=masked, weighted=masked)
-    compare(slots, f"neural_ndcg(iterations=3, transposed={transposed})")
+    batch = FlatBatch.random([11, 0, 1, 20], masked=masked, weighted=masked)
+    compare(batch, f"neural_ndcg(iterations=3, transposed={transposed})")
 
 
 @pytest.mark.usefixtures("way")
 @BOTH
 def test_stops_where_the_eager_loss_stops(transposed):
-    slots = Slots.drawn([12], spread=0.3)
+    batch = FlatBatch.random([12], std=0.3)
     for tolerance in (0.3, 0.02):
-        compare(slots, f"neural_ndcg(iterations=5, tolerance={tolerance}, transposed={transposed})")
+        compare(batch, f"neural_ndcg(iterations=5, tolerance={tolerance}, transposed={transposed})")
 
 
 @pytest.mark.parametrize(
@@ -61,36 +61,36 @@ def test_stops_where_the_eager_loss_stops(transposed):
     ["ndcg@3(gain=linear, ", "dcg(", "precision@3(", "recall@2(", "rbp(", "arp@3("],
 )
 def test_every_metric(metric):
-    compare(Slots.drawn([9], ties=True), f"neural_{metric}iterations=2)")
+    compare(FlatBatch.random([9], ties=True), f"neural_{metric}iterations=2)")
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize(("spread", "rtol"), [(0.0, 1e-5), (30.0, 1e-4)])
-def test_constant_and_far_scores(spread, rtol):
-    compare(Slots.drawn([18, 3], spread=spread), "neural_ndcg(iterations=2)", rtol)
+@pytest.mark.parametrize(("std", "rtol"), [(0.0, 1e-5), (30.0, 1e-4)])
+def test_constant_and_far_scores(std, rtol):
+    compare(FlatBatch.random([18, 3], std=std), "neural_ndcg(iterations=2)", rtol)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("way", ["banded"], indirect=True)
 def test_a_band_of_tiles():
-    compare(Slots.drawn([60]), "neural_ndcg(iterations=2, temperature=0.05)", 1e-4)
+    compare(FlatBatch.random([60]), "neural_ndcg(iterations=2, temperature=0.05)", 1e-4)
 
 
 def test_nothing_relevant():
-    slots = Slots.drawn([5, 4], grades=0)
-    values, slopes, defined = fused(slots, "neural_ndcg(iterations=2)")
+    batch = FlatBatch.random([5, 4], grades=0)
+    values, grad_scores, defined = fused(batch, "neural_ndcg(iterations=2)")
     assert not defined.any()
     assert (values == 0).all()
-    assert (slopes == 0).all()
+    assert (grad_scores == 0).all()
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="programs that wait for each other need a GPU")
 @pytest.mark.parametrize("lengths", [[240] * 64, [1000] * 16, [4000] * 4, [700, 1, 3, 129]])
 @BOTH
 def test_lists_shared_by_programs(lengths, transposed):
-    slots = Slots.drawn(lengths)
-    compare(slots, f"neural_ndcg(transposed={transposed})")
-    first, second = (fused(slots, "neural_ndcg")[1] for _ in range(2))
+    batch = FlatBatch.random(lengths)
+    compare(batch, f"neural_ndcg(transposed={transposed})")
+    first, second = (fused(batch, "neural_ndcg")[1] for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -100,19 +100,19 @@ def test_lists_that_stay_in_registers(lengths, transposed, monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setitem(register_resident.RESIDENT, 256, (1, 16, 128))
     assert register_resident.ResidentLayout.of(
-        Slots.drawn(lengths).scores, len(lengths), max(lengths)
+        FlatBatch.random(lengths).scores, len(lengths), max(lengths)
     )
-    compare(Slots.drawn(lengths), f"neural_ndcg(iterations=4, transposed={transposed})")
+    compare(FlatBatch.random(lengths), f"neural_ndcg(iterations=4, transposed={transposed})")
 
 
 @BOTH
 def test_one_program_for_one_list_after_another(transposed, monkeypatch):
     monkeypatch.setattr(register_resident, "WARPS", 4)
-    slots = Slots.drawn([9, 20, 0, 3, 1, 14])
-    assert register_resident.ResidentLayout.of(slots.scores, 6, 20).groups == (
+    batch = FlatBatch.random([9, 20, 0, 3, 1, 14])
+    assert register_resident.ResidentLayout.of(batch.scores, 6, 20).groups == (
         1 if DEVICE == "cpu" else 6
     )
-    compare(slots, f"neural_ndcg(iterations=5, tolerance=0.02, transposed={transposed})")
+    compare(batch, f"neural_ndcg(iterations=5, tolerance=0.02, transposed={transposed})")
 
 
 @interpreted
@@ -124,9 +124,9 @@ def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
     monkeypatch.setattr(
         register_resident, "_scale_resident", Together(register_resident._scale_resident)
     )
-    slots = Slots.drawn([19, 32, 0, 3], spread=0.5)
-    assert register_resident.ResidentLayout.of(slots.scores, 4, 32).groups == 2
-    compare(slots, f"neural_ndcg(iterations=3, tolerance=0.02, transposed={transposed})")
+    batch = FlatBatch.random([19, 32, 0, 3], std=0.5)
+    assert register_resident.ResidentLayout.of(batch.scores, 4, 32).groups == 2
+    compare(batch, f"neural_ndcg(iterations=3, tolerance=0.02, transposed={transposed})")
 
 
 @interpreted
@@ -135,7 +135,7 @@ def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
 def test_programs_that_share_a_band(way, transposed, monkeypatch):
     monkeypatch.setattr(sinkhorn, "at_once", lambda scores: 8)
     monkeypatch.setattr(sinkhorn, "_scale", Together(sinkhorn._scale))
-    compare(Slots.drawn([19, 3]), f"neural_ndcg(iterations=1, transposed={transposed})")
+    compare(FlatBatch.random([19, 3]), f"neural_ndcg(iterations=1, transposed={transposed})")
 
 
 @pytest.mark.parametrize("metric", ["recall@2(", "rbp(", "arp@3("])
@@ -143,6 +143,6 @@ def test_programs_that_would_wait_for_one_not_running(metric, monkeypatch):
     """Then K does not stay in registers."""
     monkeypatch.setattr(register_resident, "at_once", lambda scores: 1)
     monkeypatch.setattr(register_resident, "RESIDENT", {32: (2, 4, 128)})
-    slots = Slots.drawn([9, 5])
-    assert register_resident.ResidentLayout.of(slots.scores, 2, 9) is None
-    compare(slots, f"neural_{metric}iterations=2)")
+    batch = FlatBatch.random([9, 5])
+    assert register_resident.ResidentLayout.of(batch.scores, 2, 9) is None
+    compare(batch, f"neural_{metric}iterations=2)")

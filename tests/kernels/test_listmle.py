@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from slots import DEVICE, ROOMS, Slots, check
+from kernel_harness import BACKENDS, DEVICE, FlatBatch, assert_matches
 
 from rankgrad import kernels
 from rankgrad.kernels.ops import backend_kernel
@@ -23,13 +23,13 @@ class DrawnOnce(ListMLE):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("seed", [0, 7])
-@pytest.mark.parametrize("room", ROOMS)
-def test_kernels_shuffle_as_the_eager_form(room, seed, masked):
-    pytest.importorskip("numba" if room == "cpu" else "triton")
-    slots = Slots.drawn([33, 1, 50], masked=masked, grades=1)
-    drawn = ListMLE(seed=seed)._random.draw_seed(torch.device(DEVICE))
-    found = backend_kernel("listmle", room)(*slots.given, drawn)
-    check(slots, found, slots.eager(DrawnOnce(seed=seed)))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kernels_shuffle_as_the_eager_form(backend, seed, masked):
+    pytest.importorskip("numba" if backend == "cpu" else "triton")
+    batch = FlatBatch.random([33, 1, 50], masked=masked, grades=1)
+    random = ListMLE(seed=seed)._random.draw_seed(torch.device(DEVICE))
+    found = backend_kernel("listmle", backend)(*batch.arguments, random)
+    assert_matches(batch, found, batch.reference(DrawnOnce(seed=seed)))
 
 
 def test_one_call_after_another_shuffles_alike_in_both_forms():

@@ -38,20 +38,20 @@ def arguments(name):
     return (scores, LABELS, MASK, None, OFFSETS, 3, *OPTIONS[name])
 
 
-def there(name):
+def require_backend(name):
     if not kernels.ready(name, torch.zeros(1)):
         pytest.skip(f"no kernel of {name} for CPUs")
 
 
 @pytest.mark.parametrize("name", ops.LOSSES)
 def test_losses_are_entered_rightly(name):
-    there(name)
+    require_backend(name)
     torch.library.opcheck(getattr(torch.ops.rankgrad, name).default, arguments(name))
 
 
 @pytest.mark.parametrize("name", ops.RANKS)
 def test_ranks_are_entered_rightly(name):
-    there(name)
+    require_backend(name)
     scores = SCORES.clone().requires_grad_()
     operation = getattr(torch.ops.rankgrad, name).default
     torch.library.opcheck(operation, (scores, MASK, OFFSETS, 3, 0.5))
@@ -68,31 +68,31 @@ def test_reduce_is_entered_rightly(mean, weights):
 
 
 @pytest.mark.parametrize("factor", [None, torch.tensor(3.0)])
-def test_spread_is_entered_rightly(factor):
-    given = (torch.tensor([1.0, 2.0]), SCORES.float(), OFFSETS, 3, factor)
-    torch.library.opcheck(torch.ops.rankgrad.spread.default, given)
+def test_scale_by_list_is_registered_rightly(factor):
+    inputs = (torch.tensor([1.0, 2.0]), SCORES.float(), OFFSETS, 3, factor)
+    torch.library.opcheck(torch.ops.rankgrad.scale_by_list.default, inputs)
 
 
 @pytest.mark.parametrize("name", ops.LOSSES)
 def test_shapes_are_known_without_values(name):
-    given = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in arguments(name)]
-    values, slopes, defined = getattr(torch.ops.rankgrad, name)(*given)
-    assert values.shape == defined.shape == (2,) and slopes.shape == (6,)
+    inputs = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in arguments(name)]
+    values, grad_scores, defined = getattr(torch.ops.rankgrad, name)(*inputs)
+    assert values.shape == defined.shape == (2,) and grad_scores.shape == (6,)
     assert values.is_meta and defined.dtype == torch.bool
 
 
 @pytest.mark.parametrize("name", ops.LOSSES)
 def test_the_direct_way_is_the_same(name):
-    there(name)
-    given = arguments(name)
-    values, _, defined = getattr(torch.ops.rankgrad, name)(*given)
-    call, lists = ops.KernelCall(name, given[6:]), FlatLists(*given[:6])
+    require_backend(name)
+    inputs = arguments(name)
+    values, _, defined = getattr(torch.ops.rankgrad, name)(*inputs)
+    call, lists = ops.KernelCall(name, inputs[6:]), FlatLists(*inputs[:6])
     directly = ops.loss(call, lists)
     assert values.equal(directly[0]) and defined.equal(directly[1])
-    (one,) = torch.autograd.grad(values.sum(), given[0])
-    (other,) = torch.autograd.grad(directly[0].sum(), given[0])
+    (one,) = torch.autograd.grad(values.sum(), inputs[0])
+    (other,) = torch.autograd.grad(directly[0].sum(), inputs[0])
     assert one.equal(other)
-    (mean,) = torch.autograd.grad(ops.loss(call, lists, "mean")[0], given[0])
+    (mean,) = torch.autograd.grad(ops.loss(call, lists, "mean")[0], inputs[0])
     torch.testing.assert_close(mean, one / defined.sum())
 
 

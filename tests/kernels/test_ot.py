@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 import torch
-from slots import DEVICE, ROOMS, Slots, check
+from kernel_harness import BACKENDS, DEVICE, FlatBatch, assert_matches
 
 from rankgrad import losses, sorting
 from rankgrad.kernels.ops import backend_kernel
@@ -12,35 +12,35 @@ from rankgrad.kernels.ops import backend_kernel
 RTOL = {"cpu": 1e-9, "gpu": 2e-6}
 
 
-def kernel_module(room):
-    if room == "gpu":
+def kernel_module(backend):
+    if backend == "gpu":
         pytest.importorskip("triton")
-    return importlib.import_module(f"rankgrad.kernels.{room}.ot")
+    return importlib.import_module(f"rankgrad.kernels.{backend}.ot")
 
 
-def as_computed(room, batch):
+def as_computed(backend, batch):
     """The batch in the precision that the kernels of a device are tested in."""
-    if room == "cpu":
+    if backend == "cpu":
         for name in ("scores", "labels", "weights"):
             tensor = getattr(batch, name)
             setattr(batch, name, None if tensor is None else tensor.double())
     return batch
 
 
-def check_loss(room, batch, metric="ndcg", k=0, **options):
-    kernel_module(room)
-    batch = as_computed(room, batch)
+def check_loss(backend, batch, metric="ndcg", k=0, **options):
+    kernel_module(backend)
+    batch = as_computed(backend, batch)
     epsilon, iterations = options.get("epsilon", 0.1), options.get("iterations", 3)
     tolerance, top = options.get("tolerance", 1e-6), 4.0 if metric == "err" else 1.0
-    found = backend_kernel("through_ot", room)(
-        *batch.given, epsilon, iterations, tolerance, metric, k, "exponential", top, 0.8
+    found = backend_kernel("through_ot", backend)(
+        *batch.arguments, epsilon, iterations, tolerance, metric, k, "exponential", top, 0.8
     )
     transport = sorting.OptimalTransport(epsilon, iterations, tolerance)
     loss = losses.get("relaxed", metric=f"{metric}@{k}" if k else metric, relaxation=transport)
-    check(batch, found, batch.eager(loss), rtol=RTOL[room])
+    assert_matches(batch, found, batch.reference(loss), rtol=RTOL[backend])
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("metric", "k", "weighted"),
     [
@@ -56,19 +56,19 @@ def check_loss(room, batch, metric="ndcg", k=0, **options):
         ("hits", 3, False),
     ],
 )
-def test_every_metric(room, metric, k, weighted):
+def test_every_metric(backend, metric, k, weighted):
     grades = 4 if metric in ("ndcg", "dcg", "arp", "err") else 1
     options = {"masked": not weighted, "weighted": weighted, "ties": weighted}
-    batch = Slots.drawn([7, 1, 0, 5], **options, grades=grades)
-    check_loss(room, batch, metric, k, iterations=2)
+    batch = FlatBatch.random([7, 1, 0, 5], **options, grades=grades)
+    check_loss(backend, batch, metric, k, iterations=2)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_each_list_stops_by_itself(room):
-    batch = Slots.drawn([3, 9, 12], seed=3)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_list_stops_by_itself(backend):
+    batch = FlatBatch.random([3, 9, 12], seed=3)
     steps = {iterations_until(scores, 0.05, 0.01) for scores, *_ in batch.lists()}
     assert len(steps) > 1 and max(steps) < 5
-    check_loss(room, batch, epsilon=0.05, iterations=5, tolerance=0.01)
+    check_loss(backend, batch, epsilon=0.05, iterations=5, tolerance=0.01)
 
 
 def iterations_until(scores, epsilon, tolerance):
@@ -88,25 +88,25 @@ def test_lists_of_several_blocks(monkeypatch, epsilon):
     if DEVICE == "cpu":
         monkeypatch.setattr(ot.Tile, "of", classmethod(lambda cls, _: cls(4, 8, 1)))
         monkeypatch.setattr(ot, "_SHARP", 0.1)
-    batch = Slots.drawn([13, 6], masked=True, ties=True)
+    batch = FlatBatch.random([13, 6], masked=True, ties=True)
     check_loss("gpu", batch, epsilon=epsilon, iterations=2)
 
 
-@pytest.mark.skipif("cpu" not in ROOMS, reason="CPU kernels run where there is no GPU")
+@pytest.mark.skipif("cpu" not in BACKENDS, reason="CPU kernels run where there is no GPU")
 def test_rows_computed_anew_on_cpus():
-    batch = Slots.drawn([1200])
+    batch = FlatBatch.random([1200])
     ot = kernel_module("cpu")
     assert ot._STORED < 0.9 * 1200**2
     check_loss("cpu", batch, "ap", epsilon=0.01)
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
-def test_next_to_the_exact_sort(room, epsilon):
+def test_next_to_the_exact_sort(backend, epsilon):
     """No entry overflows, and tied items share their ranks, however small ε is."""
     scores = torch.tensor([1.0, 1.0, 3.0, -2.0, 1.0], device=DEVICE)
     offsets = torch.tensor([0, 5], device=DEVICE)
-    operator = kernel_module(room).OptimalTransportOperator(
+    operator = kernel_module(backend).OptimalTransportOperator(
         scores, None, offsets, 5, 0, epsilon, 5, 1e-6
     )
     values = torch.tensor([3.0, 6.0, 1.0, 2.0, 9.0], device=DEVICE)
@@ -115,12 +115,12 @@ def test_next_to_the_exact_sort(room, epsilon):
     assert operator.adjoint(values, torch.ones_like(values)).isfinite().all()
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("k", [0, 3])
-def test_operator_and_adjoint(room, k):
-    batch = as_computed(room, Slots.drawn([8, 0, 5], masked=True, seed=1))
-    operator = kernel_module(room).OptimalTransportOperator(
-        batch.scores, batch.mask, batch.offsets, batch.longest, k, 0.1, 3, 1e-6
+def test_operator_and_adjoint(backend, k):
+    batch = as_computed(backend, FlatBatch.random([8, 0, 5], masked=True, seed=1))
+    operator = kernel_module(backend).OptimalTransportOperator(
+        batch.scores, batch.mask, batch.offsets, batch.max_length, k, 0.1, 3, 1e-6
     )
     values, other, grad = torch.randn(3, len(batch.scores)).to(batch.scores)
     found = operator.apply(values)
@@ -139,13 +139,13 @@ def test_operator_and_adjoint(room, k):
         plan = transport(scores, k=cut)
         wanted = plan @ values.cpu().double()[at]
         (slope,) = torch.autograd.grad(wanted @ grad.cpu().double()[start : start + cut], scores)
-        near = {"rtol": 0.0, "atol": 10 * RTOL[room]}
+        near = {"rtol": 0.0, "atol": 10 * RTOL[backend]}
         torch.testing.assert_close(found[start : start + cut].cpu().double(), wanted, **near)
         torch.testing.assert_close(grad_scores.cpu().double()[at], slope, **near)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_lists(room):
-    batch = as_computed(room, Slots.drawn([0, 0]))
-    check_loss(room, batch)
-    check_loss(room, as_computed(room, Slots.drawn([])))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_lists(backend):
+    batch = as_computed(backend, FlatBatch.random([0, 0]))
+    check_loss(backend, batch)
+    check_loss(backend, as_computed(backend, FlatBatch.random([])))

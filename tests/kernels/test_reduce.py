@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from slots import DEVICE, ROOMS, twin
+from kernel_harness import BACKENDS, DEVICE, kernel_function
 
 from rankgrad import kernels, losses
 from rankgrad.inputs import as_lists
 from rankgrad.lists import reduce
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("lists", [1, 7, 1500])
-def test_against_the_composed_one(room, reduction, weighted, lists):
+def test_against_the_composed_one(backend, reduction, weighted, lists):
     generator = torch.Generator().manual_seed(lists)
     values = torch.randn(lists, generator=generator).to(DEVICE).requires_grad_()
     defined = (torch.rand(lists, generator=generator) < 0.7).to(DEVICE)
@@ -21,30 +21,34 @@ def test_against_the_composed_one(room, reduction, weighted, lists):
     batch = as_lists(torch.zeros(lists, 2).to(DEVICE), torch.zeros(lists, 2), weights=weights)
     wanted = reduce(values, defined, batch, reduction)
     wanted.backward()
-    result, shares = twin(room, "reduce")(values.detach(), defined, weights, reduction == "mean")
+    result, normalized_weights = kernel_function(backend, "reduce")(
+        values.detach(), defined, weights, reduction == "mean"
+    )
     torch.testing.assert_close(result, wanted.detach(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(shares, values.grad)
+    torch.testing.assert_close(normalized_weights, values.grad)
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mean", [True, False])
-def test_what_undefined_lists_hold_is_not_looked_at(room, mean):
+def test_values_of_undefined_lists_are_not_read(backend, mean):
     values = torch.tensor([float("nan"), 2.0, float("inf")], device=DEVICE)
     defined = torch.tensor([False, True, False], device=DEVICE)
-    result, shares = twin(room, "reduce")(values, defined, None, mean)
-    assert result.item() == 2 and shares.tolist() == [0, 1, 0]
+    result, normalized_weights = kernel_function(backend, "reduce")(values, defined, None, mean)
+    assert result.item() == 2 and normalized_weights.tolist() == [0, 1, 0]
     weights = torch.tensor([float("inf"), 1.0, float("nan")], device=DEVICE)
-    result, shares = twin(room, "reduce")(values, defined, weights, mean)
-    assert result.item() == 2 and shares.tolist() == [0, 1, 0]
-    result, shares = twin(room, "reduce")(values, torch.zeros_like(defined), None, mean)
-    assert result.item() == 0 and shares.tolist() == [0, 0, 0]
+    result, normalized_weights = kernel_function(backend, "reduce")(values, defined, weights, mean)
+    assert result.item() == 2 and normalized_weights.tolist() == [0, 1, 0]
+    result, normalized_weights = kernel_function(backend, "reduce")(
+        values, torch.zeros_like(defined), None, mean
+    )
+    assert result.item() == 0 and normalized_weights.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_lists(room):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_lists(backend):
     empty = torch.zeros(0, device=DEVICE)
-    result, shares = twin(room, "reduce")(empty, empty.bool(), None, True)
-    assert result.item() == 0 and shares.shape == (0,)
+    result, normalized_weights = kernel_function(backend, "reduce")(empty, empty.bool(), None, True)
+    assert result.item() == 0 and normalized_weights.shape == (0,)
 
 
 SPECS = [

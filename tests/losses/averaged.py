@@ -51,8 +51,8 @@ def main(folder, rank, ranks):
         loss, first = losses.get(spec), sum(PARTS[parts][:rank])
         last = first + PARTS[parts][rank]
 
-        def mean(*given, loss=loss, **options):
-            return losses.distributed_mean(loss, *given, **options)
+        def mean(*args, loss=loss, **options):
+            return losses.distributed_mean(loss, *args, **options)
 
         for how, compute in {"mean": mean, "own mean": loss}.items():
             case = f"{spec} {parts} {weighted} {how}"

@@ -36,20 +36,20 @@ PAIRS = [
 ]
 
 
-def scores_of(spread):
+def scores_of(scale):
     generator = torch.Generator().manual_seed(3)
     drawn = torch.randn(24, dtype=torch.float64, generator=generator)
-    return (drawn * spread).round(decimals=1)  # some are equal
+    return (drawn * scale).round(decimals=1)  # some are equal
 
 
-def second_order(spec, scores, **given):
-    return make_loss(spec).gradient_and_hessian(scores, LABELS, offsets=OFFSETS, **given)
+def second_order(spec, scores, **options):
+    return make_loss(spec).gradient_and_hessian(scores, LABELS, offsets=OFFSETS, **options)
 
 
 @pytest.mark.parametrize("spec", loss_specs())
 def test_the_gradient_is_that_of_the_sum_and_the_hessian_positive(spec):
-    for spread, weights in ((1.0, None), (0.0, WEIGHTS), (30.0, WEIGHTS)):
-        scores = scores_of(spread)
+    for scale, weights in ((1.0, None), (0.0, WEIGHTS), (30.0, WEIGHTS)):
+        scores = scores_of(scale)
         gradient, hessian = second_order(spec, scores, weights=weights)
         assert gradient.shape == hessian.shape == scores.shape
         assert gradient.isfinite().all()
@@ -89,8 +89,8 @@ def test_the_bounds_are_as_stated():
     _, hessian = rmse.gradient_and_hessian(scores, [2, 0, 1])
     slope = 5 * scores.sigmoid() * (1 - scores.sigmoid())
     torch.testing.assert_close(hessian, slope**2 / (3 * rmse(scores, [2, 0, 1])))
-    gaps = torch.tensor([[0.5, 0.0], [3.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
-    _, hessian = losses.get("hinge").gradient_and_hessian(gaps, [[1, 0]] * 3)
+    differences = torch.tensor([[0.5, 0.0], [3.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
+    _, hessian = losses.get("hinge").gradient_and_hessian(differences, [[1, 0]] * 3)
     assert hessian[:, 0].tolist() == pytest.approx([1 / 2, 1 / 4, 1 / 8])
     loss = losses.get("neural_ndcg(temperature=0.5)")
     gradient, hessian = loss.gradient_and_hessian(scores, [2, 0, 1])
@@ -99,11 +99,11 @@ def test_the_bounds_are_as_stated():
 
 @pytest.mark.parametrize("spec", PAIRS)
 def test_the_kernel_computes_what_the_eager_form_does(spec):
-    for spread in (0.0, 1.0, 100.0, 5000.0):
+    for scale in (0.0, 1.0, 100.0, 5000.0):
         for weights in (None, WEIGHTS.round(decimals=1)):
-            found = second_order(spec, scores_of(spread), weights=weights)
+            found = second_order(spec, scores_of(scale), weights=weights)
             with kernels.using("eager"):
-                wanted = second_order(spec, scores_of(spread), weights=weights)
+                wanted = second_order(spec, scores_of(scale), weights=weights)
             for one, other in zip(found, wanted, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-14)
 
@@ -121,10 +121,11 @@ def test_the_norm_of_lambdarank_is_as_lightgbm_writes_it(k):
         for j in range(5):
             if labels[i] <= labels[j] or min(rank[i], rank[j]) > k:
                 continue
-            gap = scores[i] - scores[j]
+            difference = scores[i] - scores[j]
             discounts = abs(1 / math.log2(1 + rank[i]) - 1 / math.log2(1 + rank[j]))
-            weight = (2 ** labels[i] - 2 ** labels[j]) * discounts / ideal / (0.01 + abs(gap))
-            chance = 1 / (1 + math.exp(sigma * gap))
+            weight = (2 ** labels[i] - 2 ** labels[j]) * discounts / ideal
+            weight /= 0.01 + abs(difference)
+            chance = 1 / (1 + math.exp(sigma * difference))
             for item, sign in ((i, -1), (j, 1)):
                 gradient[item] += sign * sigma * weight * chance
                 hessian[item] += sigma**2 * weight * chance * (1 - chance)
@@ -162,9 +163,9 @@ def test_groups_of_lists_are_as_each_alone(monkeypatch):
 
 def test_a_subclass_that_overrides_a_method_is_computed_by_it():
     class Steeper(losses.RankNet):
-        def term(self, gaps):
-            values, slopes = super().term(gaps)
-            return 3 * values, 3 * slopes
+        def term(self, differences):
+            values, derivatives = super().term(differences)
+            return 3 * values, 3 * derivatives
 
     scores, labels = torch.tensor([0.5, 0.0]), torch.tensor([0, 1])
     plain, _ = losses.RankNet().gradient_and_hessian(scores, labels)

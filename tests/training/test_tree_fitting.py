@@ -1,5 +1,6 @@
 """Boosted trees in the place of a network."""
 
+import json
 import pickle
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankgrad import Ranker
-from rankgrad.data import synthetic
+from rankgrad.data import Dataset, synthetic
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.loggers import TensorBoard
@@ -114,3 +115,59 @@ def test_trees_are_no_network():
         models.get("lightgbm").build(5)
     with pytest.raises(ValueError, match="num_leaves must be a whole number of at least 2"):
         models.get("lightgbm(num_leaves=1)")
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("lightgbm(max_depth=3, reg_alpha=1)", "lightgbm(max_depth=3, lambda_l1=1)"),
+        ("lightgbm(min_child_samples=5, subsample=0.5)",
+         "lightgbm(min_data_in_leaf=5, bagging_fraction=0.5)"),
+        ("xgboost(eta=0.3, alpha=0.1, lambda=2)",
+         "xgboost(learning_rate=0.3, reg_alpha=0.1, reg_lambda=2)"),
+        ("xgboost(num_leaves=7, lambda_l1=1)", "xgboost(max_leaves=7, reg_alpha=1)"),
+    ],
+)  # fmt: skip
+def test_options_have_the_names_of_either_library(spec, wanted):
+    assert str(models.get(spec)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("lightgbm(lambda_l1=1, reg_alpha=2)", "lambda_l1 is there twice: reg_alpha is another"),
+        ("xgboost(n_estimators=5)", "n_estimators is the setting epochs here"),
+        ("lightgbm(early_stopping_rounds=5)", "early_stopping_rounds is the setting patience here"),
+        ("lightgbm(max_depth=deep)", "max_depth must be a whole number of at least -1"),
+        ("xgboost(subsample=3)", "subsample must be above 0 and at most 1, found 3"),
+        ("lightgbm(bagging_fraction=a)", "bagging_fraction must be a number, found 'a'"),
+        ("xgboost(reg_lambda=-1)", "reg_lambda must be at least 0, found -1"),
+    ],
+)
+def test_wrong_options_of_trees_are_named(spec, message):
+    with pytest.raises(ValueError, match=message):
+        models.get(spec)
+
+
+@pytest.mark.parametrize("model", ["lightgbm", "xgboost"])
+def test_depth_and_penalties_reach_the_library(model):
+    settings = Settings(model=f"{model}(max_depth=1, lambda_l1=1e-4)", **FAST)
+    saved = fit(settings, TRAIN, VALI).model.network.saved.decode()
+    if model == "lightgbm":
+        assert "[max_depth: 1]" in saved
+        assert "[lambda_l1: 0.0001]" in saved
+    else:
+        assert all(tree["tree_param"]["num_nodes"] <= "3" for tree in _xgboost_trees(saved))
+
+
+def _xgboost_trees(saved):
+    return json.loads(saved)["learner"]["gradient_booster"]["model"]["trees"]
+
+
+@pytest.mark.parametrize("model", ["lightgbm", "xgboost"])
+def test_a_metric_that_no_validation_list_has_is_an_error(model, tmp_path):
+    nothing = Dataset(VALI.features, np.zeros_like(VALI.labels), VALI.offsets, VALI.qids)
+    settings = Settings(model=model, **{**FAST, "metric": "ndcg@5(empty=skip)"})
+    with pytest.raises(ValueError, match=r"empty=skip\) is undefined on every list of the valid"):
+        fit(settings, TRAIN, nothing, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ import numpy as np
 
 from rankgrad.boosting import lightgbm as for_lightgbm
 from rankgrad.boosting import xgboost as for_xgboost
-from rankgrad.boosting.rows import library
+from rankgrad.boosting.rows import library, undefined
 from rankgrad.data.dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
@@ -78,8 +78,8 @@ def boost(
 
     Raises:
         ImportError: the library is not installed.
-        ValueError: the library refuses an option or the data; the built-in objective of XGBoost
-            cannot take weights of items.
+        ValueError: the library refuses an option or the data; the metric is undefined on every
+            validation list; the built-in objective of XGBoost cannot take weights of items.
     """
     validation = _ValidationCurve(vali, config, on_round)
     make = _lightgbm if config.kind == "lightgbm" else _xgboost
@@ -146,6 +146,8 @@ class _ValidationCurve:
             scores, labels, offsets=offsets, weights=self._weights, metrics=self.metric
         )
         self.curve.append(next(iter(found.mean.values())))
+        if np.isnan(self.curve[-1]):
+            raise ValueError(undefined(self.metric))
         if self._on_round is not None:
             self._on_round(len(self.curve), scores)
         return self.curve[-1]

@@ -57,6 +57,7 @@ def objective(
     list_weights: Any = None,
     label_gain: Sequence[float] | None = None,
     hessian_scale: float = 1.0,
+    min_list_hessian: float = 1.0,
 ) -> Objective:
     """A loss of this library as an objective of LightGBM, native and scikit-learn API alike.
 
@@ -71,6 +72,10 @@ def objective(
         label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
             that have gains.
         hessian_scale: multiplies the Hessian, to take smaller steps.
+        min_list_hessian: for losses whose Hessian is a bound by the gradient, as relaxed metrics:
+            what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
+            long lists it would be so little that no leaf has what the library asks for; gradient
+            and Hessian are multiplied by one constant then. 0 for the plain sum over lists.
 
     Returns:
         A callable for ``params["objective"]`` of ``lightgbm.train``, or ``objective`` of
@@ -84,8 +89,13 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    made = RowLoss(loss, label_gain=label_gain, hessian_scale=hessian_scale)
-    return Objective(made, list_weights)
+    row_loss = RowLoss(
+        loss,
+        label_gain=label_gain,
+        hessian_scale=hessian_scale,
+        min_list_hessian=min_list_hessian,
+    )
+    return Objective(row_loss, list_weights)
 
 
 def metric(metric: str | Metric, *, label_gain: Sequence[float] | None = None) -> Evaluation:

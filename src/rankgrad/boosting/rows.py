@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from rankgrad import losses, metrics
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric, evaluate
-from rankgrad.options import check_positive
+from rankgrad.validation import check_positive
 
 Array = np.ndarray[Any, Any]
 
@@ -33,9 +34,13 @@ class RowLoss:
         loss: the spec of a loss, or a loss.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: the Hessian is multiplied by it.
+        min_list_hessian: what the Hessian of a list sums to at tied scores, at least, in the mean
+            over lists: for losses whose Hessian is a bound by the gradient
+            (:meth:`rankgrad.losses.Loss.derivatives`). Gradient and Hessian are multiplied by the
+            same constant where it would be less.
 
     Raises:
-        ValueError: the loss has no gains, or the gains fall.
+        ValueError: the loss has no gains, the gains fall, or a number is out of its range.
     """
 
     def __init__(
@@ -44,11 +49,16 @@ class RowLoss:
         *,
         label_gain: Sequence[float] | None = None,
         hessian_scale: float = 1.0,
+        min_list_hessian: float = 1.0,
     ) -> None:
         check_positive("hessian_scale", hessian_scale)
-        self.loss = losses.get(loss) if isinstance(loss, str) else loss
+        if min_list_hessian != 0:
+            check_positive("min_list_hessian", min_list_hessian)
+        self.loss = losses.get(loss)
         self.label_gain = LabelGain.of(label_gain, self.loss)
         self.hessian_scale = float(hessian_scale)
+        self.min_list_hessian = float(min_list_hessian)
+        self._scales: dict[tuple[int, int], float] = {}  # by checksums of labels and offsets
 
     def __call__(
         self,
@@ -72,10 +82,36 @@ class RowLoss:
         gradient, hessian = self.loss.gradient_and_hessian(
             scores, torch.as_tensor(labels), offsets=torch.as_tensor(offsets), weights=item_weights
         )
+        scale = self._scale(scores, labels, offsets)
+        if scale != 1:
+            gradient, hessian = gradient * scale, hessian * scale
         if list_weights is not None:
             weights = _per_row(list_weights, offsets).to(gradient)
             gradient, hessian = gradient * weights, hessian * weights
         return gradient, hessian if self.hessian_scale == 1 else hessian * self.hessian_scale
+
+    def _scale(self, scores: Tensor, labels: Array, offsets: Array) -> float:
+        """The constant that multiplies the loss, so that a list has ``min_list_hessian``.
+
+        It is that of tied scores in every round: boosting starts there, and one that followed the
+        scores would take the steps that have become small for large ones.
+        """
+        if type(self.loss).derivatives is not Loss.derivatives or not self.min_list_hessian:
+            return 1.0
+        key = _checksum(labels), _checksum(offsets)
+        if key not in self._scales:
+            _, hessian = self.loss.gradient_and_hessian(
+                torch.zeros_like(scores), torch.as_tensor(labels), offsets=torch.as_tensor(offsets)
+            )
+            rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+            per_list = np.bincount(rows, hessian.double().cpu().numpy())
+            mean = per_list[per_list > 0].mean() if (per_list > 0).any() else self.min_list_hessian
+            self._scales[key] = max(1.0, self.min_list_hessian / float(mean))
+        return self._scales[key]
+
+
+def _checksum(array: Array) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).data)
 
 
 def _per_row(list_weights: Any, offsets: Array) -> Tensor:
@@ -141,7 +177,7 @@ class RowMetric:
     """
 
     def __init__(self, metric: str | Metric, label_gain: Sequence[float] | None = None) -> None:
-        self.metric = metrics.get(metric) if isinstance(metric, str) else metric
+        self.metric = metrics.get(metric)
         self.label_gain = LabelGain.of(label_gain, self.metric)
 
     @property
@@ -159,13 +195,21 @@ class RowMetric:
         return not self.metric.lower_is_better
 
     def value(self, scores: Array, labels: Array, offsets: Array, weights: Any = None) -> float:
-        """The mean over lists."""
+        """The mean over lists; an error where the metric is undefined on all of them."""
         if self.label_gain is not None:
             labels = self.label_gain(labels)
         found = evaluate(
             np.asarray(scores), labels, offsets=offsets, weights=weights, metrics=self.metric
         )
-        return float(next(iter(found.mean.values())))
+        mean = float(next(iter(found.mean.values())))
+        if np.isnan(mean):
+            raise ValueError(undefined(self.metric))
+        return mean
+
+
+def undefined(metric: str | Metric) -> str:
+    """The error of a metric that no list of the evaluated data has a value of."""
+    return f"{metric} is undefined on every list of the validation data"
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:

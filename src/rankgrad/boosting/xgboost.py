@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.boosting.rows import Array, RowLoss, RowMetric, library, offsets_of
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 _REMEDY = (
     "give xgboost.DMatrix(..., qid=qid) to xgboost.train; XGBoost's scikit-learn estimators pass "
@@ -109,6 +109,7 @@ def objective(
     group: Any = None,
     label_gain: Sequence[float] | None = None,
     hessian_scale: float = 1.0,
+    min_list_hessian: float = 1.0,
     device: str = "cpu",
 ) -> Objective:
     """A loss of this library as an objective of ``xgboost.train`` or ``XGBRegressor``.
@@ -126,6 +127,10 @@ def objective(
             groups must be the same.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: multiplies the Hessian.
+        min_list_hessian: for losses whose Hessian is a bound by the gradient, as relaxed metrics:
+            what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
+            long lists it would be so little that no leaf has what the library asks for; gradient
+            and Hessian are multiplied by one constant then. 0 for the plain sum over lists.
         device: ``"cuda"`` computes on the GPU and hands CUDA arrays over without a copy. Scores
             come from the host, as XGBoost has them there.
 
@@ -140,8 +145,13 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    made = RowLoss(loss, label_gain=label_gain, hessian_scale=hessian_scale)
-    return Objective(made, item_weights, group, device)
+    row_loss = RowLoss(
+        loss,
+        label_gain=label_gain,
+        hessian_scale=hessian_scale,
+        min_list_hessian=min_list_hessian,
+    )
+    return Objective(row_loss, item_weights, group, device)
 
 
 def tree_objective(loss: str | Loss, **options: Any) -> Any:

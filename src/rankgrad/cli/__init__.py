@@ -15,6 +15,7 @@ from rankgrad.cli import (
     demo,
     evaluate,
     explain,
+    export,
     import_,
     names,
     predict,
@@ -65,6 +66,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
+app.command("export")(export.export)
 app.add_typer(text.app, name="text")
 app.command("import")(import_.import_)
 app.command("data")(data.data)

@@ -88,7 +88,7 @@ def open_ranker(
     from rankgrad.training.processes import accelerator
 
     settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
-    model = _ranker(run).to(accelerator(settings))
+    model = load_ranker(run).to(accelerator(settings))
     try:
         dataset = load(data, split, fold, model, labeled)
     except FeaturesError as error:
@@ -99,7 +99,7 @@ def open_ranker(
     return dataset, model
 
 
-def _ranker(run: Path) -> FittedRanker:
+def load_ranker(run: Path) -> FittedRanker:
     """The ranker of a run folder, of a saved model, or of a saved estimator."""
     from rankgrad.training import FittedRanker, RunFolder
 

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline, Transform
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 Array = NDArray[Any]
 Batching = Literal["queries", "documents", "query"]

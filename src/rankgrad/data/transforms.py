@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankgrad.deprecation import renamed_attributes
-from rankgrad.options import check_choice, check_positive
 from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.validation import check_choice, check_positive
 
 transforms: Registry[Transform] = Registry("transform")
 
@@ -273,8 +273,12 @@ class Quantile(Transform):
         rows, table = values.reshape(-1, values.shape[-1]), self.table.to(values.dtype)
         # In blocks: the search takes many times the memory of what it searches.
         height = max(1, _BLOCK // rows.shape[-1])
-        starts = range(0, max(1, len(rows)), height)
-        blocks = [rows[start : start + height].T.contiguous() for start in starts]
+        # An exported program has one block: it would only do for the number of rows of its example.
+        whole = torch.compiler.is_exporting()
+        starts = range(1) if whole else range(0, max(1, len(rows)), height)
+        blocks = [
+            (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
+        ]
         shares = torch.cat([_shares(block, table).T for block in blocks]).reshape(values.shape)
         if self.output == "uniform":
             return shares

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 if TYPE_CHECKING:
     from rich.console import Group

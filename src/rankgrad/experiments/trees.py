@@ -34,9 +34,9 @@ from rankgrad.experiments.plans import Plan, Scored, Task, Tell
 from rankgrad.experiments.tuning import Range, finish, search
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
-from rankgrad.options import check_choice
 from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, run_metadata
+from rankgrad.validation import check_choice
 
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
 _GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = {

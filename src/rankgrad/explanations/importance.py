@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rankgrad.data import Dataset
 from rankgrad.metrics import Metric, metrics
-from rankgrad.options import check_choice, check_whole
 from rankgrad.significance import Interval, bootstrap_interval
 from rankgrad.training import FittedRanker
+from rankgrad.validation import check_choice, check_whole
 
 Permute = Literal["within", "across"]
 PERMUTE: tuple[Permute, ...] = get_args(Permute)

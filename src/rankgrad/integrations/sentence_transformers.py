@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from rankgrad.integrations.citations import citation
 from rankgrad.losses import Loss
-from rankgrad.options import check_whole
 from rankgrad.text.cached import cached_scores
 from rankgrad.text.distillation import (
     MixedLoss,
@@ -23,6 +22,7 @@ from rankgrad.text.distillation import (
     taught_loss,
     teacher_labels,
 )
+from rankgrad.validation import check_whole
 
 if TYPE_CHECKING:
     from sentence_transformers.cross_encoder import CrossEncoder

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rankgrad.kernels.cpu.grouping import group
 from rankgrad.metrics import Metric, metrics
-from rankgrad.options import check_choice
 from rankgrad.threads import for_work
+from rankgrad.validation import check_choice
 
 try:
     import torchmetrics

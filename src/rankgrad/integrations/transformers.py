@@ -37,9 +37,9 @@ except ImportError as error:
     raise ImportError("this needs transformers: pip install 'rankgrad[text]'") from error
 
 from rankgrad.losses import Loss
-from rankgrad.options import check_whole
 from rankgrad.text.cached import cached_scores
 from rankgrad.text.distillation import MixedLoss, Transform, taught_loss, teacher_labels
+from rankgrad.validation import check_whole
 
 PADDING_LABEL = -100  # what Trainer does not count
 

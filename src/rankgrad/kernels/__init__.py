@@ -100,9 +100,9 @@ def available(module: str, name: str, scores: torch.Tensor) -> bool:
 
 
 def _constant(function: _Function) -> _Function:
-    """Compilers take what it gives as it is, and do not look inside.
+    """Mark a function whose result ``torch.compile`` takes as a constant.
 
-    This is ``torch.compiler.assume_constant_result``, which takes a second to import.
+    ``torch.compiler.assume_constant_result`` does the same and takes a second to import.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

@@ -31,7 +31,7 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     """
     if _on_gpu(z):
         with kernels.ops.on_device(z):
-            blocks: Tensor = _twin().pool(z, w, lengths, entropic)
+            blocks: Tensor = _gpu_kernels().pool(z, w, lengths, entropic)
         return blocks
     anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
     found = np.tile(np.arange(z.shape[1]), (len(z), 1))
@@ -58,7 +58,7 @@ class _BlockSums(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:
         ctx.save_for_backward(blocks)
         with kernels.ops.on_device(values):
-            sums: Tensor = _twin().block_sums(values, blocks)
+            sums: Tensor = _gpu_kernels().block_sums(values, blocks)
         return sums
 
     @staticmethod
@@ -70,5 +70,5 @@ def _on_gpu(values: Tensor) -> bool:
     return values.is_cuda and kernels.mode() != "eager" and kernels._installed("triton")
 
 
-def _twin() -> Any:
+def _gpu_kernels() -> Any:
     return importlib.import_module("rankgrad.kernels.gpu.isotonic")

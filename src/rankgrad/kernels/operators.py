@@ -35,8 +35,8 @@ class _Operator(NamedTuple):
 
 
 _SORT = {
-    "neuralsort": _Operator("rows", "NeuralSortOperator", (float,)),
-    "softsort": _Operator("rows", "SoftSortOperator", (float,)),
+    "neuralsort": _Operator("permutation_rows", "NeuralSortOperator", (float,)),
+    "softsort": _Operator("permutation_rows", "SoftSortOperator", (float,)),
     "sinkhorn": _Operator("sinkhorn", "SinkhornOperator", (float, int, float, bool)),
     "smoothi": _Operator("smoothi", "SmoothIOperator", (float, float)),
     "ot": _Operator("ot", "OptimalTransportOperator", (float, int, float)),
@@ -134,7 +134,7 @@ def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
 
 
 class _Sort(autograd.ListFunction):
-    """Values in the order of the scores; the operator is kept for the backward pass."""
+    """Values in the order of the scores; the operator is cached for the backward pass."""
 
     @staticmethod
     def forward(
@@ -179,7 +179,7 @@ class _SortAdjoint(autograd.ListFunction):
 
 
 class _Rank(autograd.ListFunction):
-    """Relaxed ranks; the operator is kept for the backward pass."""
+    """Relaxed ranks; the operator is cached for the backward pass."""
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any) -> Tensor:
@@ -275,7 +275,7 @@ def _class(operator: _Operator, device: str) -> Any:
     return getattr(module, operator.name)
 
 
-# The same for compiled code, which keeps no operator from one pass to the other.
+# The same for compiled code, which caches no operator between the passes.
 
 
 def _typed(operators: dict[str, _Operator], name: str, options: list[float]) -> KernelCall:

@@ -25,11 +25,13 @@ from torch.nn import functional as F
 
 from rankgrad import autograd
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.cpu.guard import guarded_loss, guarded_product, guarded_ranks
+from rankgrad.kernels.cpu.nan_guard import guarded_loss, guarded_product, guarded_ranks
 
-_LISTS = "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int longest"
+_LISTS = (
+    "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int max_length"
+)
 _METRIC = "str metric, int k, str gain, float threshold, float persistence"
-_VALUES = "(Tensor values, Tensor slopes, Tensor defined)"
+_VALUES = "(Tensor values, Tensor grad_scores, Tensor defined)"
 
 #: Losses: values [lists], grad_scores [items] and defined [lists]; and the module of the kernels.
 LOSSES = {
@@ -41,7 +43,7 @@ LOSSES = {
     ),
     # 1 - metric through the rows of a relaxed permutation: "neuralsort" or "softsort".
     "through_rows": (
-        "rows",
+        "permutation_rows",
         f"({_LISTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
     ),
     # The same through NeuralSort with Sinkhorn scaling.
@@ -84,14 +86,15 @@ LOSSES = {
 RANKS = {
     "sigmoid_ranks": (
         "ranks",
-        "(Tensor scores, Tensor? mask, Tensor offsets, int longest, float alpha) -> Tensor",
-        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int longest, float alpha) "
+        "(Tensor scores, Tensor? mask, Tensor offsets, int max_length, float alpha) -> Tensor",
+        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int max_length, float alpha) "
         "-> Tensor",
     ),
     "lapsum_ranks": (
         "lapsum",
-        "(Tensor scores, Tensor? mask, Tensor offsets, int longest, float temperature) -> Tensor",
-        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int longest, "
+        "(Tensor scores, Tensor? mask, Tensor offsets, int max_length, float temperature) "
+        "-> Tensor",
+        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int max_length, "
         "float temperature) -> Tensor",
     ),
 }
@@ -103,7 +106,7 @@ METRICS = {"exact_metrics": ("metrics",)}
 LARGEST_LABEL = 100.0
 
 #: Checks of the values of lists, likewise.
-CHECKS = {"look": ("check",)}
+CHECKS = {"check_values": ("value_check",)}
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -151,7 +154,7 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         lists, options = FlatLists(*arguments[:6]), arguments[6:]
         if lists.max_length < 0:  # compiled code does not know it
-            lists = lists._replace(max_length=longest(lists.offsets))
+            lists = lists._replace(max_length=max_length_of(lists.offsets))
         if has_metric:
             return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
         return kernel(lists, *options)
@@ -159,15 +162,15 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def longest(offsets: Tensor) -> int:
-    """The length of the longest list."""
+def max_length_of(offsets: Tensor) -> int:
+    """The largest length of the lists."""
     return int(offsets.diff().max()) if offsets.numel() > 1 else 0
 
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that launches on GPUs, where calls that come again are recorded and replayed."""
-    module = importlib.import_module("rankgrad.kernels.gpu.replay")
-    found: Callable[..., Any] = module.replayed(function)
+    module = importlib.import_module("rankgrad.kernels.gpu.launch_cache")
+    found: Callable[..., Any] = module.cached_launches(function)
     return found
 
 
@@ -206,8 +209,8 @@ def loss(
 ) -> tuple[Tensor, Tensor]:
     """One of :data:`LOSSES` and its derivative by the scores, as one step of autograd.
 
-    The same as ``torch.ops.rankgrad.NAME``, without PyTorch's registry where nobody looks on: that
-    costs as much as a small loss itself.
+    The same as ``torch.ops.rankgrad.NAME``, without PyTorch's registry, which costs as much as a
+    small loss itself.
 
     Args:
         call: the operation and its options.
@@ -218,7 +221,8 @@ def loss(
         checked: whether values are known to be right.
 
     Returns:
-        The values ``[lists]`` and where they are defined; or the result and each list's share.
+        The values ``[lists]`` and where they are defined; or the result and each list's
+        normalized weight.
     """
     name, options = call
     if torch.compiler.is_compiling():
@@ -249,8 +253,8 @@ class _Details(NamedTuple):
 class _Loss(torch.autograd.Function):
     """A loss of every list, or the mean or sum of it; the derivative is computed on the way.
 
-    Results are the values and where they are defined, or the mean or sum and each list's share in
-    it; between them the derivative by the scores, so that a second one can be refused.
+    Results are the values and where they are defined, or the mean or sum and each list's weight
+    in it; between them the derivative by the scores, so that a second one can be refused.
     """
 
     @staticmethod
@@ -270,8 +274,10 @@ class _Loss(torch.autograd.Function):
             if reduction == "none":
                 return values, grad_scores, defined
             mean = reduction == "mean"
-            result, shares = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)
-            return result, grad_scores, shares
+            result, normalized_weights = torch.ops.rankgrad.reduce(
+                values, defined, list_weights, mean
+            )
+            return result, grad_scores, normalized_weights
         with on_device(scores):
             if reduction == "none":
                 found: tuple[Tensor, Tensor, Tensor] = _backend(name, scores)(*lists, *options)
@@ -301,7 +307,7 @@ class _Loss(torch.autograd.Function):
         if autograd.is_transformed(grad_scores, per_list):
             factors = grad if reduction == "none" else grad * per_list
             return _scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
-        scale = _backend("spread", grad_scores)
+        scale = _backend("scale_by_list", grad_scores)
         several = autograd.is_transformed(grad)
         if reduction != "none" and several:
             return scale(per_list, grad_scores, offsets, max_length) * grad, *nothing
@@ -330,22 +336,24 @@ class _Loss(torch.autograd.Function):
         if details.reduction == "none":
             return (values, grad_scores, defined), (0, 0, 0)
         list_weights, dim = arguments[5], in_dims[5]
-        shares = defined.to(values)
+        normalized_weights = defined.to(values)
         if list_weights is not None:
-            shares = shares * (list_weights if dim is None else list_weights.movedim(dim, 0))
+            normalized_weights = normalized_weights * (
+                list_weights if dim is None else list_weights.movedim(dim, 0)
+            )
         if details.reduction == "mean":
-            total = shares.sum(-1, keepdim=True)
-            shares = shares / torch.where(total > 0, total, 1.0)
-        return ((values * shares).sum(-1), grad_scores, shares), (0, 0, 0)
+            total = normalized_weights.sum(-1, keepdim=True)
+            normalized_weights = normalized_weights / torch.where(total > 0, total, 1.0)
+        return ((values * normalized_weights).sum(-1), grad_scores, normalized_weights), (0, 0, 0)
 
 
 def _reduced(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean or the sum, the derivatives of each list's value, and each list's share."""
+    """The mean or the sum, the derivatives of each list's value, and each list's weight."""
     values, grad_scores, defined = _backend(name, scores)(scores, *others)
-    result, shares = _backend("reduce", scores)(values, defined, list_weights, mean)
-    return result, grad_scores, shares
+    result, normalized_weights = _backend("reduce", scores)(values, defined, list_weights, mean)
+    return result, grad_scores, normalized_weights
 
 
 @functools.cache
@@ -367,14 +375,14 @@ def _scaled_by_list(
     return torch.where(inside, factors[..., of_item.clamp(max=lists - 1)] * grad_scores, 0.0)
 
 
-def look(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
+def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
     """Start a check of values, and give what waits for its result, to be called once.
 
     That is whether scores are finite, weights finite and not negative, and labels not large either.
     After the scores: labels, mask, weights and list weights, all flat.
     """
     with on_device(scores):
-        result: Callable[[], bool] = _backend("look", scores)(scores, *others)
+        result: Callable[[], bool] = _backend("check_values", scores)(scores, *others)
     return result
 
 
@@ -446,7 +454,7 @@ def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | 
     if grad is not None:
         autograd.refuse_second_derivative()
         ragged = ctx.max_length < 0
-        scale = _scaled_by_list if ragged else torch.ops.rankgrad.spread
+        scale = _scaled_by_list if ragged else torch.ops.rankgrad.scale_by_list
         scaled = scale(grad, grad_scores, offsets, ctx.max_length)
     return (scaled, *[None] * (ctx.inputs - 1))
 
@@ -500,33 +508,36 @@ torch.library.register_fake(
     lib=_library,
 )
 
-# A number for each list times those of its items, and times one for all if there is such.
+# The derivatives of the items of each list times the factor of the list, and one of all lists.
 _register(
-    "spread",
-    "spread",
-    "(Tensor grad, Tensor slopes, Tensor offsets, int longest, Tensor? factor=None) -> Tensor",
+    "scale_by_list",
+    "scale_by_list",
+    "(Tensor grad, Tensor grad_scores, Tensor offsets, int max_length, Tensor? factor=None) "
+    "-> Tensor",
 )
 torch.library.register_fake(
-    "rankgrad::spread", lambda grad, slopes, *_: torch.empty_like(slopes), lib=_library
+    "rankgrad::scale_by_list",
+    lambda grad, grad_scores, *_: torch.empty_like(grad_scores),
+    lib=_library,
 )
 
 
 def _reduce_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
-    (shares,) = ctx.saved_tensors
-    return grad * shares, None, None, None
+    (normalized_weights,) = ctx.saved_tensors
+    return grad * normalized_weights, None, None, None
 
 
-def _save_shares(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_weights(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
     ctx.mark_non_differentiable(output[1])
 
 
-# The weighted sum or mean over lists, and the share of each in it.
+# The weighted sum or mean over lists, and the normalized weight of each.
 _register(
     "reduce",
     "reduce",
     "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
-    "-> (Tensor result, Tensor shares)",
+    "-> (Tensor result, Tensor normalized_weights)",
 )
 torch.library.register_fake(
     "rankgrad::reduce",
@@ -534,5 +545,5 @@ torch.library.register_fake(
     lib=_library,
 )
 torch.library.register_autograd(
-    "rankgrad::reduce", _reduce_backward, setup_context=_save_shares, lib=_library
+    "rankgrad::reduce", _reduce_backward, setup_context=_save_weights, lib=_library
 )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 #: The longest list that the GPU kernel sorts within one program.
-LONGEST_ON_GPU = 2048
+MAX_LENGTH_ON_GPU = 2048
 
 
 class PairConfig(NamedTuple):
@@ -79,7 +79,7 @@ def usable(scores: Tensor, config: PairConfig, max_length: int) -> bool:
     if scores.device.type == "cpu":
         return importlib.util.find_spec("numba") is not None
     lambdas = config.kind in ("lambdarank", "ndcg_loss2", "ndcg_loss2++")
-    fits = scores.dtype == torch.float32 and max_length <= LONGEST_ON_GPU
+    fits = scores.dtype == torch.float32 and max_length <= MAX_LENGTH_ON_GPU
     return lambdas and fits and importlib.util.find_spec("triton") is not None
 
 

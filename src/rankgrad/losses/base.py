@@ -22,9 +22,9 @@ from rankgrad.lists import (
     reduce,
 )
 from rankgrad.losses.newton import derivatives_of_lists, expand_lists
-from rankgrad.options import check_choice, check_cutoff
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.validation import check_choice, check_cutoff
 
 losses: Registry[Loss] = Registry("loss")
 
@@ -310,7 +310,7 @@ def item_mean(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
     return total / lists.lengths.clamp(min=1)
 
 
-def item_shares(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+def item_mean_terms(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
     """What each item adds to :func:`item_mean`."""
     weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
     return weighted / lists.lengths.clamp(min=1)[:, None]

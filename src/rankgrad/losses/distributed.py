@@ -61,10 +61,10 @@ def distributed_mean(
     with torch.autocast(lists.flat.scores.device.type, enabled=False):
         values, defined = loss.values(lists)
         total = reduce(values, defined, lists, "sum")
-    shares = defined.double()
+    list_weights = defined.double()
     if lists.list_weights is not None:
-        shares = shares * lists.list_weights.detach()
-    count, processes = shares.sum(), 1
+        list_weights = list_weights * lists.list_weights.detach()
+    count, processes = list_weights.sum(), 1
     if distributed.is_available() and distributed.is_initialized():
         processes = distributed.get_world_size(group)
         distributed.all_reduce(count, group=group)

@@ -13,19 +13,19 @@ from rankgrad.kernels.pair_derivatives import PairConfig
 from rankgrad.lists import Lists, Reduction, divide, hard_ranks, tiles
 from rankgrad.losses.base import losses
 from rankgrad.losses.pairwise import (
+    GradientMap,
     PairOptions,
     PairWeights,
     PairwiseLoss,
-    Share,
     logistic,
     logistic_curvature,
     preferred,
 )
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
-from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
+from rankgrad.validation import check_choice, check_positive
 
 LambdaMetric = Literal["ndcg", "precision", "recall", "ap", "rr", "arp"]
 METRICS: tuple[LambdaMetric, ...] = ("ndcg", "precision", "recall", "ap", "rr", "arp")
@@ -34,8 +34,8 @@ Truncation = Literal["corrected", "heuristic"]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where the items stand in the current ranking, and what they are worth. Never differentiated.
+class CurrentRanking:
+    """The ranks of the items by the current scores, and their gains; never differentiated.
 
     Ranks are by descending score; tied scores are ranked with the less relevant item first, so that
     a constant score has something to learn.
@@ -49,7 +49,7 @@ class Standing:
         """A per-item quantity for the first and the second item of each pair of the tile."""
         return values[:, rows, None], values[:, None, :]
 
-    def gain_gaps(self, rows: slice) -> Float[Tensor, "b r n"]:
+    def gain_differences(self, rows: slice) -> Float[Tensor, "b r n"]:
         """``|G_i - G_j| / norm``."""
         first, second = self.tile(self.gains, rows)
         return (first - second).abs() / self.norm[:, None, None]
@@ -76,11 +76,11 @@ class LambdaPairs(PairwiseLoss):
         self.gain = gain
         self.threshold = threshold
 
-    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
-        return logistic(gaps, self.now(self.sigma))
+    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
+        return logistic(differences, self.now(self.sigma))
 
-    def curvature(self, gaps: Tensor) -> Tensor:
-        return logistic_curvature(gaps, self.now(self.sigma))
+    def curvature(self, differences: Tensor) -> Tensor:
+        return logistic_curvature(differences, self.now(self.sigma))
 
     def check_labels(
         self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
@@ -89,7 +89,7 @@ class LambdaPairs(PairwiseLoss):
 
     def pair_weights(self, lists: Lists) -> PairWeights:
         with torch.no_grad():
-            weigh = self.lambdas(self._standing(lists))
+            weigh = self.lambdas(self._current_ranking(lists))
 
         def weigh_preferred(rows: slice) -> Tensor:
             pairs = preferred(lists, rows)
@@ -102,11 +102,11 @@ class LambdaPairs(PairwiseLoss):
         metric, threshold = self.metric, self.threshold
         return PairOptions(kind, k, sigma, self.gain, truncation, mu, False, metric, threshold)
 
-    def lambdas(self, standing: Standing) -> PairWeights:
+    def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         """The weight of each pair."""
         raise TypeError(f"{type(self).__name__} does not say its weights")
 
-    def _standing(self, lists: Lists) -> Standing:
+    def _current_ranking(self, lists: Lists) -> CurrentRanking:
         ranks = self._ranks(lists)
         if self.metric == "ndcg":
             ndcg = NDCG(self.k, gain=self.gain)
@@ -120,19 +120,19 @@ class LambdaPairs(PairwiseLoss):
             norm = gains.sum(-1)
             if self.metric == "precision":
                 norm = torch.full_like(norm, float(self.k or ranks.shape[-1]))
-        return Standing(ranks, gains, torch.where(norm > 0, norm, 1.0))
+        return CurrentRanking(ranks, gains, torch.where(norm > 0, norm, 1.0))
 
-    def _swap_costs(self, standing: Standing) -> PairWeights:
+    def _swap_costs(self, ranking: CurrentRanking) -> PairWeights:
         """``|metric after swapping i and j - metric before|``."""
         if self.metric == "ap":
-            return _ap_swaps(standing, self.k)
+            return _ap_swaps(ranking, self.k)
         if self.metric == "rr":
-            return _rr_swaps(standing, self.k)
-        discount = self._discount(standing.ranks)
+            return _rr_swaps(ranking, self.k)
+        discount = self._discount(ranking.ranks)
 
         def weigh(rows: slice) -> Tensor:
-            first, second = standing.tile(discount, rows)
-            return standing.gain_gaps(rows) * (first - second).abs()
+            first, second = ranking.tile(discount, rows)
+            return ranking.gain_differences(rows) * (first - second).abs()
 
         return weigh
 
@@ -162,9 +162,9 @@ class LambdaRank(LambdaPairs):
             Pairs of which no item is among the first k are left out, and all others weigh with the
             discounts of both ranks; unless all scores are equal they are divided by
             ``0.01 + |s_i - s_j|``; the pairs of a list are multiplied by ``log2(1 + Λ) / Λ``, with
-            Λ twice the sum of its pairs' slopes; tied scores are ranked in the order they came,
-            and items that nothing tells apart do not share a gradient. With k = 30 this is
-            LightGBM's default objective, with k = 32 XGBoost's.
+            Λ twice the sum of its pairs' derivatives; tied scores are ranked in input order, and
+            gradients are not averaged over duplicates. With k = 30 this is LightGBM's default
+            objective, with k = 32 XGBoost's.
         reduction: over lists.
 
     >>> LambdaRank(1)(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
@@ -188,8 +188,8 @@ class LambdaRank(LambdaPairs):
         check_choice("norm", norm, (True, False))
         self.norm = norm
 
-    def lambdas(self, standing: Standing) -> PairWeights:
-        return self._swap_costs(standing)
+    def lambdas(self, ranking: CurrentRanking) -> PairWeights:
+        return self._swap_costs(ranking)
 
     def pair_weights(self, lists: Lists) -> PairWeights:
         weigh = super().pair_weights(lists)
@@ -200,23 +200,23 @@ class LambdaRank(LambdaPairs):
         scores, mask = lists.scores.detach(), lists.mask
         near = self._in_top(lists)
         best = scores.masked_fill(~mask, float("-inf")).amax(-1)
-        spread = best > scores.masked_fill(~mask, float("inf")).amin(-1)
+        differ = best > scores.masked_fill(~mask, float("inf")).amin(-1)
 
         def regularized(rows: slice) -> Tensor:
-            gaps = (scores[:, rows, None] - scores[:, None, :]).abs()
-            tile = weigh(rows) / torch.where(spread[:, None, None], 0.01 + gaps, 1.0)
+            differences = (scores[:, rows, None] - scores[:, None, :]).abs()
+            tile = weigh(rows) / torch.where(differ[:, None, None], 0.01 + differences, 1.0)
             return tile if near is None else tile * (near[:, rows, None] | near[:, None, :])
 
         total = torch.zeros_like(best)
         with torch.no_grad():
             for rows in tiles(scores.numel(), scores.shape[-1]):
-                slope = self.term(scores[:, rows, None] - scores[:, None, :])[1]
-                total += 2 * (regularized(rows) * slope.abs()).sum((-2, -1))
+                derivative = self.term(scores[:, rows, None] - scores[:, None, :])[1]
+                total += 2 * (regularized(rows) * derivative.abs()).sum((-2, -1))
         factor = torch.where(total > 0, divide(torch.log2(1 + total), total), 1.0)
         return lambda rows: regularized(rows) * factor[:, None, None]
 
-    def share_among_alike(self, lists: Lists) -> Share:
-        return (lambda slopes: slopes) if self.norm else super().share_among_alike(lists)
+    def average_duplicates(self, lists: Lists) -> GradientMap:
+        return (lambda grad_scores: grad_scores) if self.norm else super().average_duplicates(lists)
 
     def _ranks(self, lists: Lists) -> Float[Tensor, "b n"]:
         return hard_ranks(lists.scores, lists.mask) if self.norm else super()._ranks(lists)
@@ -305,44 +305,44 @@ class LambdaLoss(LambdaPairs):
             mu=self.mu,
         )
 
-    def lambdas(self, standing: Standing) -> PairWeights:
+    def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         if self.metric in ("ap", "rr"):
-            return self._swap_costs(standing)
+            return self._swap_costs(ranking)
         if self.metric == "arp":
-            return standing.gain_gaps
+            return ranking.gain_differences
         if self.metric == "ndcg" and self.scheme == "ndcg_loss1":
-            return self._first_scheme(standing)
-        swaps = self._swap_costs(standing)
+            return self._first_scheme(ranking)
+        swaps = self._swap_costs(ranking)
 
         def weigh(rows: slice) -> Tensor:
-            first, second = standing.tile(standing.ranks, rows)
+            first, second = ranking.tile(ranking.ranks, rows)
             delta = _delta(first, second) * self._truncate(first, second)
             if self.metric != "ndcg":
                 inside = torch.maximum(first, second) <= (self.k or float("inf"))
                 delta = torch.where(inside, 0.0, delta)
-            weights = standing.gain_gaps(rows) * delta
+            weights = ranking.gain_differences(rows) * delta
             if self.metric == "ndcg" and self.scheme == "ndcg_loss2++":
-                return self.mu * weights + self._rank_part(standing, swaps, rows)
+                return self.mu * weights + self._rank_part(ranking, swaps, rows)
             return weights
 
         return weigh
 
-    def _first_scheme(self, standing: Standing) -> PairWeights:
-        alone = standing.gains / torch.log2(1 + standing.ranks) / standing.norm[:, None]
+    def _first_scheme(self, ranking: CurrentRanking) -> PairWeights:
+        alone = ranking.gains / torch.log2(1 + ranking.ranks) / ranking.norm[:, None]
 
         def weigh(rows: slice) -> Tensor:
-            first, second = standing.tile(standing.ranks, rows)
+            first, second = ranking.tile(ranking.ranks, rows)
             return alone[:, rows, None] * self._truncate(first, second)
 
         return weigh
 
-    def _rank_part(self, standing: Standing, swaps: PairWeights, rows: slice) -> Tensor:
-        """LambdaRank's share of ndcg_loss2++: eq. 12, or eq. 11 masked as eq. 15."""
+    def _rank_part(self, ranking: CurrentRanking, swaps: PairWeights, rows: slice) -> Tensor:
+        """The LambdaRank part of ndcg_loss2++: eq. 12, or eq. 11 masked as eq. 15."""
         if self.truncation == "corrected" or self.k is None:
             return swaps(rows)
-        first, second = standing.tile(standing.ranks, rows)
-        gaps = (1 / torch.log2(1 + first) - 1 / torch.log2(1 + second)).abs()
-        return standing.gain_gaps(rows) * gaps * self._truncate(first, second)
+        first, second = ranking.tile(ranking.ranks, rows)
+        differences = (1 / torch.log2(1 + first) - 1 / torch.log2(1 + second)).abs()
+        return ranking.gain_differences(rows) * differences * self._truncate(first, second)
 
     def _truncate(self, first: Tensor, second: Tensor) -> Tensor:
         """The factor on a pair at these ranks: eqs. 16-17, or eq. 15."""
@@ -360,12 +360,12 @@ def _delta(first: Tensor, second: Tensor) -> Tensor:
     return 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
 
 
-def _ap_swaps(standing: Standing, k: int | None) -> PairWeights:
+def _ap_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
     """Swapping a relevant item and another, at ranks a < b, moves AP by (1 / R) times
     ``c / a - C_b / b + Σ_{a<r<b} rel_r / r``: C_r counts relevant items up to r, and c those up to
     a if the one at a is relevant. Terms past the cutoff drop out.
     """
-    ranks, relevance = standing.ranks, standing.gains
+    ranks, relevance = ranking.ranks, ranking.gains
     order = ranks.argsort(dim=-1)
     inside = (ranks <= (k or float("inf"))).to(ranks.dtype)
     steps = (relevance * inside / ranks).gather(-1, order).cumsum(-1)
@@ -376,20 +376,20 @@ def _ap_swaps(standing: Standing, k: int | None) -> PairWeights:
     lower = -count / ranks * inside + through - relevance * inside / ranks
 
     def weigh(rows: slice) -> Tensor:
-        first, second = standing.tile(ranks, rows)
-        up, up_ = standing.tile(upper, rows)
-        low, low_ = standing.tile(lower, rows)
+        first, second = ranking.tile(ranks, rows)
+        up, up_ = ranking.tile(upper, rows)
+        low, low_ = ranking.tile(lower, rows)
         change = torch.where(first < second, up + low_, up_ + low)
-        return standing.gain_gaps(rows) * change.abs()
+        return ranking.gain_differences(rows) * change.abs()
 
     return weigh
 
 
-def _rr_swaps(standing: Standing, k: int | None) -> PairWeights:
+def _rr_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
     """A swap moves RR only if it moves the first relevant item: up to rank j, if j stands before
     all relevant ones; or, if i is the first, down to j or to the second relevant one.
     """
-    ranks, relevance = standing.ranks, standing.gains
+    ranks, relevance = ranking.ranks, ranking.gains
     far = ranks.shape[-1] + 1.0
     relevant = torch.where(relevance > 0, ranks, far)
     first_rank = relevant.amin(-1, keepdim=True)
@@ -399,11 +399,11 @@ def _rr_swaps(standing: Standing, k: int | None) -> PairWeights:
         return torch.where((rank <= (k or far)) & (rank < far), 1 / rank, 0.0)
 
     def weigh(rows: slice) -> Tensor:
-        first, second = standing.tile(ranks, rows)
+        first, second = ranking.tile(ranks, rows)
         top, next_ = first_rank[:, :, None], second_rank[:, :, None]
         up = value(torch.minimum(second, top)) - value(top)
         down = value(top) - value(torch.minimum(second, next_))
         change = torch.where(first > second, up, torch.where(first == top, down, 0.0))
-        return standing.gain_gaps(rows) * standing.norm[:, None, None] * change.abs()
+        return ranking.gain_differences(rows) * ranking.norm[:, None, None] * change.abs()
 
     return weigh

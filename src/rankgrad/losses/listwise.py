@@ -12,8 +12,8 @@ from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.losses.newton import LEAST_CURVATURE
-from rankgrad.options import check_choice, check_positive
 from rankgrad.sorting import Exact, NeuralSort, Schedule
+from rankgrad.validation import check_choice, check_positive
 
 
 class ListwiseLoss(Loss):

@@ -67,11 +67,11 @@ def _groups(
         last = first
 
 
-def sigmoid_slope(logits: Tensor) -> Tensor:
+def sigmoid_derivative(logits: Tensor) -> Tensor:
     """``σ(x) (1 - σ(x))``, without cancellation at large x.
 
-    >>> from rankgrad.losses.newton import sigmoid_slope
-    >>> sigmoid_slope(torch.tensor([0.0, 40.0]))
+    >>> from rankgrad.losses.newton import sigmoid_derivative
+    >>> sigmoid_derivative(torch.tensor([0.0, 40.0]))
     tensor([2.5000e-01, 4.2484e-18])
     """
     return logits.sigmoid() * (-logits).sigmoid()

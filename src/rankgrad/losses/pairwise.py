@@ -15,14 +15,14 @@ from rankgrad.kernels import KernelCall, pair_derivatives
 from rankgrad.kernels.pair_derivatives import PairConfig, declared_by
 from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
 from rankgrad.losses.base import Loss, losses
-from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_slope
-from rankgrad.options import check_choice, check_positive
+from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
+from rankgrad.validation import check_choice, check_positive
 
 PairWeights = Callable[[slice], Tensor]
 PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
-Share = Callable[[Tensor], Tensor]
+GradientMap = Callable[[Tensor], Tensor]
 
 
 class PairOptions(NamedTuple):
@@ -42,12 +42,12 @@ class PairOptions(NamedTuple):
 class PairwiseLoss(Loss):
     """``Σ_{i,j} weight_ij φ(s_i - s_j)``, computed in tiles: O(n²) time, O(n) memory.
 
-    A subclass says ``term``, φ with its slope, and may say ``pair_weights``. The weights are not
-    differentiated. An item's weight multiplies the pairs in which it is the preferred item.
+    A subclass defines ``term``, φ with its derivative, and may define ``pair_weights``. The weights
+    are not differentiated. An item's weight multiplies the pairs in which it is the preferred item.
     """
 
-    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
-        """φ and its slope at the score gaps."""
+    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
+        """φ and its derivative at the score differences."""
         raise TypeError(f"{type(self).__name__} does not say its value per pair")
 
     def pair_weights(self, lists: Lists) -> PairWeights:
@@ -73,17 +73,17 @@ class PairwiseLoss(Loss):
             tile = weigh(rows)
             return tile if weights is None else tile * weights[:, rows, None]
 
-        share = self.share_among_alike(lists)
-        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, share)[0]
+        average = self.average_duplicates(lists)
+        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, average)[0]
         return values, has_pairs(lists.labels, lists.mask)
 
-    def share_among_alike(self, lists: Lists) -> Share:
-        """Shares a gradient among items that nothing tells apart; see :func:`_alike`."""
-        return _alike(lists)
+    def average_duplicates(self, lists: Lists) -> GradientMap:
+        """A function that averages a gradient over duplicates; see :func:`_duplicate_average`."""
+        return _duplicate_average(lists)
 
-    def curvature(self, gaps: Tensor) -> Tensor:
-        """φ'' at the score gaps, or a positive bound of it; here ``|φ'|``, as for any loss."""
-        return self.term(gaps)[1].abs()
+    def curvature(self, differences: Tensor) -> Tensor:
+        """φ'' at the score differences, or a positive bound of it; here ``|φ'|``."""
+        return self.term(differences)[1].abs()
 
     def derivatives(
         self, lists: Lists
@@ -96,17 +96,17 @@ class PairwiseLoss(Loss):
         weigh, weights, scores = self.pair_weights(lists), lists.item_weights, lists.scores
         gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):
-            gaps, tile = scores[:, rows, None] - scores[:, None, :], weigh(rows)
+            differences, tile = scores[:, rows, None] - scores[:, None, :], weigh(rows)
             if weights is not None:
                 tile = tile * weights[:, rows, None]
-            slope = tile * self.term(gaps)[1]
-            bend = tile * self.curvature(gaps).clamp(min=LEAST_CURVATURE)
-            gradient[:, rows] += slope.sum(-1)
-            gradient -= slope.sum(-2)
+            derivative = tile * self.term(differences)[1]
+            bend = tile * self.curvature(differences).clamp(min=LEAST_CURVATURE)
+            gradient[:, rows] += derivative.sum(-1)
+            gradient -= derivative.sum(-2)
             hessian[:, rows] += bend.sum(-1)
             hessian += bend.sum(-2)
-        share = self.share_among_alike(lists)
-        return share(gradient), share(hessian), has_pairs(lists.labels, lists.mask)
+        average = self.average_duplicates(lists)
+        return average(gradient), average(hessian), has_pairs(lists.labels, lists.mask)
 
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
         found = self.newton_kernel() if declared_by(type(self), "newton_kernel") else None
@@ -179,15 +179,15 @@ class RankNet(PairwiseLoss):
         self.sigma = as_temperature("sigma", sigma)
         self.ties = ties
 
-    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
-        return logistic(gaps, self.now(self.sigma))
+    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
+        return logistic(differences, self.now(self.sigma))
 
     def pair_kernel(self) -> PairOptions | None:
         half = self.ties == "half"
         return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
-    def curvature(self, gaps: Tensor) -> Tensor:
-        return logistic_curvature(gaps, self.now(self.sigma))
+    def curvature(self, differences: Tensor) -> Tensor:
+        return logistic_curvature(differences, self.now(self.sigma))
 
     def newton_kernel(self) -> PairConfig | None:
         half = self.ties == "half"
@@ -236,18 +236,18 @@ class Hinge(PairwiseLoss):
     def pair_kernel(self) -> PairOptions | None:
         return PairOptions("hinge", self.k or 0, self.margin)
 
-    def term(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
-        values = (self.margin - gaps).clamp(min=0.0)
-        return values, -(values > 0).to(gaps.dtype)
+    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
+        values = (self.margin - differences).clamp(min=0.0)
+        return values, -(values > 0).to(differences.dtype)
 
-    def curvature(self, gaps: Tensor) -> Tensor:
-        """The second derivative is 0; this is that of a quadratic bound at the present gap.
+    def curvature(self, differences: Tensor) -> Tensor:
+        """The second derivative is 0; this is that of a quadratic bound at the present difference.
 
-        With ``t = margin - gap``, ``max(0, t) = (t + |t|) / 2`` and
+        With ``t = margin - d`` of a difference d, ``max(0, t) = (t + |t|) / 2`` and
         ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not
         below the margin. Pairs that are far enough apart count, too: they hold their items back.
         """
-        return 0.5 / (self.margin - gaps).abs().clamp(min=self.margin)
+        return 0.5 / (self.margin - differences).abs().clamp(min=self.margin)
 
     def newton_kernel(self) -> PairConfig | None:
         return PairConfig("hinge", self.k or 0, self.margin)
@@ -297,14 +297,14 @@ class MarginMSE(Loss):
         return gradient, 2 * both / (n * (n - 1)), defined
 
 
-def logistic(gaps: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-    """``log(1 + exp(-σ d))`` and its slope, stable at any gap."""
-    return F.softplus(-sigma * gaps), -sigma * torch.sigmoid(-sigma * gaps)
+def logistic(differences: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    """``log(1 + exp(-σ d))`` and its derivative, stable at any difference."""
+    return F.softplus(-sigma * differences), -sigma * torch.sigmoid(-sigma * differences)
 
 
-def logistic_curvature(gaps: Tensor, sigma: float) -> Tensor:
-    """The second derivative of :func:`logistic`'s value by the gap."""
-    return sigma**2 * sigmoid_slope(sigma * gaps)
+def logistic_curvature(differences: Tensor, sigma: float) -> Tensor:
+    """The second derivative of :func:`logistic`'s value by the difference."""
+    return sigma**2 * sigmoid_derivative(sigma * differences)
 
 
 class _PairSum(torch.autograd.Function):
@@ -312,17 +312,17 @@ class _PairSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        scores: Tensor, weigh: PairWeights, term: PairTerm, share: Share
+        scores: Tensor, weigh: PairWeights, term: PairTerm, average: GradientMap
     ) -> tuple[Tensor, Tensor]:
         total, grad_scores = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):
-            values, slope = term(scores[:, rows, None] - scores[:, None, :])
+            values, derivative = term(scores[:, rows, None] - scores[:, None, :])
             weights = weigh(rows)
             total += (weights * values).sum((-2, -1))
-            slope = slope * weights
-            grad_scores[:, rows] += slope.sum(-1)
-            grad_scores -= slope.sum(-2)
-        return total, share(grad_scores)
+            derivative = derivative * weights
+            grad_scores[:, rows] += derivative.sum(-1)
+            grad_scores -= derivative.sum(-2)
+        return total, average(grad_scores)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -336,10 +336,10 @@ class _PairSum(torch.autograd.Function):
         return grad[:, None] * grad_scores, None, None, None
 
 
-def _alike(lists: Lists) -> Share:
-    """Shares a gradient among items that nothing tells apart: equal in score, label and weight.
+def _duplicate_average(lists: Lists) -> GradientMap:
+    """Averages a gradient over duplicates: items of a list equal in score, label and weight.
 
-    Where weights go by ranks, one of them stands above the other only because it came first.
+    Pair weights depend on ranks, and the ranks of duplicates on their input order alone.
     """
     kinds = [lists.labels, lists.weighted(torch.ones_like(lists.labels)), lists.scores]
     order = (~lists.mask).to(torch.int8).argsort(dim=-1, stable=True)
@@ -350,10 +350,10 @@ def _alike(lists: Lists) -> Share:
     new |= lists.mask.gather(-1, order).diff(dim=-1)
     group = torch.cat([edge, new], -1).cumsum(-1) - 1
 
-    def share(grad_scores: Tensor) -> Tensor:
+    def average(grad_scores: Tensor) -> Tensor:
         ranked = grad_scores.gather(-1, order)
         sums = torch.zeros_like(ranked).scatter_add(-1, group, ranked)
         sizes = torch.zeros_like(ranked).scatter_add(-1, group, torch.ones_like(ranked))
         return torch.zeros_like(grad_scores).scatter(-1, order, (sums / sizes).gather(-1, group))
 
-    return share
+    return average

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Reduction, divide
-from rankgrad.losses.base import Loss, item_mean, item_shares, losses
-from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_slope
-from rankgrad.options import check_positive
+from rankgrad.losses.base import Loss, item_mean, item_mean_terms, losses
+from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.validation import check_positive
 
 
 class PointwiseLoss(Loss):
@@ -47,7 +47,7 @@ class PointwiseLoss(Loss):
         curvature = self.term_curvature(lists.scores, lists.labels)
         if curvature is None:
             return gradient, bound, defined
-        return gradient, item_shares(lists, curvature.clamp(min=LEAST_CURVATURE)), defined
+        return gradient, item_mean_terms(lists, curvature.clamp(min=LEAST_CURVATURE)), defined
 
 
 @losses.register("mse")
@@ -102,7 +102,7 @@ class RMSE(PointwiseLoss):
 
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         squares, defined = super().per_list(lists)
-        # The root's slope at 0 is infinite; an error of zero has nothing to learn from.
+        # The derivative of the root at 0 is infinite; an error of zero has nothing to learn from.
         above = squares > 0
         return torch.where(above, torch.where(above, squares, 1.0).sqrt(), 0.0), defined
 
@@ -119,7 +119,7 @@ class RMSE(PointwiseLoss):
         values, _ = self.per_list(lists)
         chance = lists.scores.sigmoid()
         squares = (self.levels * chance * (1 - chance)).square().clamp(min=LEAST_CURVATURE)
-        return gradient, divide(item_shares(lists, squares), values[:, None]), defined
+        return gradient, divide(item_mean_terms(lists, squares), values[:, None]), defined
 
 
 @losses.register("bce")
@@ -152,7 +152,7 @@ class BCE(PointwiseLoss):
     def term_curvature(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"] | None:
-        return sigmoid_slope(scores)
+        return sigmoid_derivative(scores)
 
 
 @losses.register("ordinal")
@@ -192,4 +192,4 @@ class Ordinal(PointwiseLoss):
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"] | None:
         level = torch.arange(1, self.levels, device=scores.device).to(scores)
-        return sigmoid_slope(scores[:, :, None] - (level - self.levels / 2)).sum(-1)
+        return sigmoid_derivative(scores[:, :, None] - (level - self.levels / 2)).sum(-1)

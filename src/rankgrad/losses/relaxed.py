@@ -22,10 +22,10 @@ from rankgrad.lists import Lists, Reduction, reduce
 from rankgrad.losses.base import Loss, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
-from rankgrad.options import check_choice
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.specs import Spec
+from rankgrad.validation import check_choice
 
 
 @losses.register("relaxed")
@@ -163,22 +163,22 @@ class GridLoss(RelaxedMetric):
         for option in options:
             if option not in known:
                 raise ValueError(f"{family}_{metric} has no option {option!r}: {', '.join(known)}")
-        given = {name: options.get(name, parameter.default) for name, parameter in known.items()}
-        for name, value in given.items():  # so that 2 and 2.0 are the same loss
+        values = {name: options.get(name, parameter.default) for name, parameter in known.items()}
+        for name, value in values.items():  # so that 2 and 2.0 are the same loss
             if type(value) is int and isinstance(known[name].default, float):
-                given[name] = float(value)
-        relaxation = FAMILIES[family](**_for(FAMILIES[family], given))
+                values[name] = float(value)
+        relaxation = FAMILIES[family](**_for(FAMILIES[family], values))
         if stochastic:
-            relaxation = Gumbel(relaxation, **_for(Gumbel, given))
+            relaxation = Gumbel(relaxation, **_for(Gumbel, values))
         made = metrics.factory(metric)
         k = getattr(made, "loss_cutoff", None) if k is None else k
         super().__init__(
-            made(**_for(made, given), k=k), relaxation, **_for(RelaxedMetric.__init__, given)
+            made(**_for(made, values), k=k), relaxation, **_for(RelaxedMetric.__init__, values)
         )
         self.k = k
         self.cell = ("gumbel_" if stochastic else "") + f"{family}_{metric}"
         self._options = {
-            name: value for name, value in given.items() if value != known[name].default
+            name: value for name, value in values.items() if value != known[name].default
         }
         if isinstance(relaxation, Gumbel) and relaxation.seed is not None:
             self._options["seed"] = relaxation.seed
@@ -356,10 +356,10 @@ def cell_options(
     return options
 
 
-def _for(factory: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the given options that this factory takes."""
+def _for(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The options that this factory takes."""
     taken = inspect.signature(factory).parameters
-    return {name: value for name, value in given.items() if name in taken}
+    return {name: value for name, value in values.items() if name in taken}
 
 
 def grid_factory(name: str) -> Callable[..., Loss] | None:

@@ -16,8 +16,8 @@ from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists, descending, tie_groups
 from rankgrad.metrics import other_names
-from rankgrad.options import check_choice, check_cutoff, check_positive
 from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.validation import check_choice, check_cutoff, check_positive
 
 
 class MetricRegistry(Registry["Metric"]):

@@ -13,7 +13,7 @@ from torch import Tensor
 from rankgrad.inputs import check_exponents
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
-from rankgrad.options import check_positive
+from rankgrad.validation import check_positive
 
 
 @metrics.register("err")

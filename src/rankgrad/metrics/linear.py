@@ -18,7 +18,7 @@ from rankgrad.metrics.base import (
     Ranked,
     SortRelaxation,
 )
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 
 @dataclass(frozen=True, kw_only=True)

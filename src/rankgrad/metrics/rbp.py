@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.options import check_between
+from rankgrad.validation import check_between
 
 
 @metrics.register("rbp")

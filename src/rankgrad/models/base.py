@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankgrad.options import check_choice, check_whole
 from rankgrad.specs import Registry, spec_of
+from rankgrad.validation import check_choice, check_whole
 
 models: Registry[Model] = Registry("model")
 

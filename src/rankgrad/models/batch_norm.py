@@ -64,7 +64,7 @@ class BatchNorm(nn.BatchNorm1d):
         )
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
-        if len(items) == 0:
+        if items.shape[0] == 0:
             return items
         return F.batch_norm(
             items, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankgrad.options import check_choice
+from rankgrad.validation import check_choice
 
 InList = Literal["rank", "score"]
 
@@ -38,15 +38,14 @@ def list_ranks(
         return features
     # A GPU would have to be waited for to find the real items, so there all are sorted.
     on_cpu = features.device.type == "cpu" and features.dtype == torch.float32
-    if on_cpu and 2 * int(mask.sum()) < mask.numel():
+    if on_cpu and not torch.compiler.is_exporting() and 2 * int(mask.sum()) < mask.numel():
         return _ranks_of_few(features, mask)
     by_feature = features.masked_fill(~mask[..., None], float("inf")).mT
     values, order = by_feature.sort(dim=-1)
     places = torch.arange(n, device=features.device)
-    begins = torch.ones_like(values, dtype=torch.bool)
-    begins[..., 1:] = values[..., 1:] != values[..., :-1]
-    ends = begins.roll(-1, -1)
-    ends[..., -1] = True
+    before = values.index_select(-1, (places - 1).clamp(min=0))
+    after = values.index_select(-1, (places + 1).clamp(max=n - 1))
+    begins, ends = (places == 0) | (values != before), (places == n - 1) | (values != after)
     first = torch.where(begins, places, 0).cummax(-1).values
     last = torch.where(ends, places, n).flip(-1).cummin(-1).values.flip(-1)
     lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]

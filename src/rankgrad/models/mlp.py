@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
-from rankgrad.options import check_choice, check_rate
+from rankgrad.validation import check_choice, check_rate
 
 
 @models.register("mlp")
@@ -98,7 +99,8 @@ class MLPNet(Scorer):
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             return self.score_items(features.flatten(0, -2)).reshape(features.shape[:-1])
-        if features.is_cuda:  # which would have to be waited for to find the real items
+        # A GPU would have to be waited for to find the real items, and a program has no such sizes.
+        if features.is_cuda or torch.compiler.is_exporting():
             return self.score_all(features, mask)
         scores = self.score_items(features[mask])
         return scores.new_zeros(mask.shape).masked_scatter(mask, scores)

@@ -21,7 +21,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.dropout import FastDropout
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
-from rankgrad.options import check_choice, check_rate, check_whole
+from rankgrad.validation import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
 
@@ -119,7 +119,8 @@ class TabMNet(Scorer):
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
         features, shape = inputs, inputs.shape[:-1]
         # A GPU would have to be waited for to find the real items, so there all are scored.
-        picked = mask is not None and not features.is_cuda
+        scored_whole = features.is_cuda or torch.compiler.is_exporting()
+        picked = mask is not None and not scored_whole
         if mask is not None and not picked:
             features = features.masked_fill(~mask[..., None], 0.0)
         items = features[mask] if picked else features.flatten(0, -2)

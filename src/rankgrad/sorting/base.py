@@ -13,9 +13,9 @@ from torch import Tensor
 from rankgrad.inputs import as_scores, check_mask
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import is_unchecked
-from rankgrad.options import check_cutoff
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
+from rankgrad.validation import check_cutoff
 
 relaxations: Registry[Relaxation] = Registry("relaxation")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rankgrad.options import check_flag
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.exact import StraightThrough
 from rankgrad.sorting.fastsort import FastSort
@@ -21,6 +20,7 @@ from rankgrad.sorting.sinkhorn import Sinkhorn
 from rankgrad.sorting.smoothi import SmoothI
 from rankgrad.sorting.softsort import SoftSort
 from rankgrad.sorting.tree import Tree
+from rankgrad.validation import check_flag
 
 
 @relaxations.register("approx")

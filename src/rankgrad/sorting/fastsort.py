@@ -17,9 +17,9 @@ from rankgrad.inputs import as_scores
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels.isotonic import block_sums, pool
 from rankgrad.lists import descending, invert
-from rankgrad.options import check_choice, check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import check_choice, check_positive, check_whole
 
 Regularization = Literal["l2", "entropic", "kl"]
 REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")

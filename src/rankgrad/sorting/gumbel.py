@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Randomness
-from rankgrad.options import check_flag, check_whole
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import check_flag, check_whole
 
 
 @relaxations.register("gumbel")

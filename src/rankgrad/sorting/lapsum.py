@@ -60,8 +60,8 @@ class _Ranks(ListFunction):
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor) -> Tensor:
-        order, inside, gaps = _in_order(scores, mask)
-        above, below = _one_sided(inside.to(scores.dtype), gaps)
+        order, inside, differences = _in_order(scores, mask)
+        above, below = _one_sided(inside.to(scores.dtype), differences)
         positions = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         ranks = torch.where(inside, positions + (below - above) / 2, 0.0)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
@@ -73,16 +73,16 @@ class _Ranks(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        order, inside, gaps = _in_order(*ctx.saved_tensors)
+        order, inside, differences = _in_order(*ctx.saved_tensors)
         grad = torch.where(inside, grad.gather(-1, order), 0.0)
-        above, below = _one_sided(grad, gaps)
-        near = sum(_one_sided(inside.to(grad.dtype), gaps))
+        above, below = _one_sided(grad, differences)
+        near = sum(_one_sided(inside.to(grad.dtype), differences))
         result = torch.where(inside, (above + below - grad * near) / 2, 0.0)
         return result.gather(-1, invert(order)), None
 
 
 def _in_order(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The order of the items, which places of it hold one, and the gaps between neighbors."""
+    """The descending order, its mask, and the differences of neighboring scores."""
     order = descending(scores, mask)
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order)
@@ -90,10 +90,10 @@ def _in_order(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _one_sided(
-    weights: Float[Tensor, "b n"], gaps: Float[Tensor, "b m"]
+    weights: Float[Tensor, "b n"], differences: Float[Tensor, "b m"]
 ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"]]:
-    """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|s_i - s_j|)``, from the gaps of sorted scores."""
-    decay = torch.exp(-gaps)
+    """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|s_i - s_j|)`` over sorted scores."""
+    decay = torch.exp(-differences)
     above = _scan(decay, decay * weights[:, :-1])
     flipped = decay.flip(-1)
     below = _scan(flipped, flipped * weights.flip(-1)[:, :-1]).flip(-1)

@@ -48,7 +48,7 @@ class NeuralSort(Relaxation):
     def _permutation(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
     ) -> Float[Tensor, "b k n"]:
-        rows: Tensor = _Rows.apply(scores, mask, k, number(self.temperature))
+        rows: Tensor = _PermutationRows.apply(scores, mask, k, number(self.temperature))
         return rows
 
     def log_permutation(
@@ -118,7 +118,7 @@ def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order:
     return (result * inside).gather(-1, invert(order))
 
 
-class _Rows(ListFunction):
+class _PermutationRows(ListFunction):
     """The top k rows. Keeps one ``[b, k, n]`` buffer, P, and needs one more on the way back.
 
     In sorted order the maximum of row r stands at the r-th item, so the softmax's shift is known.

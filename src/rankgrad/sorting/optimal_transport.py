@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, divide, invert, tie_groups
-from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
+from rankgrad.validation import check_positive, check_whole
 
 
 @relaxations.register("ot", "optimal_transport")

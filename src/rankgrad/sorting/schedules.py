@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rankgrad.options import check_positive
 from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.validation import check_positive
 
 schedules: Registry[Schedule] = Registry("schedule")
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
-from rankgrad.options import check_flag, check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import number
+from rankgrad.validation import check_flag, check_positive, check_whole
 
 
 @relaxations.register("sinkhorn")

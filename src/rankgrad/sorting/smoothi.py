@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.options import check_between, check_flag
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import check_between, check_flag
 
 
 @relaxations.register("smoothi")

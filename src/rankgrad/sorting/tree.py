@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankgrad.lists import descending, invert, is_unchecked
-from rankgrad.options import check_positive, check_whole
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
+from rankgrad.validation import check_positive, check_whole
 
 
 @relaxations.register("tree")

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from rankgrad.data import text_lines
-from rankgrad.options import check_choice
 from rankgrad.text import classic, packages, sgml, smart
 from rankgrad.text.entries import Documents, Entry, from_fields, join
+from rankgrad.validation import check_choice
 
 Format = Literal["jsonl", "tsv", "trec", "smart"]
 TopicField = Literal["title", "description", "narrative"]

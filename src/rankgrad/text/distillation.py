@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rankgrad.data.trec import RankedList
 from rankgrad.losses import Loss, losses
-from rankgrad.options import check_choice, check_positive
+from rankgrad.validation import check_choice, check_positive
 
 Transform = Literal["shift", "minmax", "softmax", "rank"]
 TRANSFORMS = ("shift", "minmax", "softmax", "rank")

@@ -21,8 +21,8 @@ import rankgrad.metrics
 from rankgrad.data.trec import Qrels, RankedList, best_first, check_zeros
 from rankgrad.metrics import Evaluation, Metric
 from rankgrad.metrics.base import BinaryMetric
-from rankgrad.options import check_choice, check_whole
 from rankgrad.significance import Significance, check_same_queries, correct
+from rankgrad.validation import check_choice, check_whole
 
 Ties = Literal["trec_eval", "average"]
 DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.data import layout
 from rankgrad.data.trec import RankedList, Run
-from rankgrad.options import check_between, check_choice, check_positive, check_whole
+from rankgrad.validation import check_between, check_choice, check_positive, check_whole
 
 _METADATA, _DOCUMENTS = "index.json", "documents.txt"
 _VERSION = 1  # of the folder's layout

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
-from rankgrad.options import check_choice
 from rankgrad.quoting import quote
 from rankgrad.text.checkpoints import check_there, load_network
 from rankgrad.text.inputs import (
@@ -34,6 +33,7 @@ from rankgrad.text.inputs import (
     tokenize,
 )
 from rankgrad.text.scorers import Prompt, PromptTokens
+from rankgrad.validation import check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -21,11 +21,11 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
-from rankgrad.options import check_choice
 from rankgrad.specs import Registry, spec_of
 from rankgrad.training.gpu import AsyncScalars
 from rankgrad.training.run import OnEpoch
 from rankgrad.training.settings import Settings
+from rankgrad.validation import check_choice
 
 if TYPE_CHECKING:
     from rankgrad.training.trainer import Trainer

@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rankgrad.options import check_positive, check_rate, check_whole
 from rankgrad.specs import Registry, spec_of
+from rankgrad.validation import check_positive, check_rate, check_whole
 
 optimizers: Registry[Optimizer] = Registry("optimizer")
 learning_rates: Registry[LearningRate] = Registry("learning-rate schedule")

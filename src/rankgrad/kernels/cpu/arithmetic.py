@@ -12,7 +12,7 @@ LN_2_LOW = 1.9082149292705877e-10
 ROUNDING = 6755399441055744.0  # 1.5 · 2^52: adding it leaves a whole number in the low bits
 MANTISSA = (1 << 52) - 1
 ONE = 1023 << 52  # the bits of 1.0
-TWO_52 = 1075 << 52  # the bits of 2^52, whose last one is worth 1
+TWO_52 = 1075 << 52  # the bits of 2^52, whose last one stands for 1
 
 
 @compiled

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Sums may be reordered, so that they run in vector registers. NaN and infinity keep their meaning.
 _REORDERED = {"contract", "reassoc", "nsz"}
-_SMALL = 100_000  # elementary steps for which a second thread is not worth its start
+_SMALL = 100_000  # elementary steps that take less time than starting a second thread
 _PARTS = 4  # ranges for each thread
 
 
@@ -44,7 +44,7 @@ def compiled_reduction(function: Function) -> Function:
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
-def share(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
+def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
     """Call ``work(first, last)`` on ranges of lists of about equal cost, in several threads.
 
     At most as many threads as PyTorch was given. A list is one thread's work, so its result is the

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.prepare import Array, Arrays, FlatArrays, real_items, take
+from rankgrad.kernels.cpu.flat_arrays import Array, Arrays, FlatArrays, real_items, take
 
 
 def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,9 +57,9 @@ def _entropy(s: Array, t: Array, out: Array) -> float:
     top = _largest(s)
     whole = _exponentials(s, top, out)
     mass, cost = _mass_and_cost(s, t, top)
-    share = mass / whole
+    scale = mass / whole
     for i in range(s.size):
-        out[i] = share * out[i] - t[i]
+        out[i] = scale * out[i] - t[i]
     return cost + mass * math.log(whole)
 
 
@@ -74,11 +74,11 @@ def _mass_and_cost(s: Array, t: Array, top: float) -> tuple[float, float]:
 
 @compiled
 def _softmax(x: Array) -> Array:
-    shares = np.empty(x.size)
-    inverse = 1.0 / _exponentials(x, _largest(x), shares)
+    probabilities = np.empty(x.size)
+    inverse = 1.0 / _exponentials(x, _largest(x), probabilities)
     for i in range(x.size):
-        shares[i] *= inverse
-    return shares
+        probabilities[i] *= inverse
+    return probabilities
 
 
 @compiled

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.flat_arrays import Array
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
-from rankgrad.kernels.cpu.prepare import Array
 from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator
 
 
@@ -85,13 +85,13 @@ def _adjoint(
             end = int(state[0, start + begin])
             total, whole = 0.0, 0.0
             for i in range(start + begin, start + end):
-                share = ranks[i] if entropic else 1.0
-                total += share * grad[i]
-                whole += share
+                weight = ranks[i] if entropic else 1.0
+                total += weight * grad[i]
+                whole += weight
             if end - begin > 1:
                 for i in range(start + begin, start + end):
-                    share = (ranks[i] if entropic else 1.0) / strength
-                    grad_scores[order[i]] += share * (total / whole - grad[i])
+                    weight = (ranks[i] if entropic else 1.0) / strength
+                    grad_scores[order[i]] += weight * (total / whole - grad[i])
             begin = end
 
 

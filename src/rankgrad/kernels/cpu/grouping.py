@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array
+from rankgrad.kernels.cpu.flat_arrays import Array
 
 
 def group(codes: Array, scores: Array, labels: Array) -> tuple[Array, Array, Array]:

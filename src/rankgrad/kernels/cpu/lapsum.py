@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array
+from rankgrad.kernels.cpu.flat_arrays import Array
 from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator
 
 DECAY, NEAR = range(2)  # rows of the state

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, log, total
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import (
+from rankgrad.kernels.cpu.flat_arrays import (
     Array,
     Arrays,
     FlatArrays,

@@ -12,16 +12,7 @@ import numpy as np
 
 from rankgrad.kernels.cpu.arithmetic import dot, total
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.pair_sums import (
-    FACTORS,
-    GRADS,
-    POINTS,
-    SUMS,
-    pair_block,
-    sigmoid_sums,
-    sigmoid_sums_adjoint,
-)
-from rankgrad.kernels.cpu.prepare import (
+from rankgrad.kernels.cpu.flat_arrays import (
     AP,
     APART,
     ARP,
@@ -39,6 +30,15 @@ from rankgrad.kernels.cpu.prepare import (
     norm_of,
     sort_descending,
     take,
+)
+from rankgrad.kernels.cpu.pair_sums import (
+    FACTORS,
+    GRADS,
+    POINTS,
+    SUMS,
+    pair_block,
+    sigmoid_sums,
+    sigmoid_sums_adjoint,
 )
 
 #: Rows of a block: gains, and times weights; what they become at the ranks (or the relaxed ranks

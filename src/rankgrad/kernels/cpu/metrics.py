@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import dot
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import (
+from rankgrad.kernels.cpu.flat_arrays import (
     AP,
     ARP,
     DCG,
@@ -53,8 +53,8 @@ def exact_metrics(
     """
     # Minus infinity is as low as the lowest number, as in the eager form.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    given = FlatArrays(FlatLists(ranked, labels, mask, weights, offsets, max_length))
-    lists = len(given.offsets) - 1
+    flat = FlatArrays(FlatLists(ranked, labels, mask, weights, offsets, max_length))
+    lists = len(flat.offsets) - 1
     values = np.zeros((len(described), lists))
     relevant = np.zeros((len(described), lists), np.bool_)
     discount = np.zeros((len(described), max_length))
@@ -68,7 +68,7 @@ def exact_metrics(
         values,
         relevant,
     )
-    given.run(_lists, *options)
+    flat.run(_lists, *options)
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(relevant)
 
 

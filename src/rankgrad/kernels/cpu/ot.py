@@ -20,7 +20,8 @@ import numpy as np
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array
+from rankgrad.kernels.cpu.flat_arrays import Array
+from rankgrad.kernels.cpu.permutation_rows import absolute_differences, band
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
     Permutation,
@@ -28,13 +29,12 @@ from rankgrad.kernels.cpu.relaxed import (
     SortOperator,
     through_permutation,
 )
-from rankgrad.kernels.cpu.rows import absolute_differences, band
 
 #: Points, their sums of absolute differences, the first and the last column of each row, and the
 #: entries: of all rows, one after the other from ``starts`` on, or the one that was computed last.
 Matrix = tuple[Array, Array, Array, Array, Array, Array]
 
-_STORED = 1 << 20  # entries that are kept, 8 MiB; of larger matrices rows are computed anew
+_STORED = 1 << 20  # entries that are stored, 8 MiB; larger matrices are recomputed row by row
 
 
 def through_ot(
@@ -128,7 +128,7 @@ def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
 
 @compiled
 def _matrix(x: Array) -> Matrix:
-    """The band of the matrix, its rows computed if there is room for them."""
+    """The band of the matrix, with its entries unless there are too many."""
     n = x.size
     sums, lows, highs = np.empty(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
     starts = np.zeros(n + 1, np.int64)
@@ -166,10 +166,10 @@ def _row(matrix: Matrix, r: int) -> tuple[Array, slice]:
 
 
 @compiled
-def _fill(row: Array, slope: float, own: int, x: Array, sums: Array) -> None:
+def _fill(row: Array, rank_offset: float, own: int, x: Array, sums: Array) -> None:
     top, shift = x[own], sums[own]
     for j in range(row.size):
-        row[j] = exp(slope * (x[j] - top) - (sums[j] - shift))
+        row[j] = exp(rank_offset * (x[j] - top) - (sums[j] - shift))
 
 
 @compiled

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rankgrad.kernels.cpu.arithmetic import exp
-from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, share
-from rankgrad.kernels.cpu.prepare import (
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, run_in_threads
+from rankgrad.kernels.cpu.flat_arrays import (
     APART,
     NDCG,
     Array,
@@ -42,7 +42,7 @@ def pair_derivatives(
     labels: Tensor,
     weights: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     config: PairConfig,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`rankgrad.kernels.pair_derivatives.compute`."""
@@ -53,8 +53,8 @@ def pair_derivatives(
         for one in (scores, labels, weights)
     )
     gradient, hessian = np.zeros(scores.numel()), np.zeros(scores.numel())
-    options = _options(config, longest)
-    tables = _tables(config, longest)
+    options = _options(config, max_length)
+    tables = _tables(config, max_length)
 
     def work(first: int, last: int) -> None:
         _lists(
@@ -62,13 +62,13 @@ def pair_derivatives(
             options, tables,
         )  # fmt: skip
 
-    share(16.0 * lengths + lengths.astype(np.float64) ** 2, work)
+    run_in_threads(16.0 * lengths + lengths.astype(np.float64) ** 2, work)
     dtype = scores.dtype
     return torch.from_numpy(gradient).to(dtype), torch.from_numpy(hessian).to(dtype)
 
 
 def _options(
-    config: PairConfig, longest: int
+    config: PairConfig, max_length: int
 ) -> tuple[int, int, int, float, bool, bool, float, float, float]:
     """Kind, first items that have pairs, k, sigma, gains, norm, and the parts of a pair's weight.
 
@@ -82,7 +82,7 @@ def _options(
     by_discount = 1.0 if config.kind in ("lambdarank", "ndcg_loss2++") else 0.0
     return (
         kind,
-        longest if everywhere else config.k,
+        max_length if everywhere else config.k,
         config.k,
         float(config.sigma),
         config.linear,
@@ -93,17 +93,17 @@ def _options(
     )
 
 
-def _tables(config: PairConfig, longest: int) -> tuple[Array, Array, Array, Array]:
-    """By rank: the discount, its step, the factor of a pair's lower item, and the swap's worth."""
+def _tables(config: PairConfig, max_length: int) -> tuple[Array, Array, Array, Array]:
+    """By rank: the discount, its step, the factor of a pair's lower item, and that of a swap."""
     k = config.k
-    discount = 1 / np.log2(1 + np.arange(1.0, longest + 3))
-    later = np.ones(longest)
+    discount = 1 / np.log2(1 + np.arange(1.0, max_length + 3))
+    later = np.ones(max_length)
     if k and config.kind.startswith("ndcg_loss") and not config.heuristic:
-        later[k:] = 1 / (1 - discount[k:longest])
-    worth = discount[:longest].copy()
+        later[k:] = 1 / (1 - discount[k:max_length])
+    swap_discount = discount[:max_length].copy()
     if k and not config.norm and not config.heuristic:
-        worth[k:] = 0.0
-    return discount, discount[:-1] - discount[1:], later, worth
+        swap_discount[k:] = 0.0
+    return discount, discount[:-1] - discount[1:], later, swap_discount
 
 
 @compiled
@@ -120,7 +120,7 @@ def _lists(
     tables: tuple[Array, Array, Array, Array],
 ) -> None:
     kind, rows, k, sigma, linear, norm, by_distance, by_discount, half = options
-    discount, delta, later, worth = tables
+    discount, delta, later, swap_discount = tables
     for b in range(first, last):
         items = np.arange(offsets[b], offsets[b + 1])
         n = items.size
@@ -135,7 +135,7 @@ def _lists(
         z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
         z[:], y[:], w[:] = take(scores, items), take(labels, items), take(weights, items)
         block[_V, :n] = w
-        block[_D, :n], block[_L, :n] = worth[:n], later[:n]
+        block[_D, :n], block[_L, :n] = swap_discount[:n], later[:n]
         end = min(rows, n)
         if kind == HINGE:
             _hinge(block, sigma, end)
@@ -182,9 +182,9 @@ def _hinge(block: Array, margin: float, end: int) -> None:
         some = slice(i + 1, n)
         own = block[_Z, i], block[_Y, i], block[_W, i]
         others = block[_Z, some], block[_Y, some], block[_W, some]
-        pulled, bent = _hinge_row(own, others, margin, block[_GRAD, some], block[_HESS, some])
-        block[_GRAD, i] -= pulled
-        block[_HESS, i] += bent
+        grad_sum, hess_sum = _hinge_row(own, others, margin, block[_GRAD, some], block[_HESS, some])
+        block[_GRAD, i] -= grad_sum
+        block[_HESS, i] += hess_sum
 
 
 @compiled_reduction
@@ -197,18 +197,18 @@ def _hinge_row(
 ) -> tuple[float, float]:
     score, label, weight = own
     z, y, w = others
-    pulled, bent = 0.0, 0.0
+    grad_sum, hess_sum = 0.0, 0.0
     for j in range(z.size):
         gap = score - z[j]
         right = weight if label > y[j] else 0.0
         wrong = w[j] if label < y[j] else 0.0
-        pull = (right if gap < margin else 0.0) - wrong
-        bend = 0.5 * (right / max(abs(margin - gap), margin) + wrong / (margin + gap))
-        pulled += pull
-        bent += bend
-        gradient[j] += pull
-        hessian[j] += bend
-    return pulled, bent
+        grad = (right if gap < margin else 0.0) - wrong
+        hess = 0.5 * (right / max(abs(margin - gap), margin) + wrong / (margin + gap))
+        grad_sum += grad
+        hess_sum += hess
+        gradient[j] += grad
+        hessian[j] += hess
+    return grad_sum, hess_sum
 
 
 @compiled
@@ -242,7 +242,7 @@ def _logistic(
     sigma: float,
     end: int,
 ) -> float:
-    """Add up logistic pairs, each once; the sum of their slopes."""
+    """Add up logistic pairs, each once; the sum of their lambdas."""
     n = block.shape[1] - APART
     z = block[_Z, :n]
     near = z[0] - z[n - 1] <= _RANGE
@@ -265,21 +265,23 @@ def _logistic(
             places = block[_E, some], z[some]
             if parts[3] > 0:
                 scales = scale, parts[3] * sigma, sigma
-                pulled, bent, slopes = _normalized_row(own, others, places, scales, results)
+                grad_sum, hess_sum, lambda_sum = _normalized_row(
+                    own, others, places, scales, results
+                )
             else:
-                pulled, bent, slopes = _lambda_row(
+                grad_sum, hess_sum, lambda_sum = _lambda_row(
                     own, others, delta, places, scale, parts, results
                 )
-            total += slopes
+            total += lambda_sum
         else:
             right, wrong = block[_RIGHT, some], block[_WRONG, some]
             own_label = block[_Y, i], block[_V, i]
             _weigh(
                 own_label, block[_Y, some], block[_V, some], block[_L, some], parts, right, wrong
             )
-            pulled, bent = _pair_row(block[_E, some], scale, right, wrong, *results)
-        block[_GRAD, i] -= pulled
-        block[_HESS, i] += bent
+            grad_sum, hess_sum = _pair_row(block[_E, some], scale, right, wrong, *results)
+        block[_GRAD, i] -= grad_sum
+        block[_HESS, i] += hess_sum
     return total
 
 
@@ -295,28 +297,28 @@ def _lambda_row(
 ) -> tuple[float, float, float]:
     """The pairs of an item and those below it, weighed by their gap in gains.
 
-    With ``x = exp(z_j - z_i)`` a slope is ``x / (1 + x)`` if i is preferred, else ``1 / (1 + x)``.
+    With ``x = exp(z_j - z_i)`` a lambda is ``x / (1 + x)`` if i is preferred, else ``1 / (1 + x)``.
     """
     weight, gain, top, _ = own
-    weights, gains, worth, later = others
+    weights, gains, swap_discount, later = others
     e, _ = places
     gradient, hessian = results
-    pulled, bent, slopes = 0.0, 0.0, 0.0
+    grad_sum, hess_sum, lambda_sum = 0.0, 0.0, 0.0
     for j in range(e.size):
         apart = gain - gains[j]
-        swap = apart * (delta[j] * later[j] * parts[0] + parts[1] * (top - worth[j]))
+        swap = apart * (delta[j] * later[j] * parts[0] + parts[1] * (top - swap_discount[j]))
         x = e[j] * scale
         inverse = 1.0 / (1.0 + x)
-        slope = swap * (x * inverse if apart > 0 else inverse)
+        lambda_ = swap * (x * inverse if apart > 0 else inverse)
         owned = weight if apart > 0 else weights[j]
-        pull = slope * owned
-        bend = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
-        pulled += pull
-        bent += bend
-        slopes += abs(slope)
-        gradient[j] += pull
-        hessian[j] += bend
-    return pulled, bent, slopes
+        grad = lambda_ * owned
+        hess = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
+        grad_sum += grad
+        hess_sum += hess
+        lambda_sum += abs(lambda_)
+        gradient[j] += grad
+        hessian[j] += hess
+    return grad_sum, hess_sum, lambda_sum
 
 
 @compiled_reduction
@@ -330,10 +332,10 @@ def _normalized_row(
     """The same for LambdaRank, divided by the gap in scores."""
     scale, least, sigma = scales
     weight, gain, top, score = own
-    weights, gains, worth, _ = others
+    weights, gains, swap_discount, _ = others
     e, z = places
     gradient, hessian = results
-    pulled, bent, slopes = 0.0, 0.0, 0.0
+    grad_sum, hess_sum, lambda_sum = 0.0, 0.0, 0.0
     for j in range(e.size):
         apart = gain - gains[j]
         x = e[j] * scale
@@ -341,17 +343,17 @@ def _normalized_row(
         # One division for both quotients.
         both = 1.0 / (above * (least + score - z[j]))
         inverse = both * (least + score - z[j])
-        swap = apart * (top - worth[j]) * (both * above * sigma)
-        slope = swap * (x * inverse if apart > 0 else inverse)
+        swap = apart * (top - swap_discount[j]) * (both * above * sigma)
+        lambda_ = swap * (x * inverse if apart > 0 else inverse)
         owned = weight if apart > 0 else weights[j]
-        pull = slope * owned
-        bend = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
-        pulled += pull
-        bent += bend
-        slopes += abs(slope)
-        gradient[j] += pull
-        hessian[j] += bend
-    return pulled, bent, slopes
+        grad = lambda_ * owned
+        hess = abs(swap) * owned * max(x * inverse * inverse, _LEAST)
+        grad_sum += grad
+        hess_sum += hess
+        lambda_sum += abs(lambda_)
+        gradient[j] += grad
+        hessian[j] += hess
+    return grad_sum, hess_sum, lambda_sum
 
 
 @compiled
@@ -377,18 +379,18 @@ def _weigh(
 def _pair_row(
     e: Array, scale: float, right: Array, wrong: Array, gradient: Array, hessian: Array
 ) -> tuple[float, float]:
-    """With ``x = exp(z_j - z_i)``: slopes ``x / (1 + x)`` and ``1 / (1 + x)``."""
-    pulled, bent = 0.0, 0.0
+    """With ``x = exp(z_j - z_i)``: lambdas ``x / (1 + x)`` and ``1 / (1 + x)``."""
+    grad_sum, hess_sum = 0.0, 0.0
     for j in range(e.size):
         x = e[j] * scale
         inverse = 1.0 / (1.0 + x)
-        pull = (right[j] * x - wrong[j]) * inverse
-        bend = (right[j] + wrong[j]) * max(x * inverse * inverse, _LEAST)
-        pulled += pull
-        bent += bend
-        gradient[j] += pull
-        hessian[j] += bend
-    return pulled, bent
+        grad = (right[j] * x - wrong[j]) * inverse
+        hess = (right[j] + wrong[j]) * max(x * inverse * inverse, _LEAST)
+        grad_sum += grad
+        hess_sum += hess
+        gradient[j] += grad
+        hessian[j] += hess
+    return grad_sum, hess_sum
 
 
 @compiled

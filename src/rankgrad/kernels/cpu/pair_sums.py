@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.prepare import APART, Array, new_block
+from rankgrad.kernels.cpu.flat_arrays import APART, Array, new_block
 
 REACH = 300.0  # points this far apart and more are compared for certain: e^-300 is 0 beside 1
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.pair_sums import REACH, exponentials, reach_of
-from rankgrad.kernels.cpu.prepare import (
+from rankgrad.kernels.cpu.flat_arrays import (
     AP,
     APART,
     METRICS,
@@ -29,6 +28,7 @@ from rankgrad.kernels.cpu.prepare import (
     sort_descending,
     take,
 )
+from rankgrad.kernels.cpu.pair_sums import REACH, exponentials, reach_of
 
 KINDS = {
     "ranknet": 0,
@@ -66,32 +66,32 @@ Weighing = tuple[int, int, int, float, float, float, float]
 
 def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    given = PairOptions(*options)
+    config = PairOptions(*options)
     lists = FlatArrays(batch)
-    swaps = given.kind == "lambdarank" or given.metric in ("ap", "rr")
-    bounded = given.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
+    swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
+    bounded = config.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
     # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
-    everywhere = bounded and (given.truncation == "corrected" or given.metric == "arp")
+    everywhere = bounded and (config.truncation == "corrected" or config.metric == "arp")
     weighing = (
-        KINDS["lambdarank" if swaps else given.kind],
-        0 if everywhere else given.k,
-        given.k,
-        given.sigma,
-        {"ndcg_loss2": 1.0, "ndcg_loss2++": given.mu}.get(given.kind, 0.0) if bounded else 0.0,
-        0.0 if bounded and given.kind == "ndcg_loss2" else 1.0,
-        0.5 if given.half else 0.0,
+        KINDS["lambdarank" if swaps else config.kind],
+        0 if everywhere else config.k,
+        config.k,
+        config.sigma,
+        {"ndcg_loss2": 1.0, "ndcg_loss2++": config.mu}.get(config.kind, 0.0) if bounded else 0.0,
+        0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
+        0.5 if config.half else 0.0,
     )
-    threshold = level(given.threshold, batch.scores)
-    metric = METRICS[given.metric], given.gain == "linear", threshold
-    lists.run(_lists, weighing, metric, _by_rank(given, bounded, batch.max_length), power=2)
+    threshold = level(config.threshold, batch.scores)
+    metric = METRICS[config.metric], config.gain == "linear", threshold
+    lists.run(_lists, weighing, metric, _by_rank(config, bounded, batch.max_length), power=2)
     return lists.results(batch.scores)
 
 
-def _by_rank(given: PairOptions, bounded: bool, max_length: int) -> ByRank:
-    k, name = given.k, given.metric
+def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:
+    k, name = config.k, config.metric
     graded = discounts("ndcg", 0.0, max_length + 2)
     delta = graded[:-1] - graded[1:]
-    corrected = given.truncation == "corrected"
+    corrected = config.truncation == "corrected"
     later = np.ones(max_length)
     if bounded and k and corrected and name != "arp":
         later[k:] = 1 / (1 - graded[k:max_length])  # eq. 17
@@ -102,7 +102,7 @@ def _by_rank(given: PairOptions, bounded: bool, max_length: int) -> ByRank:
     discount = discounts(name, 0.0, max_length + 2)[:max_length].copy()
     if k and name == "arp":
         discount[k:] = k + 1.0
-    elif k and (given.kind == "lambdarank" or corrected):
+    elif k and (config.kind == "lambdarank" or corrected):
         discount[k:] = 0.0  # eq. 15 masks pairs instead
     return graded, delta, later, discount
 
@@ -223,9 +223,9 @@ def _hinge(block: Array, margin: float, end: int) -> float:
     total = 0.0
     for i in range(end):
         j = i + 1
-        value, pushed = _hinge_row(z[i], y[i], w[i], margin, z[j:], y[j:], w[j:], out[j:])
+        value, grad_sum = _hinge_row(z[i], y[i], w[i], margin, z[j:], y[j:], w[j:], out[j:])
         total += value
-        out[i] -= pushed
+        out[i] -= grad_sum
     return total
 
 
@@ -240,7 +240,7 @@ def _hinge_row(
     w: Array,
     out: Array,
 ) -> tuple[float, float]:
-    total, pushed = 0.0, 0.0
+    total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         gap = own - z[j]
         right = weight if label > y[j] else 0.0
@@ -248,9 +248,9 @@ def _hinge_row(
         right = right if gap < margin else 0.0
         total += right * (margin - gap) + wrong * (margin + gap)
         change = right - wrong
-        pushed += change
+        grad_sum += change
         out[j] += change
-    return total, pushed
+    return total, grad_sum
 
 
 @compiled
@@ -345,9 +345,11 @@ def _pair_row(
 ) -> float:
     """The logistic pairs of item i and those below it, up to far by their exponentials."""
     some, rest = slice(i + 1, far), slice(max(far, i + 1), z.size)
-    total, pushed = _near_row(z[i], inverse, z[some], e[some], right[some], wrong[some], out[some])
+    total, grad_sum = _near_row(
+        z[i], inverse, z[some], e[some], right[some], wrong[some], out[some]
+    )
     beyond, moved = _far_row(z[i], z[rest], wrong[rest], out[rest])
-    out[i] -= pushed + moved
+    out[i] -= grad_sum + moved
     return total + beyond
 
 
@@ -356,27 +358,27 @@ def _near_row(
     own: float, inverse: float, z: Array, e: Array, right: Array, wrong: Array, out: Array
 ) -> tuple[float, float]:
     """With ``x = exp(z_j - z_i)``, ``log(1 + x)`` if i is preferred; plus ``z_i - z_j`` if j is."""
-    total, pushed = 0.0, 0.0
+    total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         x = e[j] * inverse
         both = 1.0 / ((1.0 + x) * (2.0 + x))
         weight = right[j] + wrong[j]
         total += weight * log_one_plus(x, both * (1.0 + x)) + wrong[j] * (own - z[j])
         change = (right[j] * x - wrong[j]) * (both * (2.0 + x))
-        pushed += change
+        grad_sum += change
         out[j] += change
-    return total, pushed
+    return total, grad_sum
 
 
 @compiled_reduction
 def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, float]:
     """The same where x is 0."""
-    total, pushed = 0.0, 0.0
+    total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         total += wrong[j] * (own - z[j])
-        pushed -= wrong[j]
+        grad_sum -= wrong[j]
         out[j] -= wrong[j]
-    return total, pushed
+    return total, grad_sum
 
 
 @compiled

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Arrays, FlatArrays, level
+from rankgrad.kernels.cpu.flat_arrays import Arrays, FlatArrays, level
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 MSE, RMSE, BCE, ORDINAL = range(4)

@@ -7,6 +7,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.fastsort import FASTSORT
+from rankgrad.kernels.cpu.flat_arrays import Array
 from rankgrad.kernels.cpu.lapsum import LAPSUM
 from rankgrad.kernels.cpu.pair_sums import (
     GRADS,
@@ -16,7 +17,6 @@ from rankgrad.kernels.cpu.pair_sums import (
     sigmoid_sums,
     sigmoid_sums_adjoint,
 )
-from rankgrad.kernels.cpu.prepare import Array
 from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator, Results, through_ranking
 
 

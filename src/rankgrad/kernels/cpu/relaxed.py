@@ -26,6 +26,20 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.flat_arrays import (
+    APART,
+    ARP,
+    Array,
+    FlatArrays,
+    bounds,
+    each_list,
+    find_items,
+    flags,
+    like,
+    metric_of,
+    numbers,
+    sort_descending,
+)
 from rankgrad.kernels.cpu.metric_steps import (
     GAINS,
     GRAD,
@@ -40,20 +54,6 @@ from rankgrad.kernels.cpu.metric_steps import (
     step_linear_ranks,
     step_ranks,
     step_sorted,
-)
-from rankgrad.kernels.cpu.prepare import (
-    APART,
-    ARP,
-    Array,
-    FlatArrays,
-    bounds,
-    each_list,
-    find_items,
-    flags,
-    like,
-    metric_of,
-    numbers,
-    sort_descending,
 )
 
 #: Scores, offsets, the items of each list in descending order, how many there are, and the cutoff
@@ -97,9 +97,9 @@ def through_permutation(
     metric_options: MetricOptions,
 ) -> Results:
     """1 - metric through a relaxed permutation."""
-    given, metric = FlatArrays(batch), metric_of(metric_options, batch)
-    ranked, block = workspace(given)
-    arrays, lists = given.arrays, sorted_lists(given, ranked, metric[1])
+    flat, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    ranked, block = workspace(flat)
+    arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     grad_scores = arrays[6]
 
     def linear(first: int, last: int) -> None:
@@ -124,8 +124,8 @@ def through_permutation(
     rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
     rows = rows if batch.weights is not None else rows[:1]
     work = linear if metric[0] <= ARP else cumulative
-    each_list(given.offsets, work, relaxation.steps, relaxation.power)
-    return given.results(batch.scores)
+    each_list(flat.offsets, work, relaxation.steps, relaxation.power)
+    return flat.results(batch.scores)
 
 
 def through_ranking(
@@ -136,9 +136,9 @@ def through_ranking(
     metric_options: MetricOptions,
 ) -> Results:
     """1 - metric through relaxed ranks, compared with each other and the cutoff by beta."""
-    given, metric = FlatArrays(batch), metric_of(metric_options, batch)
-    ranked, block = workspace(given)
-    arrays, lists = given.arrays, sorted_lists(given, ranked, 0)
+    flat, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    ranked, block = workspace(flat)
+    arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
     state = block[GRAD + 1 :]
     step = step_linear_ranks if metric[0] <= ARP else step_ranks
 
@@ -148,20 +148,20 @@ def through_ranking(
         step(first, last, arrays, ranked, metric, beta, block)
         relaxation.adjoint(first, last, lists, options, block[RANKS], state, block[GRAD], arrays[6])
 
-    each_list(given.offsets, work, relaxation.steps, relaxation.power)
-    return given.results(batch.scores)
+    each_list(flat.offsets, work, relaxation.steps, relaxation.power)
+    return flat.results(batch.scores)
 
 
-def workspace(given: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
+def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
     """What loops write to: the sorted lists, and a block of rows."""
-    items, lists = len(given.arrays[0]), len(given.offsets) - 1
+    items, lists = len(flat.arrays[0]), len(flat.offsets) - 1
     ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.ones(lists)
     return ranked, np.empty((ROWS, items + APART))
 
 
-def sorted_lists(given: FlatArrays, ranked: tuple[Array, Array, Array], k: int) -> Lists:
+def sorted_lists(flat: FlatArrays, ranked: tuple[Array, Array, Array], k: int) -> Lists:
     """The lists as relaxations take them, with a cutoff."""
-    return given.arrays[0], given.offsets, ranked[0], ranked[1], k
+    return flat.arrays[0], flat.offsets, ranked[0], ranked[1], k
 
 
 @compiled
@@ -183,8 +183,8 @@ class _Operator:
         self, scores: Tensor, mask: Tensor | None, offsets: Tensor, k: int, options: tuple[Any, ...]
     ) -> None:
         self._scores, self._offsets = scores, bounds(offsets)
-        given = [as_(x) for as_, x in zip(self.types, options, strict=True)]
-        self._options = (*given, *self.fixed)
+        flat = [as_(x) for as_, x in zip(self.types, options, strict=True)]
+        self._options = (*flat, *self.fixed)
         items, lists = scores.numel(), len(self._offsets) - 1
         order, counts = np.zeros(items, np.int64), np.zeros(lists, np.int64)
         self._lists: Lists = (numbers(scores), self._offsets, order, counts, k)
@@ -264,8 +264,8 @@ class SortOperator(_Operator):
     def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
         loop, steps, power, _ = type(self).relaxation
         self._sorted(values, rows[0])
-        given = self._lists, self._options, rows[0], grad, rows[2], grad_scores
-        each_list(self._offsets, lambda a, b: loop(a, b, *given), steps, power)
+        flat = self._lists, self._options, rows[0], grad, rows[2], grad_scores
+        each_list(self._offsets, lambda a, b: loop(a, b, *flat), steps, power)
 
 
 class RankOperator(_Operator):

@@ -13,7 +13,12 @@ import numpy as np
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp, total
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.prepare import Array
+from rankgrad.kernels.cpu.flat_arrays import Array
+from rankgrad.kernels.cpu.permutation_rows import (
+    absolute_differences,
+    absolute_differences_adjoint,
+    band,
+)
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
     Permutation,
@@ -21,7 +26,6 @@ from rankgrad.kernels.cpu.relaxed import (
     SortOperator,
     through_permutation,
 )
-from rankgrad.kernels.cpu.rows import absolute_differences, absolute_differences_adjoint, band
 
 Band = tuple[Array, Array, Array]  # the entries, where each row begins in them, its first column
 

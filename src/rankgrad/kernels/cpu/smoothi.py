@@ -9,6 +9,14 @@ import numpy as np
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp, exp_near_zero
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu.flat_arrays import (
+    APART,
+    Array,
+    FlatArrays,
+    each_list,
+    metric_of,
+    new_block,
+)
 from rankgrad.kernels.cpu.metric_steps import (
     GAINS,
     GRAD,
@@ -17,7 +25,6 @@ from rankgrad.kernels.cpu.metric_steps import (
     finish_linear,
     start_metric,
 )
-from rankgrad.kernels.cpu.prepare import APART, Array, FlatArrays, each_list, metric_of, new_block
 from rankgrad.kernels.cpu.relaxed import (
     NOTHING,
     Lists,
@@ -68,9 +75,9 @@ def _through_labels(
     batch: FlatLists, alpha: float, delta: float, metric_options: MetricOptions
 ) -> Results:
     """The same with the gain of the expected label, as the paper writes it."""
-    given, metric = FlatArrays(batch), metric_of(metric_options, batch)
-    ranked, block = workspace(given)
-    arrays, lists = given.arrays, sorted_lists(given, ranked, metric[1])
+    flat, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    ranked, block = workspace(flat)
+    arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     weights = NOTHING if batch.weights is None else block[WEIGHTED_SORTED]
     options = alpha, delta, True, metric[2], weights
 
@@ -82,8 +89,8 @@ def _through_labels(
         _smoothi(first, last, lists, options, block[GAINS], block[GRAD], block[SORTED], arrays[6])
         finish_linear(first, last, arrays, ranked, metric, block)
 
-    each_list(given.offsets, work, SMOOTHI.steps)
-    return given.results(batch.scores)
+    each_list(flat.offsets, work, SMOOTHI.steps)
+    return flat.results(batch.scores)
 
 
 @compiled
@@ -167,8 +174,8 @@ def _indicators(
         _nodes(points, product, chebyshev, at_nodes[POINTS, :NODES])
         for i in range(count):
             for k in range(NODES):
-                share = dot(chebyshev[k], block[ONES + i, :n])
-                _add(share, COSINES[k], at_nodes[ONES + i, :NODES])
+                total = dot(chebyshev[k], block[ONES + i, :n])
+                _add(total, COSINES[k], at_nodes[ONES + i, :NODES])
         _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, how)
         if grad.size:
             for i in range(count):

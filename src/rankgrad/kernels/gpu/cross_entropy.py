@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.prepare import load_real, presence
+from rankgrad.kernels.gpu.ideal_gain import load_real, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
 _WHOLE = 8192  # items up to which one program does a whole list
 _SPAN = 4096
@@ -34,18 +34,18 @@ def cross_entropy(
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     if lists == 0:
         return values, grad_scores, defined
-    given = scores, labels, presence(mask, scores), presence(weights, scores), offsets
+    arguments = scores, labels, presence(mask, scores), presence(weights, scores), offsets
     kind = target == "softmax", mask is not None, weights is not None
     if max_length <= _WHOLE:
         span = max(32, next_power_of_2(max_length))
         warps = 1 if span <= 256 else min(16, span // 256)
-        _list[(lists,)](*given, values, grad_scores, defined, *kind, span, num_warps=warps)
+        _list[(lists,)](*arguments, values, grad_scores, defined, *kind, span, num_warps=warps)
         return values, grad_scores, defined
     spans = cdiv(max_length, _SPAN)
     parts = scores.new_empty(lists, spans, 8)
-    _add[(lists, spans)](*given, parts, *kind, _SPAN, num_warps=8)
+    _add[(lists, spans)](*arguments, parts, *kind, _SPAN, num_warps=8)
     _join[(lists, spans)](
-        *given, parts, values, grad_scores, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
+        *arguments, parts, values, grad_scores, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
     )
     return values, grad_scores, defined
 
@@ -107,11 +107,11 @@ def _results(total, best, norm, mass, cost, items, NORMALIZED: tl.constexpr):
     else:
         counts = counts & (best > 0)
     value = tl.where(counts, scale * (cost + mass * tl.log(tl.maximum(total, 1.0))), 0.0)
-    share = tl.where(counts, scale * mass / tl.maximum(total, 1.0), 0.0)
-    return value, counts, share, tl.where(counts, scale, 0.0)
+    factor = tl.where(counts, scale * mass / tl.maximum(total, 1.0), 0.0)
+    return value, counts, factor, tl.where(counts, scale, 0.0)
 
 
-@quick
+@cached_launch
 @triton.jit
 def _list(
     scores, labels, mask, weights, offsets, values, grad_scores, defined,
@@ -129,14 +129,14 @@ def _list(
     items = width
     if MASKED:
         items = tl.sum(real.to(tl.int32), 0)
-    value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
+    value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
     target, _ = _targets(label, best, weight, real, NORMALIZED)
-    tl.store(grad_scores + at, share * _exp(score - top) - scale * target, mask=inside)
+    tl.store(grad_scores + at, factor * _exp(score - top) - scale * target, mask=inside)
     tl.store(values + at_list, value)
     tl.store(defined + at_list, counts)
 
 
-@quick
+@cached_launch
 @triton.jit
 def _add(
     scores, labels, mask, weights, offsets, parts,
@@ -200,7 +200,7 @@ def _joined(parts, at_list, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr
     )  # fmt: skip
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["spans"])
 def _join(
     scores, labels, mask, weights, offsets, parts, values, grad_scores, defined, spans,
@@ -216,14 +216,14 @@ def _join(
         top, total, best, norm, mass, cost, items = _joined(
             parts, at_list, spans, NORMALIZED, WIDTH
         )
-        value, counts, share, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
+        value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)
         inside = row < width
         score, label, weight, real = _load(
             scores, labels, mask, weights, start + row, inside, MASKED, WEIGHTED
         )
         target, _ = _targets(label, best, weight, real, NORMALIZED)
-        grad = share * _exp(score - top) - scale * target
+        grad = factor * _exp(score - top) - scale * target
         tl.store(grad_scores + start + row, grad, mask=inside)
         if first == 0:
             tl.store(values + at_list, value)

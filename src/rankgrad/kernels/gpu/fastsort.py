@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.ideal_gain import list_lengths
 from rankgrad.kernels.gpu.isotonic import pooled, segmented
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.order import sort_lists
-from rankgrad.kernels.gpu.prepare import list_lengths
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.segmented_sort import sort_lists
 
 _SPAN = 1024
 _TILE = 2048  # items whose blocks are added up at a time
@@ -62,7 +62,7 @@ class FastSortRanks:
         )  # fmt: skip
         # By ascending score: where an item's block begins; there, its sums and where it ends.
         blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, entropic)
-        self._sorted = order.scores, order.slots, offsets, lengths, blocks, sums, ends
+        self._sorted = order.scores, order.items, offsets, lengths, blocks, sums, ends
         _rank[(lists, spans)](
             *self._sorted, self.ranks, lists, max_length, *self._options, _SPAN, num_warps=4
         )
@@ -74,10 +74,18 @@ class FastSortRanks:
             return grad_scores
         lists = len(self._sorted[3])
         totals = torch.empty(lists, width, dtype=torch.float64, device=grad.device)
-        given = *self._sorted, grad.contiguous(), totals, grad_scores, lists, width, *self._options
+        arguments = (
+            *self._sorted,
+            grad.contiguous(),
+            totals,
+            grad_scores,
+            lists,
+            width,
+            *self._options,
+        )
         tile = min(_TILE, max(128, next_power_of_2(width)))
-        _add[(lists,)](*given, tile, num_warps=min(8, tile // 128))
-        _take_off[(lists, cdiv(width, _SPAN))](*given, _SPAN, num_warps=4)
+        _add[(lists,)](*arguments, tile, num_warps=min(8, tile // 128))
+        _take_off[(lists, cdiv(width, _SPAN))](*arguments, _SPAN, num_warps=4)
         return grad_scores
 
 
@@ -87,7 +95,7 @@ def _anchor(ranked, place, inside, sharpness):
     return -tl.load(ranked + place, mask=inside, other=0.0).to(tl.float64) * sharpness
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
 def _lay(
     ranked, offsets, lengths, anchors, lists, width, sharpness,
@@ -116,17 +124,17 @@ def _projected(
     left = tl.load(sums + base + block, mask=inside, other=0.0)
     right = tl.load(sums + far + base + block, mask=inside, other=0.0)
     if ENTROPIC:
-        share = tl.exp(anchor - left)
+        weight = tl.exp(anchor - left)
         rank = tl.exp(anchor - left + right)
     else:
         end = tl.load(ends + base + block, mask=inside, other=1)
-        share = 1.0 / tl.where(inside, end - block, 1).to(tl.float64)
+        weight = 1.0 / tl.where(inside, end - block, 1).to(tl.float64)
         # A single item may be so far that its rank is lost beside it.
-        rank = tl.where(share == 1.0, right, anchor - (left - right) * share)
-    return rank, share, block
+        rank = tl.where(weight == 1.0, right, anchor - (left - right) * weight)
+    return rank, weight, block
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
 def _rank(
     ranked, items, offsets, lengths, blocks, sums, ends, ranks, lists, width, sharpness,
@@ -166,17 +174,17 @@ def _anchor_grads(
     inside = at < length
     place = start + length - 1 - at
     anchor = _anchor(ranked, place, inside, sharpness)
-    rank, share, block = _projected(
+    rank, weight, block = _projected(
         blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC
     )  # fmt: skip
     item = tl.load(items + place, mask=inside, other=0)
     own_grad = tl.load(grad + item, mask=inside, other=0.0).to(tl.float64)
     if ENTROPIC:
         own_grad = tl.where(inside, own_grad * rank, 0.0)
-    return own_grad, share, block, item
+    return own_grad, weight, block, item
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
 def _add(
     ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
@@ -197,13 +205,13 @@ def _add(
         )  # fmt: skip
         following = tl.load(blocks + base + at + 1, mask=at + 1 < length, other=-1)
         begins = (block == at).to(tl.int32)
-        running, begun = tl.associative_scan((own_grad, begins), 0, segmented)
-        running = tl.where(begun != 0, running, running + carried)
+        running, has_start = tl.associative_scan((own_grad, begins), 0, segmented)
+        running = tl.where(has_start != 0, running, running + carried)
         tl.store(totals + base + block, running, mask=(at < length) & (following != block))
         carried = tl.sum(tl.where(at == left + TILE - 1, running, 0.0), 0, keep_dims=True)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
 def _take_off(
     ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
@@ -217,10 +225,10 @@ def _take_off(
     far = tl.full([], 1, tl.int64) * lists * width
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
-    own_grad, share, block, item = _anchor_grads(
+    own_grad, weight, block, item = _anchor_grads(
         ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness, ENTROPIC
     )
     total = tl.load(totals + base + block, mask=inside, other=0.0)
-    result = (share * total - own_grad) * sharpness
+    result = (weight * total - own_grad) * sharpness
     tl.store(grad_scores + item, result.to(tl.float32), mask=inside)
     _store_padding(items, grad_scores, start, tl.load(offsets + at_list + 1), length, at)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import next_power_of_2, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
 
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
@@ -88,7 +88,7 @@ def _violates(
         return (left_a - right_a) * size_b < (left_b - right_b) * size_a
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
 def _pool(
     z, w, lengths, sums, ends, blocks, lists, width, entropic: tl.constexpr, lanes: tl.constexpr
@@ -157,22 +157,22 @@ def _join_parts(
     tl.store(end_of + middle, tl.zeros_like(end), mask=merged)
     going = merged
     while tl.max(going.to(tl.int32), 0) > 0:
-        there = going & (start > low)
-        start_a = tl.load(start_of + start - 1, mask=there, other=0)
-        left_a = tl.load(left_of + start_a, mask=there, other=0.0)
-        right_a = tl.load(right_of + start_a, mask=there, other=0.0)
-        before = there & _violates(
+        exists = going & (start > low)
+        start_a = tl.load(start_of + start - 1, mask=exists, other=0)
+        left_a = tl.load(left_of + start_a, mask=exists, other=0.0)
+        right_a = tl.load(right_of + start_a, mask=exists, other=0.0)
+        before = exists & _violates(
             left_a, right_a, start - start_a, left, right, end - start, entropic
         )
         left = tl.where(before, _join(left_a, left, entropic), left)
         right = tl.where(before, _join(right_a, right, entropic), right)
         tl.store(end_of + start, tl.zeros_like(start), mask=before)
         start = tl.where(before, start_a, start)
-        there = going & (end < high)
-        end_b = tl.load(end_of + end, mask=there, other=0)
-        left_b = tl.load(left_of + end, mask=there, other=0.0)
-        right_b = tl.load(right_of + end, mask=there, other=0.0)
-        after = there & _violates(left, right, end - start, left_b, right_b, end_b - end, entropic)
+        exists = going & (end < high)
+        end_b = tl.load(end_of + end, mask=exists, other=0)
+        left_b = tl.load(left_of + end, mask=exists, other=0.0)
+        right_b = tl.load(right_of + end, mask=exists, other=0.0)
+        after = exists & _violates(left, right, end - start, left_b, right_b, end_b - end, entropic)
         left = tl.where(after, _join(left, left_b, entropic), left)
         right = tl.where(after, _join(right, right_b, entropic), right)
         tl.store(end_of + end, tl.zeros_like(end), mask=after)
@@ -190,7 +190,7 @@ def segmented(a, starts_a, b, starts_b):
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["width"])
 def _add(values, blocks, sums, width, tile: tl.constexpr):
     """The sum over each block of a list, where the block starts."""
@@ -203,7 +203,7 @@ def _add(values, blocks, sums, width, tile: tl.constexpr):
         block = tl.load(blocks + base + at, mask=inside, other=-1)
         following = tl.load(blocks + base + at + 1, mask=at + 1 < width, other=-1)
         starts = (block == at).to(tl.int32)
-        running, begun = tl.associative_scan((value, starts), 0, segmented)
-        running = tl.where(begun != 0, running, running + carried)
+        running, has_start = tl.associative_scan((value, starts), 0, segmented)
+        running = tl.where(has_start != 0, running, running + carried)
         tl.store(sums + base + block, running, mask=inside & (following != block))
         carried = tl.sum(tl.where(at == left + tile - 1, running, 0.0), 0)

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import cdiv, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.linear import is_real
-from rankgrad.kernels.gpu.order import COUNTED, Sorted, sort_lists
+from rankgrad.kernels.gpu.segmented_sort import COUNTED, Sorted, sort_lists
 
 _CHUNK = 256
 
@@ -95,11 +95,11 @@ def _pass(
     if items == 0 or max_length == 0:
         return result
     backward = grad is not None
-    given = scores if grad is None else grad.contiguous()
+    grads = scores if grad is None else grad.contiguous()
     if order is None:
         masks = scores if mask is None else mask
         _pairs[(lists, cdiv(max_length, 32))](
-            scores, given, masks, offsets, result, temperature,
+            scores, grads, masks, offsets, result, temperature,
             masked=mask is not None, backward=backward, height=32, width=64,
         )  # fmt: skip
         return result
@@ -107,13 +107,13 @@ def _pass(
     chunks = scores.new_empty(6, many)
     grid = (lists, cdiv(max_length, _CHUNK))
     shape = {"backward": backward, "chunk": _CHUNK}
-    sorted_ = (order.scores, order.slots, given, offsets, chunks, temperature, many)
+    sorted_ = (order.scores, order.items, grads, offsets, chunks, temperature, many)
     _chunks[grid](*sorted_, **shape)
     _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
     return result
 
 
-@quick
+@cached_launch
 @triton.jit
 def _pairs(
     scores, grads, mask, offsets, result, temperature,
@@ -134,11 +134,11 @@ def _pairs(
     total = tl.zeros([height, width], tl.float32)
     for first in range(0, count, width):
         column = first + tl.arange(0, width)
-        there = is_real(mask, begin + column, column < count, masked)
-        other = tl.load(scores + begin + column, mask=there, other=float("-inf"))
+        valid = is_real(mask, begin + column, column < count, masked)
+        other = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
         other_grad = other
         if backward:
-            other_grad = tl.load(grads + begin + column, mask=there, other=0.0)
+            other_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
         total += _terms(score, grad, other, other_grad, strength, backward)
     number = tl.sum(total, 1)
     number = number / (2.0 * temperature) if backward else number + 0.5
@@ -158,7 +158,7 @@ def _terms(score, grad, other, other_grad, strength, backward: tl.constexpr):
 
 @triton.jit
 def _load_chunk(ranked, order, grads, offsets, backward: tl.constexpr, chunk: tl.constexpr):
-    """A chunk of a sorted list: its first slot and chunk, places, scores and gradients."""
+    """A chunk of a sorted list: its first item and chunk, items, scores and gradients."""
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
     at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
@@ -166,13 +166,13 @@ def _load_chunk(ranked, order, grads, offsets, backward: tl.constexpr, chunk: tl
     score = tl.load(ranked + begin + at, mask=inside, other=float("-inf"))
     real = score > float("-inf")
     grad = score
-    slot = tl.load(order + begin + at, mask=inside, other=0)
+    item = tl.load(order + begin + at, mask=inside, other=0)
     if backward:
-        grad = tl.load(grads + slot, mask=real, other=0.0)
-    return begin, begin // chunk + place, slot, inside, real, score, grad
+        grad = tl.load(grads + item, mask=real, other=0.0)
+    return begin, begin // chunk + place, item, inside, real, score, grad
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["many"])
 def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
@@ -202,14 +202,14 @@ def _chunks(
         tl.store(mine + 5 * many, low)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
     backward: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """The items of a chunk against each other, and against the sums of all other chunks."""
-    begin, base, slot, inside, real, score, grad = _load_chunk(
+    begin, base, item, inside, real, score, grad = _load_chunk(
         ranked, order, grads, offsets, backward, chunk
     )
     strength = 1.4426950408889634 / temperature
@@ -231,11 +231,11 @@ def _chunked(
         end = tl.load(offsets + tl.program_id(0) + 1)
         for left in range(0, chunk, width):
             column = first + left + tl.arange(0, width)
-            there = column < end
-            other = tl.load(ranked + column, mask=there, other=float("-inf"))
+            valid = column < end
+            other = tl.load(ranked + column, mask=valid, other=float("-inf"))
             other_grad = other
             if backward:
-                which = tl.load(order + column, mask=there, other=0)
+                which = tl.load(order + column, mask=valid, other=0)
                 other_grad = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
             total += _terms(score, grad, other, other_grad, strength, backward)
         number = tl.sum(total, 1)
@@ -246,7 +246,7 @@ def _chunked(
         else:
             number += 0.5 * (from_below * below - from_above * above)
             number += mine * chunk + 0.5
-    tl.store(result + slot, tl.where(real, number, 0.0), mask=inside)
+    tl.store(result + item, tl.where(real, number, 0.0), mask=inside)
 
 
 @triton.jit

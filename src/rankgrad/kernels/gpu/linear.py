@@ -1,4 +1,4 @@
-"""What the kernels of linear metrics share (see :mod:`rankgrad.metrics.linear`)."""
+"""Helpers of the kernels of linear metrics (see :mod:`rankgrad.metrics.linear`)."""
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
 
@@ -9,17 +9,17 @@ import triton.language as tl
 
 
 @triton.jit
-def is_real(mask, slot, inside, masked: tl.constexpr):
-    """Which slots hold an item: those inside the list that are not padding."""
+def is_real(mask, at, inside, masked: tl.constexpr):
+    """Which positions hold an item: those inside the list that are not padding."""
     if masked:
-        return inside & (tl.load(mask + slot, mask=inside, other=0) != 0)
+        return inside & (tl.load(mask + at, mask=inside, other=0) != 0)
     else:
         return inside
 
 
 @triton.jit
 def discount(rank, metric: tl.constexpr, persistence):
-    """What a rank is worth, from 1 on, as a number."""
+    """The discount of a rank, from 1 on."""
     if metric == "ndcg" or metric == "dcg":
         return 1.0 / tl.log2(1.0 + rank)
     elif metric == "rbp":
@@ -32,7 +32,7 @@ def discount(rank, metric: tl.constexpr, persistence):
 
 @triton.jit
 def beyond(length, k, metric: tl.constexpr):
-    """What every rank past the cutoff is worth: ARP counts it as k + 1, if there is one."""
+    """The discount of ranks past the cutoff: for ARP k + 1, if there is one."""
     if metric == "arp":
         return tl.where((k > 0) & (length > k), k + 1.0, 0.0)
     else:
@@ -49,9 +49,9 @@ def as_loss(value, length, k, scale, metric: tl.constexpr):
 
 
 @triton.jit
-def as_gradient(slope, metric: tl.constexpr):
+def as_gradient(grad, metric: tl.constexpr):
     """The derivative of the loss from that of the sum: all but ARP are one minus it."""
     if metric == "arp" or metric == "operator":
-        return slope
+        return grad
     else:
-        return -slope
+        return -grad

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.prepare import COUNTED, ROWS, load_real, presence, sign_bit, tile
+from rankgrad.kernels.gpu.ideal_gain import COUNTED, ROWS, load_real, presence, sign_bit, tile
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
 _SPAN = 1024
 _CHUNK = 4096
@@ -33,12 +33,12 @@ def listmle(
     if lists == 0:
         return values, grad_scores, defined
     mask_, masked, counted = presence(mask, scores), mask is not None, max_length <= COUNTED
-    draw, drawn = presence(seed, offsets), seed is not None
+    draw, shuffled = presence(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
         columns, warps, _ = tile(max_length)
         _order[(lists, max(1, cdiv(max_length, ROWS)))](
-            labels, mask_, offsets, draw, order, grad_scores, masked, drawn, ROWS, columns,
+            labels, mask_, offsets, draw, order, grad_scores, masked, shuffled, ROWS, columns,
             num_warps=warps,
         )  # fmt: skip
     else:
@@ -52,7 +52,7 @@ def listmle(
             grad_scores,
             max_length,
             masked,
-            drawn,
+            shuffled,
             _SPAN,
             num_warps=4,
         )
@@ -94,7 +94,7 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
         return first
 
 
-@quick
+@cached_launch
 @triton.jit
 def _order(
     labels, mask, offsets, draw, order, grad_scores,
@@ -115,13 +115,13 @@ def _order(
     passed = 0
     for left in range(0, tl.where(first < width, width, 0), COLUMNS):
         column = left + tl.arange(0, COLUMNS)
-        there = load_real(mask, start + column, column < width, MASKED)
-        label = tl.load(labels + start + column, mask=there, other=0.0)
+        valid = load_real(mask, start + column, column < width, MASKED)
+        label = tl.load(labels + start + column, mask=valid, other=0.0)
         places = column
         if MASKED:
-            places = passed + tl.cumsum(there.to(tl.int32), 0) - 1
-            passed += tl.sum(there.to(tl.int32), 0)
-        keys = tl.where(there, _key(label, places, draw, DRAWN), -1)
+            places = passed + tl.cumsum(valid.to(tl.int32), 0) - 1
+            passed += tl.sum(valid.to(tl.int32), 0)
+        keys = tl.where(valid, _key(label, places, draw, DRAWN), -1)
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
         ahead += sign_bit(key[:, None] - earlier - keys[None, :])
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
@@ -129,7 +129,7 @@ def _order(
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["max_length"])
 def _lay_keys(
     labels, mask, offsets, draw, keys, grad_scores, max_length,
@@ -170,7 +170,7 @@ def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.
     return item, tl.load(scores + item, mask=inside, other=-1e30), weight
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["max_length", "total_items"])
 def _likelihood(
     scores, mask, weights, offsets, order, tails, values, grad_scores, defined, max_length,
@@ -194,8 +194,8 @@ def _likelihood(
     value = tl.zeros([CHUNK], tl.float32)
     carried_peak = -1e30
     carried = 0.0
-    for back in range(0, chunks):
-        first = (chunks - 1 - back) * CHUNK
+    for chunk in range(0, chunks):
+        first = (chunks - 1 - chunk) * CHUNK
         at = first + tl.arange(0, CHUNK)
         inside = at < length
         _, score, weight = _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED)
@@ -218,12 +218,12 @@ def _likelihood(
         )
         peak = tl.load(tails + start + at, mask=inside, other=1e30)
         total = tl.load(tails + total_items + start + at, mask=inside, other=1.0)
-        depth, shares = tl.associative_scan((-peak, weight / total), 0, _join)
-        depth, shares = _join(depth, shares, carried_peak, carried)
-        grad = shares * tl.exp2((score + depth) * 1.4426950408889634) - weight
+        depth, sums = tl.associative_scan((-peak, weight / total), 0, _join)
+        depth, sums = _join(depth, sums, carried_peak, carried)
+        grad = sums * tl.exp2((score + depth) * 1.4426950408889634) - weight
         tl.store(grad_scores + item, grad, mask=inside)
         last = tl.minimum(ahead * CHUNK + CHUNK, length) - 1
         carried_peak = tl.sum(tl.where(at == last, depth, 0.0), 0)
-        carried = tl.sum(tl.where(at == last, shares, 0.0), 0)
+        carried = tl.sum(tl.where(at == last, sums, 0.0), 0)
     tl.store(values + at_list, tl.sum(value, 0))
     tl.store(defined + at_list, length > 1)

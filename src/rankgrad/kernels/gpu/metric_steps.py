@@ -1,6 +1,6 @@
 """The part of ap, rr, err and hits that is the metric's own, between a relaxation and its adjoint.
 
-A relaxed permutation P sorts what items are worth: ``v = P x``, with x the relevance (ap, rr,
+A relaxed permutation P sorts the values of items: ``v = P x``, with x the relevance (ap, rr,
 hits) or the chance that an item satisfies (err), and ``w = P (weights x)``. The metrics are
 
     ap:             Σ_r w_r (v_1 + ... + v_r) / r, divided by the weighted relevance of the list,
@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launch import next_power_of_2, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
 from rankgrad.kernels.gpu.linear import is_real
 
 #: The metrics that have a step here. All others are linear in the sorted gains.
@@ -38,7 +38,7 @@ _CHUNK = 1024  # ranks or items that a program takes at a time
 
 
 class StepValues(NamedTuple):
-    """What the items of a batch are worth to ap, rr, err or hits.
+    """The values of the items of a batch for ap, rr, err or hits.
 
     Attributes:
         values: ``[items]``, the relevance, or the stopping chance of err; 0 on padding.
@@ -46,7 +46,7 @@ class StepValues(NamedTuple):
         norm: ``[lists]``, what the sum over ranks is divided by: of ap the sum of ``weighted``,
             otherwise 1.
         lengths: ``[lists]`` int32, the number of real items.
-        defined: ``[lists]`` bool, two items or more, one of them worth something.
+        defined: ``[lists]`` bool, two items or more, one of them with a value.
     """
 
     values: Tensor
@@ -71,7 +71,7 @@ class SortOperator(Protocol):
 
 
 def step_values(batch: FlatLists, metric_options: MetricOptions) -> StepValues:
-    """What the items are worth to ap, rr, err or hits, and what is divided by."""
+    """The values of the items for ap, rr, err or hits, and the norms."""
     _, labels, mask, weights, offsets, max_length = batch
     lists = offsets.numel() - 1
     values = torch.empty_like(labels)
@@ -93,7 +93,7 @@ def metric_step(
     sorted_values: Tensor,
     sorted_weighted: Tensor | None,
     misses: Tensor | None,
-    prepared: StepValues,
+    inputs: StepValues,
     offsets: Tensor,
     max_length: int,
     metric_options: MetricOptions,
@@ -104,7 +104,7 @@ def metric_step(
         sorted_values: ``[items]``, ``P values``, rank r (from 0) of list b at ``offsets[b] + r``.
         sorted_weighted: ``[items]``, ``P weighted``; None without weights.
         misses: ``[items]``, ``1 - sorted_values`` without cancellation; None to subtract here.
-        prepared: from :func:`step_values`.
+        inputs: from :func:`step_values`.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
         metric_options: the metric and its cutoff.
@@ -123,7 +123,7 @@ def metric_step(
             sorted_values,
             sorted_values if sorted_weighted is None else sorted_weighted,
             sorted_values if misses is None else misses,
-            offsets, prepared.norm, prepared.lengths, prepared.defined, values, grad,
+            offsets, inputs.norm, inputs.lengths, inputs.defined, values, grad,
             grad if grad_weighted is None else grad_weighted, k,
             has_weights=sorted_weighted is not None, has_misses=misses is not None,
             reciprocal=metric != "hits", chunk=_chunk(min(k, max_length) if k else max_length),
@@ -135,36 +135,36 @@ def through_operator(
     operator: SortOperator,
     batch: FlatLists,
     metric_options: MetricOptions,
-    prepared: StepValues | None = None,
+    inputs: StepValues | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One minus ap, rr, err or hits through a relaxed permutation.
 
     Returns:
         values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
     """
-    prepared = step_values(batch, metric_options) if prepared is None else prepared
-    at_rank = operator.apply(prepared.values)
+    inputs = step_values(batch, metric_options) if inputs is None else inputs
+    at_rank = operator.apply(inputs.values)
     misses = getattr(operator, "misses", None)
-    sides = (prepared, batch.offsets, batch.max_length, metric_options)
-    if prepared.weighted is None:
+    sides = (inputs, batch.offsets, batch.max_length, metric_options)
+    if inputs.weighted is None:
         values, grad, _ = metric_step(at_rank, None, misses, *sides)
-        return values, operator.adjoint(prepared.values, grad), prepared.defined
-    weighted = operator.apply(prepared.weighted)
+        return values, operator.adjoint(inputs.values, grad), inputs.defined
+    weighted = operator.apply(inputs.weighted)
     values, grad, grad_weighted = metric_step(at_rank, weighted, misses, *sides)
     assert grad_weighted is not None
     # The weighted values come first: an operator may remember what it knows of the last ones.
-    grad_scores = operator.adjoint(prepared.weighted, grad_weighted)
+    grad_scores = operator.adjoint(inputs.weighted, grad_weighted)
     _add[(max(1, -(-grad_scores.numel() // _CHUNK)),)](
-        grad_scores, operator.adjoint(prepared.values, grad), grad_scores.numel(), block=_CHUNK
+        grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), block=_CHUNK
     )
-    return values, grad_scores, prepared.defined
+    return values, grad_scores, inputs.defined
 
 
 def _chunk(length: int) -> int:
     return min(_CHUNK, max(32, next_power_of_2(length)))
 
 
-@quick
+@cached_launch
 @triton.jit
 def _add(total, other, count, block: tl.constexpr):
     """Add one tensor to another."""
@@ -174,13 +174,13 @@ def _add(total, other, count, block: tl.constexpr):
     tl.store(total + at, mine + tl.load(other + at, mask=inside, other=0.0), mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit
 def _values_of(
     labels, mask, weights, offsets, values, weighted, norm, lengths, defined, threshold,
     metric: tl.constexpr, masked: tl.constexpr, has_weights: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """What the items of one list are worth. The threshold of err is the top of the label scale."""
+    """The values of the items of one list. The threshold of err is the top of the label scale."""
     at_list = tl.program_id(0)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     highest = tl.full([chunk], threshold, tl.float32)
@@ -228,7 +228,7 @@ def _ranks_of(offsets, lengths, defined, k):
     return tl.load(offsets + at_list), count, tl.load(defined + at_list) != 0
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _precision_step(
     values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
@@ -237,8 +237,8 @@ def _precision_step(
 ):  # fmt: skip
     """Average precision: sums up to each rank, then, from the last rank back, sums from it on."""
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
-    share = tl.load(norm + tl.program_id(0))
-    share = tl.where(is_defined, 1.0 / tl.where(share == 0, 1.0, share), 0.0)
+    inverse_norm = tl.load(norm + tl.program_id(0))
+    inverse_norm = tl.where(is_defined, 1.0 / tl.where(inverse_norm == 0, 1.0, inverse_norm), 0.0)
     total = tl.zeros([chunk], tl.float32)
     before = tl.zeros([1], tl.float64)
     for first in range(0, count, chunk):
@@ -253,8 +253,10 @@ def _precision_step(
         precision = seen / (rank + 1).to(tl.float32)
         total += tl.where(inside, weight * precision, 0.0)
         target = grad_weighted if has_weights else grad
-        tl.store(target + begin + rank, -share * precision, mask=inside)
-    tl.store(values + tl.program_id(0), tl.where(is_defined, 1.0 - share * tl.sum(total, 0), 0.0))
+        tl.store(target + begin + rank, -inverse_norm * precision, mask=inside)
+    tl.store(
+        values + tl.program_id(0), tl.where(is_defined, 1.0 - inverse_norm * tl.sum(total, 0), 0.0)
+    )
     tl.debug_barrier()
     after = tl.zeros([1], tl.float64)
     for first in range(0, count, chunk):
@@ -263,11 +265,11 @@ def _precision_step(
         source = weighted if has_weights else values_in
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         term = (weight / tl.maximum(rank + 1, 1).to(tl.float32)).to(tl.float64)
-        slope = -share * (tl.cumsum(term, 0) + after).to(tl.float32)
+        derivative = -inverse_norm * (tl.cumsum(term, 0) + after).to(tl.float32)
         after += tl.sum(term, 0)
         if not has_weights:
-            slope += tl.load(grad + begin + rank, mask=inside, other=0.0)
-        tl.store(grad + begin + rank, slope, mask=inside)
+            derivative += tl.load(grad + begin + rank, mask=inside, other=0.0)
+        tl.store(grad + begin + rank, derivative, mask=inside)
 
 
 @triton.jit
@@ -290,7 +292,7 @@ def _load_misses(values_in, misses, at, inside, has_misses: tl.constexpr):
         return 1.0 - tl.load(values_in + at, mask=inside, other=0.0)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _cascade_step(
     values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
@@ -313,12 +315,12 @@ def _cascade_step(
         miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, has_misses), 0.0)
         passed = carry * tl.associative_scan(miss, 0, _product)
         carry *= tl.reduce(miss, 0, _product)
-        worth = _worth(rank, reciprocal)
+        discount = _discount(rank, reciprocal)
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
-        total += weight * passed * worth
+        total += weight * passed * discount
         tl.store(grad + begin + rank, passed, mask=inside)
         if has_weights:
-            tl.store(grad_weighted + begin + rank, sign * passed * worth, mask=inside)
+            tl.store(grad_weighted + begin + rank, sign * passed * discount, mask=inside)
     loss = 1.0 - tl.sum(total, 0)
     tl.debug_barrier()
     rest = 0.0
@@ -329,24 +331,24 @@ def _cascade_step(
         known = (rank >= 0) & (rank < count)
         chance = _load_misses(values_in, misses, begin + rank, known, has_misses)
         miss = tl.maximum(chance, 0.0)
-        worth = _worth(rank, reciprocal)
+        discount = _discount(rank, reciprocal)
         if has_weights:
-            term = tl.load(source + begin + rank, mask=known, other=0.0) * worth
+            term = tl.load(source + begin + rank, mask=known, other=0.0) * discount
         else:
-            term = _worth(rank - 1, reciprocal) + tl.where(
-                known, worth * (tl.minimum(chance, 0.0) - 1.0), 0.0
+            term = _discount(rank - 1, reciprocal) + tl.where(
+                known, discount * (tl.minimum(chance, 0.0) - 1.0), 0.0
             )
         factor, gained = tl.associative_scan((miss, term), 0, _compose)
         ahead = gained + factor * rest
         at = begin + rank - 1
-        there = rank > 0
-        passed = tl.load(grad + at, mask=there, other=0.0)
-        unclamped = _load_misses(values_in, misses, at, there, has_misses) >= 0
+        valid = rank > 0
+        passed = tl.load(grad + at, mask=valid, other=0.0)
+        unclamped = _load_misses(values_in, misses, at, valid, has_misses) >= 0
         if has_weights:
-            slope = tl.where(unclamped, -ahead, 0.0)
+            derivative = tl.where(unclamped, -ahead, 0.0)
         else:
-            slope = tl.where(unclamped, ahead, _worth(rank - 1, reciprocal))
-        tl.store(grad + at, sign * passed * slope, mask=there)
+            derivative = tl.where(unclamped, ahead, _discount(rank - 1, reciprocal))
+        tl.store(grad + at, sign * passed * derivative, mask=valid)
         first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
         rest = _last(ahead, chunk)
     if not has_weights:  # the same as one minus the sum, and without its cancellation
@@ -356,8 +358,8 @@ def _cascade_step(
 
 
 @triton.jit
-def _worth(rank, reciprocal: tl.constexpr):
-    """What stopping at a rank (from 0) is worth; anything before the first."""
+def _discount(rank, reciprocal: tl.constexpr):
+    """The discount of stopping at a rank (from 0); anything before the first."""
     if reciprocal:
         return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
     else:

@@ -32,11 +32,11 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
-from rankgrad.kernels.gpu.order import sort_lists, tie_end, tie_start
-from rankgrad.kernels.gpu.prepare import prepare
+from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_end, tie_start
 
 _CHUNK = 1024  # items of a list at a time
 _SHARP = 1.0  # if ε times the length is less, logits are added up in float64
@@ -65,7 +65,7 @@ def through_ot(
         pairs = [(x, grad) for x, grad in zip(channels, grads, strict=False) if grad is not None]
         return values, operator.adjoint_all(pairs), items.defined
     metric, _, gain, threshold, persistence = metric_options
-    gains, scale, lengths, defined = prepare(
+    gains, scale, lengths, defined = ideal_gain(
         batch.labels, mask, batch.weights, offsets, max_length, metric, k, gain, threshold
     )
     operator = OptimalTransportOperator(*options, defined=defined)
@@ -115,7 +115,7 @@ class OptimalTransportOperator:
         if not self.lists:
             return
         ranked = sort_lists(scores, mask, offsets, max_length)
-        self.ranked, self.order = ranked.scores, ranked.slots
+        self.ranked, self.order = ranked.scores, ranked.items
         self.points = torch.empty(3 * items, dtype=torch.float64, device=scores.device)
         self.moments = torch.empty(2 * lists, dtype=torch.float64, device=scores.device)
         # The number of items of each list, and of its iterations.
@@ -238,10 +238,10 @@ def _chunk(length: int) -> int:
     return min(_CHUNK, max(32, next_power_of_2(length)))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["items", "iterations"])
 def _squash(
-    ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, slope,
+    ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, sharpness,
     masked: tl.constexpr, chosen: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """The points of a list and their sums, in units in which logits are powers of two.
@@ -276,7 +276,7 @@ def _squash(
         running = tl.where(tl.load(defined + at_list) != 0, running, 0)
     tl.store(counts + at_list * 2 + 1, running)
 
-    unit = slope / tl.maximum(count - 1, 1).to(tl.float64)
+    unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     before = tl.zeros([1], tl.float64)
     first = tl.zeros([1], tl.float64)
     for left in range(0, count, chunk):
@@ -304,7 +304,7 @@ def _logit(points, items, begin, row, column):
     return tl.load(points + items + begin + row) + own - 2.0 * row.to(tl.float64) * x
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["items", "blocks", "steps"])
 def _find_limits(
     points, offsets, counts, limits, items, blocks, steps, own: tl.constexpr, width: tl.constexpr
@@ -369,9 +369,9 @@ def _middle(points, items, begin, count, first, own: tl.constexpr):
 @triton.jit
 def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.constexpr):
     """Of rows: the distance to the middle and the term of the logits."""
-    there = tl.load(points + items + begin + row, mask=row < count, other=0.0)
+    valid = tl.load(points + items + begin + row, mask=row < count, other=0.0)
     distance = row - middle
-    term = (there - sums) - (2.0 * x) * distance.to(tl.float64)
+    term = (valid - sums) - (2.0 * x) * distance.to(tl.float64)
     term = tl.where(row < count, term, -1e30)
     return distance.to(tl.float32), term if precise else term.to(tl.float32)
 
@@ -380,10 +380,10 @@ def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.co
 def _column_terms(points, items, begin, count, column, middle, x, sums, precise: tl.constexpr):
     """Of columns: the factor of rows' distances and the term of the logits."""
     inside = column < count
-    there = tl.load(points + begin + column, mask=inside, other=0.0)
+    valid = tl.load(points + begin + column, mask=inside, other=0.0)
     own = tl.load(points + 2 * items + begin + column, mask=inside, other=0.0)
-    term = tl.where(inside, (own + sums) - (2.0 * middle.to(tl.float64)) * there, -1e30)
-    factor = tl.where(inside, 2.0 * (x - there), 0.0)
+    term = tl.where(inside, (own + sums) - (2.0 * middle.to(tl.float64)) * valid, -1e30)
+    factor = tl.where(inside, 2.0 * (x - valid), 0.0)
     return (factor, term) if precise else (factor.to(tl.float32), term.to(tl.float32))
 
 
@@ -440,7 +440,7 @@ def _sum_rows_of_columns(
     return tl.sum(total, 1)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
 def _half_step(
     points, offsets, counts, limits, rows, columns, errors, step, items, tolerance,
@@ -509,7 +509,7 @@ def _cut(count, k):
     return tl.where(k > 0, tl.minimum(k, count), count)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k", "items"])
 def _sort(
     points, offsets, counts, limits, values, second, order, rows, columns, result, result_second,
@@ -539,17 +539,17 @@ def _sort(
         total_second = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             column = left + tl.arange(0, other)
-            there = column < count
+            valid = column < count
             theirs, their_term = _column_terms(
                 points, items, begin, count, column, middle, x, sums, precise
             )
-            scale = tl.load(columns + steps * items + begin + column, mask=there, other=0.0)
+            scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
             entries = _entries(factor, term, theirs, their_term, precise) * scale[None, :]
-            their_item = tl.load(order + begin + column, mask=there, other=0)
-            their_value = tl.load(values + their_item, mask=there, other=0.0)
+            their_item = tl.load(order + begin + column, mask=valid, other=0)
+            their_value = tl.load(values + their_item, mask=valid, other=0.0)
             total += entries * (their_value[None, :] - value[:, None])
             if two:
-                their_value = tl.load(second + their_item, mask=there, other=0.0)
+                their_value = tl.load(second + their_item, mask=valid, other=0.0)
                 total_second += entries * (their_value[None, :] - value_second[:, None])
         place = begin + row
         scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
@@ -558,7 +558,7 @@ def _sort(
             tl.store(result_second + place, tl.sum(total_second, 1) * scale, mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k", "items"])
 def _start_back(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
@@ -590,27 +590,27 @@ def _start_back(
         earlier = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             row = left + tl.arange(0, other)
-            there, counting = row < count, row < cut
+            valid, counting = row < count, row < cut
             distance, their_term = _row_terms(
                 points, items, begin, count, row, middle, x, sums, precise
             )
             entries = _entries(factor, term, distance, their_term, precise)
-            their_item = tl.load(order + begin + row, mask=there, other=0)
+            their_item = tl.load(order + begin + row, mask=valid, other=0)
             place = begin + row
             gained = tl.load(grad + place, mask=counting, other=0.0)
-            their_value = tl.load(values + their_item, mask=there, other=0.0)
+            their_value = tl.load(values + their_item, mask=valid, other=0.0)
             change = tl.load(changes + place, mask=counting, other=0.0)
             apart = (value[:, None] - their_value[None, :]) - change[None, :]
             weight = apart * gained[None, :]
             if two:
                 gained = tl.load(grad_second + place, mask=counting, other=0.0)
-                their_value = tl.load(second + their_item, mask=there, other=0.0)
+                their_value = tl.load(second + their_item, mask=valid, other=0.0)
                 change = tl.load(changes_second + place, mask=counting, other=0.0)
                 apart = (value_second[:, None] - their_value[None, :]) - change[None, :]
                 weight += apart * gained[None, :]
             place += steps * items
-            scale = tl.load(rows + place, mask=there, other=0.0)
-            before = tl.load(rows + place - items, mask=there, other=0.0)
+            scale = tl.load(rows + place, mask=valid, other=0.0)
+            before = tl.load(rows + place - items, mask=valid, other=0.0)
             weight *= entries * scale[None, :]
             plain += weight
             weighed += weight * distance[None, :]
@@ -623,7 +623,7 @@ def _start_back(
 
 @triton.jit
 def _store_columns(
-    columns, work, items, begin, column, inside, middle, plain, weighed, earlier, lean
+    columns, work, items, begin, column, inside, middle, plain, weighed, earlier, grad_points
 ):
     """The factors of columns, and what an iteration adds to the sums weighed by ``j - r``.
 
@@ -638,18 +638,18 @@ def _store_columns(
         plain: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
         weighed: the same with rows weighed by their distance from the middle.
         earlier: the same of ``Kᵀ u``, u of the iteration before.
-        lean: the sums of later iterations.
+        grad_points: the sums of later iterations.
     """
     scale = tl.load(columns + begin + column, mask=inside, other=1.0)
     distance = (column - middle).to(tl.float32)
     turned = -plain * scale * scale
-    lean += scale * (distance * plain - weighed)
-    lean += turned * (distance * _inverse(scale) - earlier)
+    grad_points += scale * (distance * plain - weighed)
+    grad_points += turned * (distance * _inverse(scale) - earlier)
     tl.store(work + items + begin + column, turned, mask=inside)
-    tl.store(work + 2 * items + begin + column, lean, mask=inside)
+    tl.store(work + 2 * items + begin + column, grad_points, mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
 def _back_columns(
     points, offsets, counts, limits, rows, columns, work, step, items,
@@ -670,15 +670,15 @@ def _back_columns(
         earlier = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             row = left + tl.arange(0, other)
-            there = row < count
+            valid = row < count
             distance, their_term = _row_terms(
                 points, items, begin, count, row, middle, x, sums, precise
             )
             entries = _entries(factor, term, distance, their_term, precise)
             place = rows + step * items + begin + row
-            scale = tl.load(place, mask=there, other=0.0)
-            before = tl.load(place - items, mask=there, other=0.0) * distance
-            weight = -scale * scale * tl.load(work + begin + row, mask=there, other=0.0)
+            scale = tl.load(place, mask=valid, other=0.0)
+            before = tl.load(place - items, mask=valid, other=0.0) * distance
+            weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
             plain += entries * weight[None, :]
             weighed += entries * (weight * distance)[None, :]
             earlier += entries * before[None, :]
@@ -689,7 +689,7 @@ def _back_columns(
         )  # fmt: skip
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
 def _back_rows(
     points,
@@ -716,7 +716,7 @@ def _back_rows(
         tl.store(work + begin + row, found, mask=row < count)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _linear_step(
     at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
@@ -733,31 +733,31 @@ def _linear_step(
     for left in range(0, cut, chunk):
         rank = left + tl.arange(0, chunk)
         inside = rank < cut
-        share = norm * (discount((rank + 1).to(tl.float32), metric, persistence) - past)
-        total += share * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
-        tl.store(grad + begin + rank, share if metric == "arp" else -share, mask=inside)
+        weight = norm * (discount((rank + 1).to(tl.float32), metric, persistence) - past)
+        total += weight * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
+        tl.store(grad + begin + rank, weight if metric == "arp" else -weight, mask=inside)
     tl.store(values + at_list, as_loss(tl.sum(total, 0), count, k, norm, metric))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["items", "steps"])
 def _finish(
-    ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, slope, steps,
+    ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, sharpness, steps,
     masked: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """From the weighed sums and the gradient R by u_0 to the scores of a list.
 
-    By x that is ``2 lean_j + 2 Σ_{r>j} R_r + R_j``, of which tied items share the part of R. Then
-    come the sigmoid, the deviation and the mean. Sums up to each item are left where the points
-    were.
+    By x that is ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, of which tied items share the part
+    of R. Then come the sigmoid, the deviation and the mean. Sums up to each item replace the
+    points.
     """
     at_list = tl.program_id(0)
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
     items = items.to(tl.int64)
     end = begin + count
-    lean, shared = work + 2 * items, sums + items
+    grad_points, shared = work + 2 * items, sums + items
     mean, scale = tl.load(moments + at_list * 2), tl.load(moments + at_list * 2 + 1)
-    unit = slope / tl.maximum(count - 1, 1).to(tl.float64)
+    unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     if tl.load(counts + at_list * 2 + 1) > 0:
         whole = tl.zeros([chunk], tl.float64)
         for left in range(begin, end, chunk):
@@ -786,7 +786,7 @@ def _finish(
             stop = tie_end(ranked, end, at, score, tied, steps)
             part = tl.load(shared + stop - 1, mask=inside, other=0.0)
             part -= tl.load(shared + start - 1, mask=inside & (start > begin), other=0.0)
-            by_x = 2.0 * tl.load(lean + at, mask=inside, other=0.0).to(tl.float64)
+            by_x = 2.0 * tl.load(grad_points + at, mask=inside, other=0.0).to(tl.float64)
             by_x += part / tl.where(inside, stop - start, 1).to(tl.float64)
             z = (score.to(tl.float64) - mean) * scale
             decay = tl.exp(-tl.abs(z))

@@ -31,7 +31,7 @@ def pair_derivatives(
     labels: Tensor,
     weights: Tensor | None,
     offsets: Tensor,
-    longest: int,
+    max_length: int,
     config: PairConfig,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`rankgrad.kernels.pair_derivatives.compute`; kinds of NDCG alone.
@@ -42,21 +42,21 @@ def pair_derivatives(
     lists, items = offsets.numel() - 1, scores.numel()
     if lists == 0 or items == 0:
         return gradient, hessian
-    length = max(16, triton.next_power_of_2(longest))
+    length = max(16, triton.next_power_of_2(max_length))
     by_label, order = _orders(scores, labels, offsets, length, config.norm)
-    # Scores, labels, weights, gradient, Hessian, and slopes or the number of a run of equal items.
+    # Scores, labels, weights, gradient, Hessian, and lambdas or the number of a run of equal items.
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
     warps, weighted = _warps(length), weights is not None
-    given = scores if weights is None else weights
+    item_weights = scores if weights is None else weights
     _lay_out[(lists,)](
-        scores, labels, given, offsets, by_label, order, ranked, norms, items, config.k,
+        scores, labels, item_weights, offsets, by_label, order, ranked, norms, items, config.k,
         config.linear, weighted, length, num_warps=warps,
     )  # fmt: skip
-    columns, pair_warps = (64, 1) if longest <= 512 else (128, 4)
+    columns, pair_warps = (64, 1) if max_length <= 512 else (128, 4)
     by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
-    most = longest + max(columns, _ROWS)
-    _sum_pairs[(lists, triton.cdiv(longest, _ROWS))](
+    most = max_length + max(columns, _ROWS)
+    _sum_pairs[(lists, triton.cdiv(max_length, _ROWS))](
         ranked, offsets, _delta(most, scores), items, most, config.k,
         float(config.sigma), config.sigma * _LOG2E, by_distance,
         config.kind != "lambdarank", config.kind != "ndcg_loss2", _cut(config),
@@ -216,7 +216,7 @@ def _load_item(
     if CUT == 1:
         past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
         cut = tl.where(at < k, 1.0, past)
-    if SHORT:  # of no worth past LambdaRank's cutoff
+    if SHORT:  # no discount past LambdaRank's cutoff
         discount = tl.where(at < k, discount, 0.0)
     return score, gain, weight, discount, cut
 
@@ -224,7 +224,7 @@ def _load_item(
 @triton.jit
 def _add_tile(
     ranked, delta, start, wide, last, first, left, k, middle, steepness, by_distance, least,
-    score, lift, gain, weight, discount, cut, pulls, bends, slopes,
+    score, lift, gain, weight, discount, cut, grads, hessians, lambdas,
     DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
     LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
     SIDE: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -269,14 +269,14 @@ def _add_tile(
     inverse = _reciprocal(1.0 + t, FAST)
     rest = t * inverse
     plain = swap * tl.where(apart > 0, inverse, rest)
-    bend = tl.abs(swap) * tl.maximum(rest * inverse, 1e-16)
+    hessian = tl.abs(swap) * tl.maximum(rest * inverse, 1e-16)
     if NORM:
-        slopes += tl.abs(plain)
+        lambdas += tl.abs(plain)
     if WEIGHTED:
         owned = tl.where(apart > 0, weight[:, None], weights[None, :])
         plain *= owned
-        bend *= owned
-    return pulls - plain, bends + bend, slopes
+        hessian *= owned
+    return grads - plain, hessians + hessian, lambdas
 
 
 @triton.jit(do_not_specialize=["items", "k", "most"])
@@ -286,7 +286,7 @@ def _sum_pairs(
     LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add up the pairs of a block of items: slopes, second derivatives, and absolute slopes."""
+    """Add up the pairs of a block of items: gradients, Hessians, and absolute lambdas."""
     start = tl.load(offsets + tl.program_id(0))
     length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
@@ -297,9 +297,9 @@ def _sum_pairs(
         score, gain, weight, discount, cut = _load_item(
             ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
         )
-        pulls = tl.zeros([ROWS, COLUMNS], tl.float32)
-        bends = tl.zeros([ROWS, COLUMNS], tl.float32)
-        slopes = tl.zeros([ROWS, COLUMNS], tl.float32)
+        grads = tl.zeros([ROWS, COLUMNS], tl.float32)
+        hessians = tl.zeros([ROWS, COLUMNS], tl.float32)
+        lambdas = tl.zeros([ROWS, COLUMNS], tl.float32)
         top = tl.load(ranked + start)
         bottom = tl.load(ranked + start + length - 1)
         middle = bottom + 0.5 * (top - bottom)
@@ -327,24 +327,24 @@ def _sum_pairs(
                 elif side == 1:
                     left += below
                 if near:
-                    pulls, bends, slopes = _add_tile(
+                    grads, hessians, lambdas = _add_tile(
                         ranked, delta, start, wide, last, first, left, k, middle, steepness,
                         by_distance, least, score, lift, gain, weight, discount, cut,
-                        pulls, bends, slopes, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
+                        grads, hessians, lambdas, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
                         NORM, True, side, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
                 else:
-                    pulls, bends, slopes = _add_tile(
+                    grads, hessians, lambdas = _add_tile(
                         ranked, delta, start, wide, last, first, left, k, middle, steepness,
                         by_distance, least, score, lift, gain, weight, discount, cut,
-                        pulls, bends, slopes, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
+                        grads, hessians, lambdas, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
                         NORM, False, side, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
         to = ranked + start + row
-        tl.store(to + 3 * wide, tl.sum(pulls, 1) * sigma, mask=row < length)
-        tl.store(to + 4 * wide, tl.sum(bends, 1) * sigma * sigma, mask=row < length)
+        tl.store(to + 3 * wide, tl.sum(grads, 1) * sigma, mask=row < length)
+        tl.store(to + 4 * wide, tl.sum(hessians, 1) * sigma * sigma, mask=row < length)
         if NORM:
-            tl.store(to + 5 * wide, tl.sum(slopes, 1), mask=row < length)
+            tl.store(to + 5 * wide, tl.sum(lambdas, 1), mask=row < length)
 
 
 @triton.jit(do_not_specialize=["items"])
@@ -422,8 +422,8 @@ def _share(
     second = tl.load(here + 4 * wide, mask=inside, other=0.0)
     if NORM:
         # Over both items of each pair, so twice the sum over pairs.
-        slopes = tl.load(here + 5 * wide, mask=inside, other=0.0)
-        total = tl.sum(slopes, 0) * sigma * scale
+        lambdas = tl.load(here + 5 * wide, mask=inside, other=0.0)
+        total = tl.sum(lambdas, 0) * sigma * scale
         scale *= tl.where(total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0)
     else:
         starts = _differ(ranked, start, wide, place, before, has_before, WEIGHTED).to(tl.int32)

@@ -21,8 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.prepare import (
+from rankgrad.kernels.gpu.ideal_gain import (
     BINARY,
     CUTOFF,
     EXPONENTIAL,
@@ -37,6 +36,7 @@ from rankgrad.kernels.gpu.prepare import (
     sign_bit,
     tile,
 )
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
 KINDS = {
     "ranknet": 0,
@@ -211,12 +211,12 @@ def _rank_tile(
 ):  # fmt: skip
     """Add how many columns of a tile are ahead of its rows, by score and by label."""
     column = left + tl.arange(0, COLUMNS)
-    there = load_real(mask, start + column, column < width, MASKED)
-    score = tl.load(scores + start + column, mask=there, other=0.0)
-    label = tl.load(labels + start + column, mask=there, other=0.0)
+    valid = load_real(mask, start + column, column < width, MASKED)
+    score = tl.load(scores + start + column, mask=valid, other=0.0)
+    label = tl.load(labels + start + column, mask=valid, other=0.0)
     # Padding stands below everything.
-    keys = tl.where(there, _sort_key(score, label), -0x4000000000000000)
-    grades = gain_key(label, there)
+    keys = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
+    grades = gain_key(label, valid)
     if SIDE == -1:
         ahead += sign_bit((key - 1)[:, None] - keys[None, :])
         if NORM == 0:
@@ -235,7 +235,7 @@ def _rank_tile(
     return ahead, better
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["total_items", "k"])
 def _rank_items(
     scores, labels, mask, weights, offsets, ranked, origin, parts, table, total_items, k,
@@ -330,7 +330,7 @@ def _length(parts, at_list, blocks, width, MASKED: tl.constexpr, WIDTH: tl.const
         return width
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["total_items", "k", "blocks"])
 def _swap_changes(
     ranked, offsets, parts, total_items, k, threshold, blocks,
@@ -609,7 +609,7 @@ def _pair_tile(
     return grad_sum, total
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["total_items", "k"])
 def _sum_pairs(
     ranked, offsets, parts, table, sums, total_items, k, sigma, steepness, mu,
@@ -686,7 +686,7 @@ def _sum_pairs(
     tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["total_items"])
 def _scatter_grads(
     ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
@@ -700,8 +700,8 @@ def _scatter_grads(
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     norm, length, high, low = _list_parts(parts, at_list, WIDTH)
-    there = high > low
-    scale = tl.where(there & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+    valid = high > low
+    scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < length
@@ -752,4 +752,4 @@ def _scatter_grads(
             at = left + tl.arange(0, WIDTH)
             terms += tl.load(sums + at_list * blocks + at, mask=at < blocks, other=0.0)
         tl.store(values + at_list, tl.sum(terms, 0) * scale)
-        tl.store(defined + at_list, there)
+        tl.store(defined + at_list, valid)

@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.prepare import load_real, log1p, presence
+from rankgrad.kernels.gpu.ideal_gain import load_real, log1p, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 _SPAN = 4096  # items of one program
@@ -82,26 +82,26 @@ def _terms(score, label, number, levels, KIND: tl.constexpr):
         value, grad = score * 0.0, score * 0.0
         for level in range(1, levels):
             logit = score - (level - 0.5 * number)
-            term, slope = _cross_entropy(logit, label >= level)
+            term, derivative = _cross_entropy(logit, label >= level)
             value += term
-            grad += slope
+            grad += derivative
         return value, grad
 
 
 @triton.jit
 def _mean(total, items, KIND: tl.constexpr):
     """The loss of a list from the sum of its terms, and the factor of the terms' derivatives."""
-    share = 1.0 / tl.maximum(items, 1.0)
-    value = total * share
+    factor = 1.0 / tl.maximum(items, 1.0)
+    value = total * factor
     if KIND == 1:  # the root's derivative at 0 is infinite: nothing is learned there
         above = value > 0
         root = tl.sqrt(tl.where(above, value, 1.0))
-        share = tl.where(value == 0, 0.0, 0.5 * share / root)
+        factor = tl.where(value == 0, 0.0, 0.5 * factor / root)
         value = tl.where(value == 0, 0.0, tl.where(above, root, value))
-    return value, share
+    return value, factor
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["levels"])
 def _sum_terms(
     scores, labels, mask, weights, offsets, number, levels, values, grad_scores, defined, parts,
@@ -125,8 +125,8 @@ def _sum_terms(
     items = tl.sum(real.to(tl.float32), 0)
     grad = tl.where(real, grad * weight, 0.0)
     if WHOLE:
-        value, share = _mean(total, items, KIND)
-        grad *= share
+        value, factor = _mean(total, items, KIND)
+        grad *= factor
         tl.store(values + at_list, value)
         tl.store(defined + at_list, items > 0)
     else:
@@ -136,7 +136,7 @@ def _sum_terms(
     tl.store(grad_scores + start + row, grad, mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit
 def _join_spans(
     offsets, values, grad_scores, defined, parts,
@@ -155,10 +155,10 @@ def _join_spans(
         total += tl.load(part, mask=span < spans, other=0.0)
         items += tl.load(part + 1, mask=span < spans, other=0.0)
     number = tl.sum(items, 0)
-    value, share = _mean(tl.sum(total, 0), number, KIND)
+    value, factor = _mean(tl.sum(total, 0), number, KIND)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     grad = tl.load(grad_scores + start + at, mask=at < length, other=0.0)
-    tl.store(grad_scores + start + at, grad * share, mask=at < length)
+    tl.store(grad_scores + start + at, grad * factor, mask=at < length)
     if tl.program_id(1) == 0:
         tl.store(values + at_list, value)
         tl.store(defined + at_list, number > 0)

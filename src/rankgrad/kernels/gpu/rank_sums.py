@@ -17,8 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
-from rankgrad.kernels.gpu.prepare import (
+from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
     RECIPROCAL,
     ROWS,
@@ -29,6 +28,7 @@ from rankgrad.kernels.gpu.prepare import (
     sum_blocks,
     tile,
 )
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
 METRICS = ("ap", "rr", "err", "hits")
 #: What becomes of the sums: they themselves, average precision, expected reciprocal rank.
@@ -175,7 +175,7 @@ def _chunk(max_length: int) -> tuple[int, int]:
     return chunk, max(1, min(8, chunk // 128))
 
 
-@quick
+@cached_launch
 @triton.jit
 def _step_values(
     labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
@@ -202,18 +202,18 @@ def _step_values(
             tops = tl.maximum(tops, label)
         else:
             counts = label >= threshold
-        worth = tl.where(counts & real, weight, 0.0)
-        norm += worth
+        counted_weight = tl.where(counts & real, weight, 0.0)
+        norm += counted_weight
         items += real.to(tl.int32)
-        relevant += (worth > 0).to(tl.int32)
+        relevant += (counted_weight > 0).to(tl.int32)
     number = tl.sum(items, 0)
-    there = (tl.max(relevant, 0) > 0) & (number > 1)
-    share = tl.where(there, 1.0, 0.0)
+    valid = (tl.max(relevant, 0) > 0) & (number > 1)
+    inverse_norm = tl.where(valid, 1.0, 0.0)
     if NORMED:
-        share = share / tl.where(there, tl.sum(norm, 0), 1.0)
-    tl.store(scale + at_list, share)
+        inverse_norm = inverse_norm / tl.where(valid, tl.sum(norm, 0), 1.0)
+    tl.store(scale + at_list, inverse_norm)
     tl.store(lengths + at_list, number)
-    tl.store(defined + at_list, there)
+    tl.store(defined + at_list, valid)
     # A label above the highest grade is the highest of its list.
     top = tl.max(tops, 0).to(tl.float64)
     for left in range(0, length, CHUNK):
@@ -248,7 +248,7 @@ def _missed(rank, weight, discount, items, k, beta, CURVE: tl.constexpr, CUT: tl
     return missed + discount * (1.0 - weight)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _first_relevant(
     ranks, values, weighted, scale, lengths, defined, offsets, losses, grad_ranks, k, beta,
@@ -259,7 +259,7 @@ def _first_relevant(
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     items = tl.load(lengths + at_list)
-    there = tl.load(defined + at_list) != 0
+    valid = tl.load(defined + at_list) != 0
     steepness = beta * 1.4426950408889634
     firsts = tl.full([CHUNK], float("inf"), tl.float32)
     for left in range(0, length, CHUNK):
@@ -282,22 +282,22 @@ def _first_relevant(
         norm += chance
         gained += chance * weight * discount
         lost += chance * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
-    share = tl.where(there, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
-    mean = tl.sum(gained, 0) * share
-    loss = tl.sum(lost, 0) * share
+    inverse_norm = tl.where(valid, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
+    mean = tl.sum(gained, 0) * inverse_norm
+    loss = tl.sum(lost, 0) * inverse_norm
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
         rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
         weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
-        chance = share * tl.exp2((first - rank) * steepness)
-        discount, slope = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
+        chance = inverse_norm * tl.exp2((first - rank) * steepness)
+        discount, derivative = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
         # How far an item is above the mean, by the smaller numbers: these are known better.
         above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
-        grad = chance * (beta * above - weight * slope)
+        grad = chance * (beta * above - weight * derivative)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
-    tl.store(losses + at_list, tl.where(there, loss, 0.0))
+    tl.store(losses + at_list, tl.where(valid, loss, 0.0))
 
 
 @triton.jit
@@ -310,7 +310,7 @@ def _load_values(
     return real, value, tl.load(ranks + at, mask=real, other=0.0)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _sum_ahead(
     ranks, values, weighted, scale, lengths, defined, offsets, mask, sums, grad_ranks, earned,
@@ -346,7 +346,7 @@ def _sum_ahead(
     else:
         items = tl.load(lengths + at_list)
         rank = tl.where(value != 0, rank, 1.0)
-        discount, slope = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
+        discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
         weight = tl.load(weighted + start + row, mask=inside, other=0.0)
         weight *= tl.load(scale + at_list)
         # An item is half ahead of itself.
@@ -356,12 +356,12 @@ def _sum_ahead(
         else:
             chance = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
             tl.store(sums + start + row, chance * discount, mask=inside)
-        tl.store(grad_ranks + start + row, chance * slope, mask=inside)
+        tl.store(grad_ranks + start + row, chance * derivative, mask=inside)
         to = earned + at_list * tl.num_programs(1) + block
         tl.store(to, tl.sum(chance * discount, 0))
 
 
-@quick
+@cached_launch
 @triton.jit
 def _sum_ahead_vjp(
     ranks, values, grad_sums, offsets, mask, defined, earned, losses, direct, grad_ranks,
@@ -384,10 +384,10 @@ def _sum_ahead_vjp(
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(0, last, COLUMNS):
         column = left + tl.arange(0, COLUMNS)
-        there, other, place = _load_values(
+        valid, other, place = _load_values(
             ranks, values, mask, start + column, column < length, MASKED
         )
-        grads = tl.load(grad_sums + start + column, mask=there, other=0.0)
+        grads = tl.load(grad_sums + start + column, mask=valid, other=0.0)
         small = tl.exp2(-tl.abs((rank[:, None] - place[None, :]) * steepness))
         root = tl.math.rsqrt(1.0 + small)
         over = root * root

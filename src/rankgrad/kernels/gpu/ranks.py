@@ -13,9 +13,7 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.fastsort import FastSortRanks
-from rankgrad.kernels.gpu.lapsum import LapSumRanks
-from rankgrad.kernels.gpu.launch import cdiv, quick
-from rankgrad.kernels.gpu.prepare import (
+from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
     GEOMETRIC,
     IDEAL,
@@ -25,17 +23,19 @@ from rankgrad.kernels.gpu.prepare import (
     ROWS,
     gain_key,
     gain_kind,
+    ideal_gain,
     list_sums,
     load_gains,
     load_real,
     norm_kind,
-    prepare,
     presence,
     rank_discount,
     scale_of,
     sign_bit,
     sum_blocks,
 )
+from rankgrad.kernels.gpu.lapsum import LapSumRanks
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.rank_sums import METRICS, RankOperator, step_values, through_operator
 
 _SPAN = 1024
@@ -62,7 +62,7 @@ def through_ranks(
         return through_operator(batch, operator, beta, metric_options, steps)
     if relaxation == "sigmoid":
         return _through_pairs(batch, sharpness, beta, metric_options)
-    gains = prepare(*batch[1:], *metric_options[:4])
+    gains = ideal_gain(*batch[1:], *metric_options[:4])
     operator = _operator(batch, relaxation, sharpness, gains[2])
     return _through_linear(batch, operator, beta, metric_options, gains)
 
@@ -117,12 +117,12 @@ def _through_linear(
     operator: RankOperator,
     beta: float,
     metric_options: MetricOptions,
-    prepared: tuple[Tensor, Tensor, Tensor, Tensor],
+    gain_norms: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> Losses:
     """A linear metric through the ranks of an operator: ranks, what they earn, and its adjoint."""
     scores, max_length = batch.scores, batch.max_length
     metric, k, _, _, persistence = metric_options
-    gains, scale, lengths, defined = prepared
+    gains, scale, lengths, defined = gain_norms
     lists, blocks = len(scale), max(1, cdiv(max_length, _SPAN))
     grad_ranks = torch.empty_like(scores)
     earned = scores.new_empty(lists, blocks)
@@ -239,8 +239,8 @@ def _rank_tile(
 ):  # fmt: skip
     """Add to how much of, and ideally how many of, the columns of a tile are above its rows."""
     column = left + tl.arange(0, COLUMNS)
-    there = load_real(mask, start + column, column < width, MASKED)
-    other = _load_scores(scores, start + column, there)
+    valid = load_real(mask, start + column, column < width, MASKED)
+    other = _load_scores(scores, start + column, valid)
     if NEAR:
         power = _power(other, middle, steepness)
         root = tl.math.rsqrt(own[:, None] + power[None, :])
@@ -251,10 +251,10 @@ def _rank_tile(
         root = tl.math.rsqrt(1.0 + small)
         above += tl.where(gap >= 0, 1.0, small) * root * root
     if MASKED:
-        items += there.to(tl.int32)
+        items += valid.to(tl.int32)
     if IDEAL:
-        gains = load_gains(labels, weights, start + column, there, threshold, KIND, WEIGHTED)
-        keys = gain_key(gains, there)
+        gains = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
+        keys = gain_key(gains, valid)
         if SIDE == -1:  # the row's key is one less: what is equal is ahead
             apart = (key - 1)[:, None] - keys[None, :]
         elif SIDE == 1:
@@ -266,7 +266,7 @@ def _rank_tile(
     return above, ahead, items
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _rank(
     scores, labels, mask, weights, offsets, steepness, out, parts, earned,
@@ -323,9 +323,9 @@ def _rank(
         length = width
         if MASKED:
             length = tl.sum(items, 0)
-        discount, slope = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
+        discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
         value = tl.where(real, gain, 0.0)
-        tl.store(out + start + row, tl.where(real, value * slope, 0.0), mask=inside)
+        tl.store(out + start + row, tl.where(real, value * derivative, 0.0), mask=inside)
         ideal = 0.0
         if IDEAL:
             place = tl.sum(ahead, 1)
@@ -341,7 +341,7 @@ def _rank(
         tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k", "blocks"])
 def _rank_vjp(
     scores, mask, offsets, steepness, grad_ranks, grad_scores, parts, earned, values, defined,
@@ -367,9 +367,9 @@ def _rank_vjp(
     last = tl.where(block * ROWS < width, width, 0)
     for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
         column = left + tl.arange(0, COLUMNS)
-        there = load_real(mask, start + column, column < width, MASKED)
-        other = _load_scores(scores, start + column, there)
-        others = tl.load(grad_ranks + start + column, mask=there, other=0.0)
+        valid = load_real(mask, start + column, column < width, MASKED)
+        other = _load_scores(scores, start + column, valid)
+        others = tl.load(grad_ranks + start + column, mask=valid, other=0.0)
         if near:
             power = _power(other, middle, steepness)
             root = tl.math.rsqrt(own[:, None] + power[None, :])
@@ -395,7 +395,7 @@ def _rank_vjp(
     tl.store(grad_scores + start + row, tl.where(real, result, 0.0), mask=inside)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _earn(
     ranks, gains, offsets, scale, lengths, grad_ranks, earned, sign, k, beta, persistence,
@@ -411,13 +411,13 @@ def _earn(
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
     length = tl.load(lengths + at_list)
-    discount, slope = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
-    share = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
-    tl.store(grad_ranks + start + row, gain * slope * share, mask=inside)
+    discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
+    factor = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
+    tl.store(grad_ranks + start + row, gain * derivative * factor, mask=inside)
     tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * discount, 0))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["blocks"])
 def _total(
     earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import next_power_of_2, quick
+from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
 
 _WIDTH = 1024  # lists that are added up at a time
 
@@ -19,14 +19,14 @@ def reduce(
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum or mean over the lists that are defined, and the share of each in it."""
     lists = values.shape[0]
-    result, shares = values.new_empty(()), torch.empty_like(values)
+    result, normalized_weights = values.new_empty(()), torch.empty_like(values)
     weighted = list_weights is not None
     width = min(_WIDTH, max(32, next_power_of_2(lists)))
     _reduce[(1,)](
-        values, defined, list_weights if weighted else values, result, shares, lists,
+        values, defined, list_weights if weighted else values, result, normalized_weights, lists,
         mean, weighted, width, num_warps=4 if width > 128 else 1,
     )  # fmt: skip
-    return result, shares
+    return result, normalized_weights
 
 
 @triton.jit
@@ -37,15 +37,15 @@ def _weighed(values, defined, list_weights, at, lists, WEIGHTED: tl.constexpr):
     value = tl.load(values + at, mask=inside, other=0.0)
     weight = counts.to(tl.float64)
     if WEIGHTED:
-        given = tl.load(list_weights + at, mask=inside, other=0.0)
-        weight *= tl.where(counts, given, 0.0).to(tl.float64)
+        list_weight = tl.load(list_weights + at, mask=inside, other=0.0)
+        weight *= tl.where(counts, list_weight, 0.0).to(tl.float64)
     return weight, weight * tl.where(weight != 0, value, 0.0).to(tl.float64)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["lists"])
 def _reduce(
-    values, defined, list_weights, result, shares, lists,
+    values, defined, list_weights, result, normalized_weights, lists,
     MEAN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """All lists by one program, in double precision, always in the same order."""
@@ -61,8 +61,16 @@ def _reduce(
         total = tl.sum(totals, 0)
         over = tl.where(total > 0, 1.0 / tl.where(total > 0, total, 1.0), 0.0)
     tl.store(result, (tl.sum(sums, 0) * over).to(result.dtype.element_ty))
-    tl.store(shares + first, (weights * over).to(shares.dtype.element_ty), mask=first < lists)
+    tl.store(
+        normalized_weights + first,
+        (weights * over).to(normalized_weights.dtype.element_ty),
+        mask=first < lists,
+    )
     for left in range(WIDTH, lists, WIDTH):
         at = left + first
         weight, _ = _weighed(values, defined, list_weights, at, lists, WEIGHTED)
-        tl.store(shares + at, (weight * over).to(shares.dtype.element_ty), mask=at < lists)
+        tl.store(
+            normalized_weights + at,
+            (weight * over).to(normalized_weights.dtype.element_ty),
+            mask=at < lists,
+        )

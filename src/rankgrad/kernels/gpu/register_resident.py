@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launch import quick
+from rankgrad.kernels.gpu.launcher import cached_launch
 
 #: By the columns: how many programs share the rows, the warps of each, the registers of a thread.
 RESIDENT: dict[int, tuple[int, int, int]] = {
@@ -44,7 +44,7 @@ class ResidentLayout:
     """How lists are laid out over programs.
 
     Args:
-        columns: of a tile, no fewer than the items of the longest list.
+        columns: of a tile, at least the length of any list.
         shared: the programs of a list, each with ``columns / shared`` rows.
         warps: of a program.
         registers: that a thread may have.
@@ -141,7 +141,7 @@ def entries_of(row, score, high, low, score_, high_, low_, sharpness):
 
 @triton.jit
 def rank_offset(row, column):
-    """``2 (j - i)``: by how much the slope of a row is above that of the column's own."""
+    """``2 (j - i)``: the rank offset of a row, relative to that of the column's own rank."""
     return (2 * (column - row)).to(tl.float32)
 
 
@@ -304,19 +304,19 @@ def _backward(
     factors, and ``grad_rows``, that by the row factors before them, to the column sums by the first
     row step.
     """
-    back = step
-    while back > 0:
+    at_step = step
+    while at_step > 0:
         found, _, arrived = _add_up(
             part, 0.0, parts, barrier, column, arrived, mine, SHARED, COLUMNS
         )
-        v = _restore(vs + back * v_stride + column, valid, SAVED)
+        v = _restore(vs + at_step * v_stride + column, valid, SAVED)
         right = -found * v * v
-        tl.store(rs + back * COLUMNS + column, right)
-        u = _restore(us + back * u_stride + up, real, SAVED)
+        tl.store(rs + at_step * COLUMNS + column, right)
+        u = _restore(us + at_step * u_stride + up, real, SAVED)
         left = -(grad_rows + _row_sums(entries * _by_column(right))) * u * u
         grad_rows = tl.zeros_like(grad_rows)
-        back -= 1
-        tl.store(ls + back * ROWS + up, left)
+        at_step -= 1
+        tl.store(ls + at_step * ROWS + up, left)
         part = _column_sums(entries * _by_row(left))
     tl.debug_barrier()
     return part, arrived
@@ -352,7 +352,7 @@ def _write_ranks(
     tl.store(misses + rank, missed, inside)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size", "lists", "iterations", "k"])
 def _scale_resident(
     places, work, barriers, scalings, taken, at_rank, misses, offsets, lengths, scale, defined,
@@ -370,10 +370,10 @@ def _scale_resident(
     group = tl.program_id(0) // SHARED
     groups = tl.num_programs(0) // SHARED
     steps = iterations + 1
-    shares = work + 2 * SHARED * size
-    parts = shares + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
+    partial_values = work + 2 * SHARED * size
+    parts = partial_values + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
     # Factors of M: u with r, and l with v. The output's come first, so u is one place later.
-    rs = shares + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
+    rs = partial_values + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
     factors = steps * (ROWS + COLUMNS)
     rs += tl.program_id(0).to(tl.int64) * (factors if SAVED else 2 * factors + ROWS)
     ls = rs + steps * COLUMNS
@@ -425,7 +425,7 @@ def _scale_resident(
                     counted = real & ((k == 0) | (row < k))
                     weight = tl.load(at_rank + base + row, counted, 0.0)
                 grad_rows = weight * _row_sums(entries * _by_column(gain * v))
-                tl.store(shares + at_list * SHARED + mine, tl.sum(grad_rows * u))
+                tl.store(partial_values + at_list * SHARED + mine, tl.sum(grad_rows * u))
                 _save(list_us + up, weight * u, real, SAVED)
                 tl.store(rs + column, gain * v)
                 part = gain * _column_sums(entries * _by_row(weight * u))

@@ -34,10 +34,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain, load_real, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
-from rankgrad.kernels.gpu.order import count_items
-from rankgrad.kernels.gpu.prepare import load_real, prepare, presence
 from rankgrad.kernels.gpu.register_resident import (
     ResidentLayout,
     at_once,
@@ -48,6 +47,7 @@ from rankgrad.kernels.gpu.register_resident import (
     scale_resident,
     wait,
 )
+from rankgrad.kernels.gpu.segmented_sort import count_items
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
 _RESIDENT, _REGISTERS = 1, 255  # programs on a processor at once, and registers of a thread
@@ -70,7 +70,7 @@ def through_sinkhorn(
     if metric in STEP_METRICS:
         operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
         return through_operator(operator, batch, metric_options)
-    gains, scale, lengths, defined = prepare(
+    gains, scale, lengths, defined = ideal_gain(
         labels, mask, weights, offsets, max_length, metric, k, gain, threshold
     )
     lists, size = offsets.shape[0] - 1, scores.shape[0]
@@ -360,7 +360,7 @@ def _ordered(score):
     return tl.where(score == score, score, float("-inf"))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["total", "counters"])
 def _rank(
     scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
@@ -417,7 +417,7 @@ def _rank(
         tl.store(low + at, (whole - rounded.to(tl.float64)).to(tl.float32), mask=real)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
     """Values in the order of the scores, where the gains stand."""
@@ -471,7 +471,7 @@ def _column_sums(
     return total
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size", "tiles", "stride", "iterations", "k"])
 def _scale(
     ranked, columns, turns, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
@@ -524,7 +524,7 @@ def _scale(
             )  # fmt: skip
             tl.store(taken + at_list, step)
         else:
-            share = 0.0
+            partial = 0.0
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
                 if MODE == "loss":
@@ -538,11 +538,11 @@ def _scale(
                     sharpness, 1, ROWS, COLUMNS,
                 )  # fmt: skip
                 factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
-                share += tl.sum(by_row * factor, 0)
+                partial += tl.sum(by_row * factor, 0)
                 # The output's own factor is (w u, v g): w u for now where the rows' turn will be.
                 tl.store(turns + base + row, weight * factor, row < items)
                 tl.store(grad_rows + base + row, by_row, row < items)
-            tl.store(turns + 5 * size + at_list * SHARED + mine, share)
+            tl.store(turns + 5 * size + at_list * SHARED + mine, partial)
             _backward(
                 ranked, high, low, base, items, gains, rows, columns, turns, grad_rows, parts,
                 limits, spans, barriers, arrived, sharing, mine, top, end, reach, bound, step, size,
@@ -639,17 +639,17 @@ def _backward(
         # The output's derivative by the columns, g Kᵀ (w u), is left where v_0 was.
         tl.store(columns + at, gain * plain, inside)
 
-    back = step
-    while back > 0:
+    at_step = step
+    while at_step > 0:
         tl.debug_barrier()
         half = 1 - half
-        if TRANSPOSED and (back == step):  # the row step that was left out
+        if TRANSPOSED and (at_step == step):  # the row step that was left out
             _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
-                          reach, bound, back, size, half, mine, sharpness, SHARED, ROWS,
+                          reach, bound, at_step, size, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 4)  # fmt: skip
         else:
             _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
-                          reach, bound, back, size, half, mine, sharpness, SHARED, ROWS,
+                          reach, bound, at_step, size, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 3)  # fmt: skip
         arrived += sharing
         wait(barriers, 0, arrived, SHARED)
@@ -657,11 +657,11 @@ def _backward(
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             inside, own = column < items, (column >= first) & (column < last)
             at = base + column
-            factor = tl.load(columns + back * size + at, inside, 0.0)
+            factor = tl.load(columns + at_step * size + at, inside, 0.0)
             plain = _column_sums(parts, spans, left, base, size, column, inside, 0, half,
                                  SHARED, TOGETHER)  # fmt: skip
             by_column = plain
-            if back == step:
+            if at_step == step:
                 by_column += tl.load(columns + at, inside, 0.0)
             turned = -by_column * factor * factor
             offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half,
@@ -680,11 +680,11 @@ def _backward(
                 ranked, high, low, base, items, turns + half * size, gains, limits, tile,
                 sharpness, 0, ROWS, COLUMNS,
             )  # fmt: skip
-            if TRANSPOSED and (back == step):
+            if TRANSPOSED and (at_step == step):
                 # u_{step - 1} is the output's own row factor as well.
                 fresh += tl.load(grad_rows + base + row, row < items, 0.0)
             tl.store(grad_rows + base + row, fresh, row < items)
-        back -= 1
+        at_step -= 1
     # u_0 = 1 / (K 1).
     tl.debug_barrier()
     half = 1 - half
@@ -896,7 +896,7 @@ def _of_all(sums, size, base, at, items, sharing, PARTS: tl.constexpr):
     return found
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size", "k"])
 def _finish(
     order, gains, prefix, sums, offsets, lengths, scale, defined, values, grad_scores, size,
@@ -912,14 +912,14 @@ def _finish(
     base = tl.load(offsets + at_list)
     size = size.to(tl.int64)
     above, below = order + size, order + 2 * size
-    tilted, shares = sums + PARTS * size, sums + 2 * PARTS * size
+    tilted, partial_values = sums + PARTS * size, sums + 2 * PARTS * size
     if tl.load(defined + at_list) != 0:
         each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
         sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
         if KIND != "operator":
             value = 0.0
             for program in range(0, sharing):
-                value += tl.load(shares + at_list * SHARED + program)
+                value += tl.load(partial_values + at_list * SHARED + program)
             if KIND == "arp":
                 total = 0.0
                 end = tl.load(offsets + at_list + 1) - base
@@ -946,9 +946,9 @@ def _finish(
             higher = tl.load(prefix + base + over - 1, inside & (over > 0), 0.0)
             through = tl.load(prefix + base + items - under - 1, inside, 0.0)
             straight = _of_all(sums, size, base, at, items, sharing, PARTS)
-            slope = _of_all(tilted, size, base, at, items, sharing, PARTS)
-            # Of tied items, the mean slope counts.
-            slope += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
-            slope += higher - (total - through)
-            slope *= -sharpness if KIND == "loss" else sharpness
-            tl.store(grad_scores + base + tl.load(order + base + at, inside, 0), slope, inside)
+            derivative = _of_all(tilted, size, base, at, items, sharing, PARTS)
+            # Tied items have the mean derivative.
+            derivative += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
+            derivative += higher - (total - through)
+            derivative *= -sharpness if KIND == "loss" else sharpness
+            tl.store(grad_scores + base + tl.load(order + base + at, inside, 0), derivative, inside)

@@ -1,6 +1,6 @@
 """SmoothI with stop-gradient: the rows of a list one after another, value and gradient in one pass.
 
-Short lists are held in registers by one program each. Long ones are spread over programs, one
+Short lists are held in registers by one program each. Long ones are split among programs, one
 launch per row: the sweep that takes row r out of the products also meets row r + 1.
 """
 
@@ -16,13 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launch import cdiv, next_power_of_2, quick
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
-from rankgrad.kernels.gpu.order import count_items
-from rankgrad.kernels.gpu.prepare import prepare, presence
+from rankgrad.kernels.gpu.segmented_sort import count_items
 
-_LONGEST = 16384  # what one program holds in registers
+_MAX_LENGTH = 16384  # what one program holds in registers
 _TILE = 1024
 
 
@@ -40,8 +40,8 @@ def through_smoothi(
         operator = SmoothIOperator(scores, mask, offsets, max_length, k, alpha, delta)
         return through_operator(operator, batch, metric_options)
     lists = offsets.numel() - 1
-    prepared = prepare(labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
-    gains, scale, lengths, defined = prepared
+    gain_norms = ideal_gain(labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
+    gains, scale, lengths, defined = gain_norms
     values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
         return values.zero_(), grad_scores.zero_(), defined
@@ -57,7 +57,7 @@ def through_smoothi(
         "weighted": by_label and weights is not None,
     }
     numbers = (alpha, delta, k, persistence)
-    if max_length <= _LONGEST:
+    if max_length <= _MAX_LENGTH:
         _list[(lists,)](*tensors, *numbers, **options, **_width(max_length))
     else:
         _sweep_long(tensors, numbers, {"mode": "loss", **options}, max_length)
@@ -76,7 +76,7 @@ def _sweep_long(
     options: dict[str, Any],
     max_length: int,
 ) -> None:
-    """Lists that are spread over programs: one launch per row."""
+    """Lists that are split among programs: one launch per row."""
     scores, mask, offsets = tensors[:3]
     lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
     splits = min(256, cdiv(max_length, _TILE))
@@ -143,7 +143,7 @@ class _Indicators:
         tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
         numbers = (self.alpha, self.delta, self.k)
         options: dict[str, Any] = {"mode": mode, "masked": mask is not None}
-        if max_length <= _LONGEST:
+        if max_length <= _MAX_LENGTH:
             _list_rows[(lists,)](*tensors, *numbers, **options, **_width(max_length))
             return
         options |= {"metric": "dcg", "gain": "none", "weighted": False}
@@ -211,46 +211,46 @@ def _add_two(a, b, c, d):
 
 @triton.jit
 def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
-    """The expected worth at a rank, and its derivatives by the expected value and weight."""
+    """The expected gain at a rank, and its derivatives by the expected value and weight."""
     if gain == "none":
         return mean, mean * 0.0 + 1.0, mean * 0.0
     else:
         if gain == "exponential":
             power = tl.exp2(mean)
-            worth, slope = power - 1.0, power * 0.6931471805599453
+            item_value, grad = power - 1.0, power * 0.6931471805599453
         else:
-            worth, slope = mean, mean * 0.0 + 1.0
+            item_value, grad = mean, mean * 0.0 + 1.0
         if weighted:
-            return worth * weight, slope * weight, worth
+            return item_value * weight, grad * weight, item_value
         else:
-            return worth, slope, mean * 0.0
+            return item_value, grad, mean * 0.0
 
 
 @triton.jit
 def _row(
-    logits, value, product, slope, worth, weight, factor, delta,
+    logits, value, product, grad, item_value, weight, factor, delta,
     gain: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
     """One softmax: into the value, the gradient and the products."""
     part = tl.exp2(logits)
     if weighted:
-        total, mean, mean_weight = tl.reduce((part, part * worth, part * weight), 0, _add)
+        total, mean, mean_weight = tl.reduce((part, part * item_value, part * weight), 0, _add)
     else:
-        total, mean = tl.reduce((part, part * worth), 0, _add_two)
+        total, mean = tl.reduce((part, part * item_value), 0, _add_two)
         mean_weight = total
     shrink = 1.0 / total
     mean *= shrink
     mean_weight *= shrink
-    at_rank, by_worth, by_weight = _at_rank(mean, mean_weight, gain, weighted)
+    at_rank, by_value, by_weight = _at_rank(mean, mean_weight, gain, weighted)
     indicator = part * shrink
-    by_logit = (factor * by_worth) * (worth - mean)
+    by_logit = (factor * by_value) * (item_value - mean)
     if weighted:
         by_logit += (factor * by_weight) * (weight - mean_weight)
-    slope += indicator * product * by_logit
-    return value + factor * at_rank, product * ((1.0 - delta) - indicator), slope
+    grad += indicator * product * by_logit
+    return value + factor * at_rank, product * ((1.0 - delta) - indicator), grad
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _list(
     scores, mask, offsets, lengths, values_in, weights, grad_scores, extras, scales, defined,
@@ -265,8 +265,8 @@ def _list(
     index = begin + item
     real = is_real(mask, index, inside, masked)
     score = tl.load(scores + index, mask=real, other=float("inf"))
-    worth = tl.load(values_in + index, mask=real, other=0.0)
-    weight = worth
+    item_value = tl.load(values_in + index, mask=real, other=0.0)
+    weight = item_value
     if weighted:
         weight = tl.load(weights + index, mask=real, other=0.0)
     lowest = tl.min(score, 0)
@@ -279,33 +279,33 @@ def _list(
     rows = tl.where(scale > 0, rows, 0)
     past = beyond(length, k, metric)
     product = tl.full([width], 1.0, tl.float32)
-    slope = tl.zeros([width], tl.float32)
+    grad = tl.zeros([width], tl.float32)
     value = scale * 0.0
     if tl.max(base, 0) < 60.0:  # products are at most 1 in size: nothing can overflow
         for row in range(rows):
             factor = scale * (discount(row + 1.0, metric, persistence) - past)
-            value, product, slope = _row(
-                base * product + padding, value, product, slope, worth, weight, factor, delta,
+            value, product, grad = _row(
+                base * product + padding, value, product, grad, item_value, weight, factor, delta,
                 gain, weighted,
             )  # fmt: skip
     else:
         for row in range(rows):
             factor = scale * (discount(row + 1.0, metric, persistence) - past)
             logits = base * product + padding
-            value, product, slope = _row(
-                logits - tl.max(logits, 0), value, product, slope, worth, weight, factor, delta,
+            value, product, grad = _row(
+                logits - tl.max(logits, 0), value, product, grad, item_value, weight, factor, delta,
                 gain, weighted,
             )  # fmt: skip
-    slope *= alpha
+    grad *= alpha
     least = real & (score == lowest)
-    share = tl.sum(slope, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-    slope -= tl.where(least, share, 0.0)
-    slope = as_gradient(slope, metric)
-    tl.store(grad_scores + index, tl.where(real, slope, 0.0), mask=inside)
+    lifted = tl.sum(grad, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+    grad -= tl.where(least, lifted, 0.0)
+    grad = as_gradient(grad, metric)
+    tl.store(grad_scores + index, tl.where(real, grad, 0.0), mask=inside)
     tl.store(values + at_list, as_loss(value, length, k, scale, metric))
 
 
-@quick
+@cached_launch
 @triton.jit
 def _lowest(
     scores, mask, offsets, lowest,
@@ -361,7 +361,7 @@ def _ranks_of(weight, moment, length):
     return ((moment + 1e-12 * length) * inverse).to(tl.float32), inverse.to(tl.float32)
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _list_rows(
     scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k,
@@ -379,11 +379,11 @@ def _list_rows(
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    given, ranks = base, base
+    item_value, ranks = base, base
     if mode != "ranks":
-        given = tl.load(inputs + at, mask=real, other=0.0)
+        item_value = tl.load(inputs + at, mask=real, other=0.0)
     if mode == "ranks_adjoint":
-        given *= tl.load(extras + at, mask=real, other=0.0)
+        item_value *= tl.load(extras + at, mask=real, other=0.0)
         ranks = tl.load(others + at, mask=real, other=0.0)
     large = tl.max(base, 0) >= 60.0  # products are at most 1 in size: else nothing overflows
     product = tl.full([width], 1.0, tl.float32)
@@ -395,7 +395,7 @@ def _list_rows(
         if large:
             logits -= tl.max(logits, 0)
         part = tl.exp2(logits)
-        value = _row_values(given, ranks, row, mode)
+        value = _row_values(item_value, ranks, row, mode)
         row_grad = 1.0
         if mode == "apply":
             total, mean, miss = tl.reduce((part, part * value, part * (1.0 - value)), 0, _add)
@@ -420,8 +420,8 @@ def _list_rows(
         tl.store(extras + at, inverse, mask=real)
     elif mode != "apply":
         least = real & (score == lowest)
-        share = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-        one -= tl.where(least, share, 0.0)
+        lifted = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+        one -= tl.where(least, lifted, 0.0)
         tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
 
 
@@ -434,7 +434,7 @@ def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
         return length.to(tl.float32) * 0.0 + 1.0
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k", "row", "lists", "size"])
 def _sweep(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
@@ -490,13 +490,13 @@ def _sweep(
             real = is_real(mask, at, at < end, masked)
             score = tl.load(scores + at, mask=real, other=0.0)
             base = (score - low) * (alpha * 1.4426950408889634)
-            given, ranks = base, base
+            item_value, ranks = base, base
             if mode != "ranks":
-                given = tl.load(inputs + at, mask=real, other=0.0)
+                item_value = tl.load(inputs + at, mask=real, other=0.0)
             if mode == "ranks_adjoint":
-                given *= tl.load(extras + at, mask=real, other=0.0)
+                item_value *= tl.load(extras + at, mask=real, other=0.0)
                 ranks = tl.load(others + at, mask=real, other=0.0)
-            third = 1.0 - given
+            third = 1.0 - item_value
             if weighted:
                 third = tl.load(others + at, mask=real, other=0.0)
             product = tl.full([tile], 1.0, tl.float32)
@@ -509,7 +509,7 @@ def _sweep(
                     if mode == "ranks":
                         two = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
-                value = _row_values(given, ranks, row - 1, mode)
+                value = _row_values(item_value, ranks, row - 1, mode)
                 one, two = _row_terms(
                     indicator, product, value, mean, row_grad, one, two, row - 1, mode
                 )
@@ -524,7 +524,7 @@ def _sweep(
             higher = tl.maximum(tops, logits)
             fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
             sums = sums * fade + entry
-            means = means * fade + entry * _row_values(given, ranks, row, mode)
+            means = means * fade + entry * _row_values(item_value, ranks, row, mode)
             if weighted or mode == "apply":
                 thirds = thirds * fade + entry * third
             tops = higher
@@ -537,7 +537,7 @@ def _sweep(
         tl.store(target + 3, tl.sum(thirds * rescale, 0))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _add_gradient(
     scores, mask, offsets, lowest, state, size,
@@ -559,7 +559,7 @@ def _add_gradient(
     tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
 
 
-@quick
+@cached_launch
 @triton.jit(do_not_specialize=["k", "size"])
 def _finish(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
@@ -574,14 +574,14 @@ def _finish(
     scale = _scale_of(scales, defined, at_list, length, mode)
     size = size.to(tl.int64)
     counted = tl.where(scale > 0, end, begin)
-    low, share = 0.0, 0.0
+    low, lifted = 0.0, 0.0
     if mode != "ranks":
         low = _least(lowest, at_list, splits, wide)
         part = tl.arange(0, wide)
         many = lowest + (at_list * splits + part) * 3
         total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
         count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
-        share = total / tl.maximum(count, 1.0)
+        lifted = total / tl.maximum(count, 1.0)
     for first in range(begin + split * tile, end, splits * tile):
         at = first + tl.arange(0, tile)
         real = is_real(mask, at, at < counted, masked)
@@ -593,7 +593,7 @@ def _finish(
             tl.store(extras + at, inverse, mask=real)
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
-            one = (one - tl.where(score == low, share, 0.0)) * alpha
+            one = (one - tl.where(score == low, lifted, 0.0)) * alpha
             if mode == "loss":
                 one = as_gradient(one, metric)
             tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)

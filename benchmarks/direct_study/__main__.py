@@ -1,0 +1,57 @@
+"""Why relaxed metrics lose to lambdaloss@10 on simulated data, and what wins.
+
+::
+
+    python benchmarks/direct_study run -o RESULTS --workers 8 --seconds 400    as many runs as fit
+    python benchmarks/direct_study show RESULTS                                tables, on a terminal
+
+``run`` goes on with what RESULTS and ``--previous`` have, on a machine with a GPU or without; it
+needs nothing but the library and its ``train`` extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+
+def main() -> None:
+    """Parse the command line."""
+    args = _parser().parse_args()
+    if args.command == "run":
+        import pool
+        from plan import FRESH, MEDIUM, WEB30K
+
+        cache = args.cache or Path(tempfile.gettempdir()) / "direct_study"
+        pool.run(
+            args.output,
+            cache,
+            previous=args.previous,
+            seconds=args.seconds,
+            workers=args.workers,
+            changes={},
+            first=(MEDIUM, WEB30K, FRESH),
+        )
+    else:
+        from show import show
+
+        print(show(args.results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="train; goes on with what is there")
+    run.add_argument("-o", "--output", type=Path, required=True)
+    run.add_argument("--previous", type=Path, action="append", default=[])
+    run.add_argument("--cache", type=Path, help="where data are made; a temporary folder")
+    run.add_argument("--seconds", type=float, default=400.0)
+    run.add_argument("--workers", type=int, default=8)
+    show = commands.add_parser("show", help="tables of what there is")
+    show.add_argument("results", type=Path, nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""What is trained: data, losses and recipes, in order of worth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from data import Data
+
+from rankgrad.data.synthetic import SIZES
+from rankgrad.training import Settings
+
+METRIC = "ndcg@10"
+MODEL = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3)"  # on inputs of the list
+
+MEDIUM, WEB30K = Data(SIZES["medium"]), Data(SIZES["web30k"], seed=1)
+#: Queries on which nothing was chosen.
+FRESH = Data(SIZES["web30k"], seed=7)
+
+#: Settings of training that differ from the defaults.
+RECIPES: dict[str, dict[str, Any]] = {
+    "cosine": {"schedule": "cosine", "epochs": 20, "patience": None},
+    "short": {"schedule": "cosine", "epochs": 10, "patience": None},
+    "default": {"epochs": 60},
+    "rate 1e-3": {"schedule": "cosine", "epochs": 20, "patience": None, "learning_rate": 1e-3},
+    "rate 1e-2": {"schedule": "cosine", "epochs": 20, "patience": None, "learning_rate": 1e-2},
+    "batch 8": {"schedule": "cosine", "epochs": 10, "patience": None, "batch_size": 8},
+    "batch 128": {"schedule": "cosine", "epochs": 40, "patience": None, "batch_size": 128},
+    "40 items": {"schedule": "cosine", "epochs": 20, "patience": None, "list_size": 40},
+    "long": {"schedule": "cosine", "epochs": 100, "patience": None},
+}
+
+LAMBDA, SOFTMAX = "lambdaloss@10", "softmax"
+BOUND, LOGLOG = "rank_bound@10", "rank_bound@10(p=1.0)"
+DIRECT = ("approx_ndcg", "neural_ndcg", "smoothi_ndcg@10")
+#: The two factors of a pair in the gradient: rows are weights, columns slopes.
+FIELD = {
+    ("none", "logistic"): "ranknet",
+    ("none", "sigmoid"): "pair_field(weights=none, slope=sigmoid)",
+    ("tangent", "logistic"): "pair_field(weights=tangent, relaxation=approx)",
+    ("tangent", "sigmoid"): "approx_ndcg",
+    ("swap", "logistic"): "lambdarank@10",
+    ("swap", "sigmoid"): "pair_field@10(slope=sigmoid)",
+    ("distance", "logistic"): LAMBDA,
+    ("distance", "sigmoid"): "pair_field@10(weights=distance, slope=sigmoid)",
+}
+#: What may beat lambdaloss@10; the best on validation is confirmed on fresh queries.
+CANDIDATES = (
+    BOUND,
+    LOGLOG,
+    "rank_bound@10(gain=power)",
+    'mixed(first="rank_bound@10", second="lambdaloss@10", weight=1.0)',
+    'mixed(first="rank_bound@10", second="lambdaloss@10", weight=3.0)',
+    "pair_field@10(relaxation=softsort)",
+    'pair_field@10(relaxation="neural(sinkhorn=false)")',
+)
+#: Networks with more to learn with, on the same inputs.
+WIDER = {
+    "hidden 256": "tabm(hidden=[256], members=8, share=nothing, dropout=0.3)",
+    "hidden 256, 128": "tabm(hidden=[256, 128], members=8, share=nothing, dropout=0.2)",
+    "hidden 256, 128, no dropout": "tabm(hidden=[256, 128], members=8, share=nothing)",
+    "hidden 512, 256": "tabm(hidden=[512, 256], members=8, share=nothing, dropout=0.3)",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training, or several one after the other, each going on from the one before.
+
+    Args:
+        data: whose lists.
+        losses: specs.
+        seed: of the training.
+        recipe: a name in :data:`RECIPES`.
+        model: of inputs that are there.
+        budget: only the first training lists; 0 for all.
+    """
+
+    data: Data
+    losses: tuple[str, ...]
+    seed: int = 0
+    recipe: str = "cosine"
+    model: str = MODEL
+    budget: int = 0
+
+    @property
+    def key(self) -> str:
+        """What it is called in results."""
+        own = {**asdict(self), "data": asdict(self.data)}
+        return json.dumps(own, sort_keys=True)
+
+    @classmethod
+    def of(cls, key: str) -> Task:
+        """The task of a key."""
+        own = json.loads(key)
+        data = own.pop("data")
+        data["lists"] = tuple(data["lists"])
+        own["losses"] = tuple(own["losses"])
+        return cls(Data(**data), **own)
+
+    def settings(self, spec: str, changes: Mapping[str, Any]) -> Settings:
+        """Of one of its trainings."""
+        values = {"metric": METRIC, "metrics": (), "transforms": (), **RECIPES[self.recipe]}
+        values |= {"loss": spec, "model": self.model, "seed": self.seed}
+        return Settings(**{**values, **changes})
+
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def tasks(results: Results) -> list[Task]:
+    """All that is known to be of use, most useful first; what depends on results comes with them.
+
+    The same loss and data stand in several groups; a task is done once.
+    """
+    found = [*field(), *wider(), *web30k(), *confirmation(results), *scales(), *budgets()]
+    found += [*worlds(), *grid(), *recipes(), *seeds(), *capacity()]
+    return list(dict.fromkeys(found))
+
+
+def field() -> Iterable[Task]:
+    """Weights and slopes of pairs, and what may win, at medium size."""
+    main = [LAMBDA, BOUND, SOFTMAX, *DIRECT, *FIELD.values(), *CANDIDATES]
+    return [Task(MEDIUM, (spec,)) for spec in main]
+
+
+def wider() -> Iterable[Task]:
+    """Whether losses part where the network is not the limit."""
+    specs = (LAMBDA, BOUND, LOGLOG, "approx_ndcg")
+    return [Task(MEDIUM, (spec,), model=model) for model in WIDER.values() for spec in specs]
+
+
+def web30k() -> Iterable[Task]:
+    """What may win, at the size where it counts, three seeds."""
+    specs = (LAMBDA, *CANDIDATES[:2], *CANDIDATES[3:7], SOFTMAX, "approx_ndcg")
+    first = [Task(WEB30K, (spec,), recipe="short") for spec in specs]
+    wide = [replace(task, model=WIDER["hidden 256, 128"]) for task in first[:3]]
+    return first + wide + [replace(task, seed=seed) for seed in (1, 2) for task in first[:7]]
+
+
+def best(results: Results) -> str | None:
+    """The candidate with the best mean over seeds on validation lists; None while one is missing.
+
+    Candidates that have no result at all at this size take no part.
+    """
+    means = {}
+    for spec in CANDIDATES:
+        own = [results.get(Task(WEB30K, (spec,), seed, "short").key) for seed in (0, 1, 2)]
+        if all(own):
+            means[spec] = float(np.mean([each["best_value"] for each in own if each]))
+    return max(means, key=lambda spec: means[spec]) if means else None
+
+
+def confirmation(results: Results) -> Iterable[Task]:
+    """The best candidate beside lambdaloss@10, on queries not used before."""
+    chosen = best(results)
+    specs = () if chosen is None else (LAMBDA, chosen)
+    return [Task(FRESH, (spec,), seed, "short") for seed in (0, 1, 2) for spec in specs]
+
+
+def scales() -> Iterable[Task]:
+    """Temperatures, their schedules, standardized scores, continuation, mixtures."""
+    specs = [f"approx_ndcg(alpha={alpha})" for alpha in (0.1, 0.3, 3.0)]
+    specs += [f"neural_ndcg(temperature={t})" for t in (0.1, 10.0)]
+    specs += ['approx_ndcg(alpha="exponential(start=0.1, end=3.0)")']
+    specs += [f"standardized(scale={scale})" for scale in (0.5, 1.0, 3.0)]
+    specs += [f'standardized(loss="{LAMBDA}", scale={scale})' for scale in (1.0, 3.0)]
+    specs += [f'mixed(first=softmax, second="{loss}", weight=10.0)' for loss in DIRECT[:2]]
+    one = [Task(MEDIUM, (spec,)) for spec in specs]
+    then = [(BOUND, "approx_ndcg"), (BOUND, "neural_ndcg"), (LAMBDA, "approx_ndcg")]
+    then += [(BOUND, LAMBDA), (BOUND, "rank_bound@10(of=ndcg)")]
+    return one + [Task(MEDIUM, pair, recipe="short") for pair in then]
+
+
+def budgets() -> Iterable[Task]:
+    """From 300 to 18,919 training lists, tested on the same lists."""
+    specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg", "neural_ndcg")
+    return [
+        Task(WEB30K, (spec,), recipe="long" if budget <= 1000 else "cosine", budget=budget)
+        for budget in (300, 1000, 3000, 6000)
+        for spec in specs
+    ]
+
+
+def worlds() -> Iterable[Task]:
+    """Less and more noise, sparse and dense labels, short lists."""
+    changes: list[dict[str, Any]] = [
+        {"noise": 0.3},
+        {"noise": 2.0},
+        {"shift": -2.0},
+        {"shift": 1.5},
+        {"length": 20},
+    ]
+    specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg")
+    return [Task(replace(MEDIUM, **own), (spec,)) for own in changes for spec in specs]
+
+
+def grid() -> Iterable[Task]:
+    """One of each kind of loss, in the training that is the default."""
+    specs = (LAMBDA, SOFTMAX, BOUND, "ranknet", *DIRECT, "softsort_ndcg@10", "lapsum_ndcg")
+    specs += ("pirank_ndcg@10", "fastsort_ndcg", "ot_ndcg@10", "neural_ndcg@10", "listnet")
+    specs += ("lambdaloss", "listmle", "ordinal", "mse", "rank_bound@10(of=ndcg)")
+    return [Task(MEDIUM, (spec,), recipe="default") for spec in specs]
+
+
+def recipes() -> Iterable[Task]:
+    """Learning rate, batch size, list truncation."""
+    names = ("rate 1e-3", "rate 1e-2", "batch 8", "batch 128", "40 items")
+    specs = (LAMBDA, BOUND, "approx_ndcg")
+    return [Task(MEDIUM, (spec,), recipe=name) for name in names for spec in specs]
+
+
+def seeds() -> Iterable[Task]:
+    """How much the first table depends on the seed of training."""
+    specs = [LAMBDA, BOUND, SOFTMAX, *DIRECT, *dict.fromkeys(FIELD.values())]
+    return [Task(MEDIUM, (spec,), seed) for seed in (1, 2) for spec in dict.fromkeys(specs)]
+
+
+def capacity() -> Iterable[Task]:
+    """Whether training NDCG can be driven up: few lists, a wide network, no dropout."""
+    model = "tabm(hidden=[512], members=2, share=nothing)"
+    specs = (LAMBDA, BOUND, *DIRECT)
+    return [Task(WEB30K, (spec,), recipe="long", model=model, budget=300) for spec in specs]

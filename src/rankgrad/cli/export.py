@@ -1,0 +1,96 @@
+"""``rankgrad export``: a trained ranker in the format of another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rankgrad.cli.arguments import Fold, Json, Overwrite, Split, load
+from rankgrad.cli.predict import Run, load_ranker
+from rankgrad.cli.printing import console, show_json
+
+
+def export(
+    run: Run,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)
+    ],
+    format: Annotated[
+        Literal["onnx", "solr", "xgboost-json", "linear", "torch"] | None,
+        typer.Option(
+            help="onnx: for Vespa, Triton and onnxruntime. solr: for Solr's model store. "
+            "xgboost-json and linear: for the LTR plugins of OpenSearch and Elasticsearch. torch: "
+            "a program of torch.export.",
+            show_default="by the file's name: .onnx, .pt2",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data to compare scores on.", show_default="made of what the ranker has learned"
+        ),
+    ] = None,
+    split: Split = None,
+    fold: Fold = None,
+    name: Annotated[str, typer.Option(help="The name of the model, for Solr.")] = "rankgrad",
+    non_negative: Annotated[
+        bool,
+        typer.Option(
+            "--non-negative",
+            help="xgboost-json: add a constant so that no score is below 0, which Lucene refuses.",
+        ),
+    ] = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Write a trained ranker for another program: ONNX, or the format of a search engine.
+
+    The file takes raw features: transforms are part of it. It is computed with before it is there,
+    and is only written if its scores are those of the ranker, to 1e-5. What a format cannot say is
+    refused; `rankgrad distill` trains a student that can be exported.
+
+    \b
+    Examples:
+      rankgrad export runs/first -o model.onnx
+      rankgrad export runs/first -o model.onnx --data MQ2008 --fold 1
+      rankgrad export runs/mlp --format solr --name my_ranker -o model.json
+      rankgrad export runs/trees --format xgboost-json --non-negative -o trees.json
+      rankgrad export runs/first -o model.pt2
+    """  # noqa: D301
+    from rankgrad.export import export as write
+    from rankgrad.export.exporting import format_of
+    from rankgrad.export.names import feature_names
+
+    if data is None and (split is not None or fold is not None):
+        raise ValueError("--split and --fold are of the data to compare on: give --data")
+    ranker = load_ranker(run)
+    lists = None if data is None else load(data, split, fold, ranker, labeled=False)
+    difference = write(
+        ranker,
+        output,
+        format,
+        data=lists,
+        name=name,
+        non_negative=non_negative,
+        overwrite=overwrite,
+    )
+    facts = {
+        "file": str(output),
+        "format": format_of(output, format),
+        "model": ranker.settings.model,
+        "per_item": ranker.per_item,
+        "feature_names": feature_names(ranker),
+        "largest_difference": difference,
+    }
+    if json:
+        show_json(facts)
+        return
+    names = facts["feature_names"]
+    assert isinstance(names, list)
+    shown = ", ".join(names[:3]) + (f", ... {names[-1]}" if len(names) > 3 else "")
+    out = console()
+    out.print(f"{output}: {facts['format']} of {ranker.settings.model}", soft_wrap=True)
+    out.print(f"{len(names)} raw features in the order of training: {shown}", soft_wrap=True)
+    out.print(f"its scores are those of {run}, to {difference:.1e}", soft_wrap=True)

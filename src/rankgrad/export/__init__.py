@@ -1,0 +1,16 @@
+"""Rankers for use outside of Python: ONNX, search engines, and students that engines can score."""
+
+from rankgrad.export.engines import to_linear, to_solr, to_xgboost_json
+from rankgrad.export.exporting import FORMATS, export
+from rankgrad.export.onnx_format import to_onnx
+from rankgrad.export.program import to_program
+
+__all__ = [
+    "FORMATS",
+    "export",
+    "to_linear",
+    "to_onnx",
+    "to_program",
+    "to_solr",
+    "to_xgboost_json",
+]

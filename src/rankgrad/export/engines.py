@@ -1,0 +1,230 @@
+"""Rankers as search engines take them: JSON of Solr, and of the LTR plugins."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rankgrad.data import transforms
+from rankgrad.data.transforms import Transform
+from rankgrad.export.names import feature_names
+from rankgrad.export.networks import norm_coefficients
+from rankgrad.export.transforms import steps_of
+from rankgrad.export.trees import Leaf, Node, Trees
+from rankgrad.models.batch_norm import BatchNorm
+from rankgrad.models.dropout import Dropout
+from rankgrad.models.mlp import MLPNet
+from rankgrad.training import FittedRanker
+from rankgrad.training.fitted import TreeScorer
+
+#: Activations of Solr's NeuralNetworkModel. Its leaky ReLU has the slope of PyTorch's, 0.01.
+_SOLR: dict[type[nn.Module], str] = {
+    nn.LeakyReLU: "leakyrelu",
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+}
+_STUDENT = (
+    "train a student that can be: rankgrad distill RUN DATA -o RUN2 --model 'mlp(hidden=[64, 32])' "
+    "--transform standardize"
+)
+
+Layer = tuple[np.ndarray, np.ndarray, str]  # matrix [out, in], bias [out], activation
+
+
+def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
+    """The JSON of a model that Solr's model store takes.
+
+    A perceptron is a ``NeuralNetworkModel`` with all scaling folded into its weights, and trees are
+    a ``MultipleAdditiveTreesModel``.
+
+    Args:
+        ranker: a perceptron behind transforms that scale, or trees.
+        name: of the model in Solr.
+
+    Raises:
+        ValueError: it cannot be said in this format; the message says why and what can be done.
+    """
+    model: dict[str, Any] = {"class": "", "name": name, "features": []}
+    model["features"] = [{"name": one} for one in feature_names(ranker)]
+    if isinstance(ranker.network, TreeScorer):
+        names, trees = feature_names(ranker), raw_trees(ranker).shifted(0)
+        model["class"] = "org.apache.solr.ltr.model.MultipleAdditiveTreesModel"
+        model["params"] = {
+            "isNullSameAsZero": False,
+            "trees": [{"weight": 1, "root": _solr_node(root, names)} for root in trees.roots],
+        }
+    else:
+        model["class"] = "org.apache.solr.ltr.model.NeuralNetworkModel"
+        model["params"] = {
+            "layers": [
+                {"matrix": _numbers(matrix), "bias": _numbers(bias), "activation": activation}
+                for matrix, bias, activation in folded_layers(ranker, "Solr's networks")
+            ]
+        }
+    return json.dumps(model, indent=1)
+
+
+def to_linear(ranker: FittedRanker) -> str:
+    """The JSON of a linear model of the LTR plugins, ``model/linear``: a weight for each feature.
+
+    The plugins know no constant term, which orders nothing; so scores are ours less a constant.
+
+    Raises:
+        ValueError: the ranker is not linear in its raw features.
+    """
+    layers = [] if isinstance(ranker.network, TreeScorer) else folded_layers(ranker, "linear")
+    if len(layers) != 1 or layers[0][2] != "identity":
+        raise ValueError(
+            f"{ranker.settings.model} is not linear: train mlp(hidden=[]), or take another format"
+        )
+    weights = layers[0][0][0].astype(np.float32)
+    return json.dumps(
+        dict(zip(feature_names(ranker), map(_number, weights), strict=True)), indent=1
+    )
+
+
+def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
+    """The JSON of trees as the LTR plugins of OpenSearch and Elasticsearch take it.
+
+    It is the dump of XGBoost, ``model/xgboost+json``; trees of LightGBM are written the same way.
+
+    Args:
+        ranker: of trees.
+        non_negative: add a constant, so that no score is below 0: Lucene refuses such scores.
+
+    Raises:
+        ValueError: the ranker is not of trees, or has transforms that trees cannot be behind.
+    """
+    if not isinstance(ranker.network, TreeScorer):
+        raise ValueError(
+            f"xgboost-json is for trees, and this ranker is {ranker.settings.model}: train a "
+            "student of trees, rankgrad distill RUN DATA -o RUN2 --model lightgbm"
+        )
+    trees = raw_trees(ranker)
+    trees = trees.shifted(max(0.0, -trees.least()) if non_negative else 0.0)
+    names = feature_names(ranker)
+    return json.dumps([_xgboost_node(root, names) for root in trees.roots])
+
+
+def raw_trees(ranker: FittedRanker) -> Trees:
+    """The trees of a ranker on raw features.
+
+    Raises:
+        ValueError: they stand behind transforms that change values.
+    """
+    assert isinstance(ranker.network, TreeScorer)
+    for step in steps_of(ranker.transform):
+        if not isinstance(step, transforms.DropConstant):
+            raise ValueError(
+                f"the trees were trained behind the transform {step}, which engines do not have: "
+                "trees need no transforms, so train them again without --transform"
+            )
+    return Trees.of(ranker.network).mapped(ranker.transform.sources.numpy())
+
+
+def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
+    """The layers of a perceptron on raw features, with all scaling in their weights.
+
+    Args:
+        ranker: its network must be a perceptron, and its transforms affine.
+        what: takes them, for errors.
+
+    Raises:
+        ValueError: some part cannot be folded.
+    """
+    network = ranker.network
+    if not isinstance(network, MLPNet):
+        raise ValueError(
+            f"{what} are plain perceptrons that score one item at a time, and this ranker is "
+            f"{ranker.settings.model}: {_STUDENT}"
+        )
+    matrix, bias = np.eye(ranker.n_features), np.zeros(ranker.n_features)
+    for step in steps_of(ranker.transform):
+        scale, shift = _affine(step, what)
+        matrix, bias = scale @ matrix, scale @ bias + shift
+    found: list[Layer] = []
+    pending = False  # whether matrix and bias hold a linear layer that is not in found yet
+    for layer in network.layers:
+        if isinstance(layer, Dropout | nn.Identity | nn.Flatten):
+            continue
+        if isinstance(layer, nn.Linear):
+            weight = _array(layer.weight)
+            matrix, bias = weight @ matrix, weight @ bias + _array(layer.bias)
+            pending = True
+        elif isinstance(layer, BatchNorm):
+            factor, shift = norm_coefficients(layer)
+            matrix, bias = factor[:, None] * matrix, factor * bias + shift
+        elif type(layer) in _SOLR:
+            found.append((matrix, bias, _SOLR[type(layer)]))
+            matrix, bias, pending = np.eye(len(bias)), np.zeros(len(bias)), False
+        else:
+            raise ValueError(f"{what} have no activation {layer}: {_STUDENT}")
+    return [*found, (matrix, bias, "identity")] if pending else found
+
+
+def _affine(step: Transform, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """A transform as ``scale x + shift``."""
+    if isinstance(step, transforms.DropConstant):
+        return np.eye(step.n_features)[step.kept.numpy()], np.zeros(step.n_outputs)
+    if isinstance(step, transforms.Standardize):
+        scale = 1 / _array(step.deviation)
+        return np.diag(scale), -_array(step.mean) * scale
+    raise ValueError(
+        f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
+        f"{what}: {_STUDENT}"
+    )
+
+
+def _solr_node(node: Node, names: list[str]) -> dict[str, Any]:
+    if isinstance(node, Leaf):
+        return {"value": _number(node.value)}
+    # Solr goes left if x <= threshold: the last float32 below ours.
+    return {
+        "feature": names[node.feature],
+        "threshold": _number(np.nextafter(node.threshold, np.float32(-np.inf))),
+        "missing": "left" if node.missing_left else "right",
+        "left": _solr_node(node.left, names),
+        "right": _solr_node(node.right, names),
+    }
+
+
+def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:
+    counter = iter(range(1 << 62))
+
+    def dump(node: Node, depth: int) -> dict[str, Any]:
+        number = next(counter)
+        if isinstance(node, Leaf):
+            return {"nodeid": number, "leaf": _number(node.value)}
+        left, right = dump(node.left, depth + 1), dump(node.right, depth + 1)
+        return {
+            "nodeid": number,
+            "depth": depth,
+            "split": names[node.feature],
+            "split_condition": _number(node.threshold),
+            "yes": left["nodeid"],
+            "no": right["nodeid"],
+            "missing": (left if node.missing_left else right)["nodeid"],
+            "children": [left, right],
+        }
+
+    return dump(root, 0)
+
+
+def _numbers(values: np.ndarray) -> Any:
+    narrow = values.astype(np.float32)
+    return [_numbers(row) for row in narrow] if narrow.ndim > 1 else list(map(_number, narrow))
+
+
+def _number(value: Any) -> float:
+    """The shortest decimal that is this number in float32, which engines compute in."""
+    return float(str(np.float32(value)))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().double().numpy()
+    return found

@@ -1,0 +1,168 @@
+"""export: write a ranker in another format, and check what was written before it is there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from rankgrad import files
+from rankgrad.data.dataset import Dataset
+from rankgrad.export.engines import to_linear, to_solr, to_xgboost_json
+from rankgrad.export.onnx_format import onnx_scores, to_onnx
+from rankgrad.export.program import to_program
+from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
+from rankgrad.export.samples import sample_of, sample_without_data
+from rankgrad.training import FittedRanker
+from rankgrad.validation import check_choice
+
+Format = Literal["onnx", "solr", "xgboost-json", "linear", "torch"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+TOLERANCE = 1e-5  # of a score of up to 1, and relative to larger ones
+
+_SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "torch"}
+
+
+def export(
+    ranker: FittedRanker,
+    path: str | os.PathLike[str],
+    format: Format | None = None,
+    *,
+    data: Dataset | None = None,
+    name: str = "rankgrad",
+    non_negative: bool = False,
+    overwrite: bool = False,
+) -> float:
+    """Write a ranker for another program to run.
+
+    The file is computed with before it is there: by onnxruntime, by PyTorch, or by a reader of the
+    engine's format. Where its scores are not those of the ranker, nothing is written.
+
+    Args:
+        ranker: of a run folder, by ``RunFolder.open(path).best()``.
+        path: the file.
+        format: ``onnx``; ``solr``; ``xgboost-json`` and ``linear`` for the LTR plugins of
+            OpenSearch and Elasticsearch; ``torch`` for a program of ``torch.export``. By default
+            what the file's name says: ``.onnx`` or ``.pt2``.
+        data: lists to compare scores on; made from what the transforms have learned without.
+        name: of the model in Solr.
+        non_negative: with ``xgboost-json``, add a constant so that no score is below 0.
+        overwrite: replace a file that is there.
+
+    Returns:
+        The largest difference between its scores and ours.
+
+    Raises:
+        ValueError: the format cannot say what the ranker computes; or the scores differ.
+        FileExistsError: the file is there.
+        ImportError: a package is missing; the message has the install line.
+    """
+    place = Path(path)
+    chosen = format_of(place, format)
+    if not overwrite and place.exists() and not files.is_stream(place):
+        raise FileExistsError(f"{place} is there already: choose another, or overwrite it")
+    if non_negative and chosen != "xgboost-json":
+        raise ValueError("non_negative is for xgboost-json: leave it out")
+    content = _content(ranker, chosen, name, non_negative)
+    features, mask = sample_without_data(ranker) if data is None else sample_of(data)
+    found = _READERS[chosen](content, ranker, features, mask)
+    difference = _compare(ranker, found, features, mask, _moved(chosen, non_negative))
+    files.write(place, content)
+    return difference
+
+
+def format_of(path: Path, format: Format | None) -> Format:
+    """The format that was asked for, or that the name of a file says."""
+    if format is not None:
+        check_choice("format", format, FORMATS)
+        return format
+    known = _SUFFIXES.get(path.suffix)
+    if known is None:
+        raise ValueError(
+            f"the name {path.name} does not say the format: give one of {', '.join(FORMATS)}, or a "
+            "name that ends in .onnx or .pt2"
+        )
+    return known
+
+
+def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool) -> bytes:
+    if format == "onnx":
+        return to_onnx(ranker)
+    if format == "torch":
+        return to_program(ranker)
+    if format == "solr":
+        return to_solr(ranker, name).encode()
+    text = to_linear(ranker) if format == "linear" else to_xgboost_json(ranker, non_negative)
+    return text.encode()
+
+
+def _moved(format: Format, non_negative: bool) -> bool:
+    """Whether the format's scores are ours and a constant."""
+    return format == "linear" or non_negative
+
+
+def _compare(
+    ranker: FittedRanker, found: np.ndarray, features: np.ndarray, mask: np.ndarray, moved: bool
+) -> float:
+    lengths = mask.sum(1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ours = ranker.predict(features[mask], offsets).astype(np.float64)
+    theirs = found[mask].astype(np.float64)
+    if moved:
+        theirs = theirs - (theirs - ours).mean()
+    differences = np.abs(theirs - ours)
+    scale = np.maximum(1, np.abs(ours))
+    if not (differences <= TOLERANCE * scale).all():
+        worst = int(np.nanargmax(np.nan_to_num(differences, nan=np.inf)))
+        raise ValueError(
+            f"the exported ranker scores {theirs[worst]:.7g} where this one scores "
+            f"{ours[worst]:.7g}, so nothing was written: the features may be of a scale that "
+            "float32 has no digits for, such as times in milliseconds"
+        )
+    return float(differences.max(initial=0.0))
+
+
+def _by_onnxruntime(
+    content: bytes, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    return onnx_scores(content, features, mask)
+
+
+def _by_torch(
+    content: bytes, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    module = torch.export.load(io.BytesIO(content)).module()
+    with torch.no_grad():
+        scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
+    return scores
+
+
+def _by_json(read: Callable[[Any, dict[str, int]], Callable[[np.ndarray], np.ndarray]]) -> Any:
+    """What scores a sample with a reader of an engine's JSON."""
+
+    def scores(
+        content: bytes, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
+    ) -> np.ndarray:
+        from rankgrad.export.names import feature_names
+
+        columns = {name: at for at, name in enumerate(feature_names(ranker))}
+        found = np.zeros(mask.shape)
+        found[mask] = read(json.loads(content), columns)(features[mask])
+        return found
+
+    return scores
+
+
+_READERS: dict[Format, Callable[..., np.ndarray]] = {
+    "onnx": _by_onnxruntime,
+    "torch": _by_torch,
+    "solr": _by_json(read_solr),
+    "xgboost-json": _by_json(read_xgboost_json),
+    "linear": _by_json(read_linear),
+}

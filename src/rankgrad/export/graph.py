@@ -1,0 +1,112 @@
+"""OnnxGraph: an ONNX graph that is built node by node."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+#: The operator sets of exported graphs: those of ONNX 1.13, which engines of 2023 and later read.
+OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
+
+Operand = str | np.ndarray | float | int
+
+
+def package(name: str) -> Any:
+    """A package of the extra ``export``.
+
+    Raises:
+        ImportError: it is not installed; the message has the install line.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{name} is not installed: pip install 'rankgrad[export]'") from error
+
+
+class OnnxGraph:
+    """Nodes and constants of a graph.
+
+    >>> graph = OnnxGraph()
+    >>> graph.add("Mul", "x", 2.0), [node.op_type for node in graph.nodes]
+    ('Mul_1', ['Mul'])
+    """
+
+    def __init__(self) -> None:
+        self._onnx = package("onnx")
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, operator: str, *operands: Operand, **attributes: Any) -> str:
+        """Add a node with one output; its name.
+
+        Args:
+            operator: of ONNX, such as ``MatMul``.
+            operands: names of other outputs; arrays, which become constants; or numbers, which
+                become float32 constants where they are floats and int64 ones where not.
+            attributes: of the operator. ``domain`` is ``ai.onnx.ml`` for its operators.
+        """
+        return self.add_several(operator, 1, *operands, **attributes)[0]
+
+    def add_several(
+        self, operator: str, outputs: int, *operands: Operand, **attributes: Any
+    ) -> list[str]:
+        """:meth:`add` with several outputs."""
+        inputs = [one if isinstance(one, str) else self.constant(one) for one in operands]
+        base = f"{operator}_{len(self.nodes) + 1}"
+        names = [base if outputs == 1 else f"{base}_{at}" for at in range(outputs)]
+        self.nodes.append(self._onnx.helper.make_node(operator, inputs, names, base, **attributes))
+        return names
+
+    def constant(self, values: np.ndarray | float | int) -> str:
+        """Add a constant; its name."""
+        if isinstance(values, float):
+            values = np.array(values, np.float32)
+        name = f"constant_{len(self.constants) + 1}"
+        array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
+        self.constants.append(self._onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def reshape(self, value: str, *sizes: int) -> str:
+        """A tensor in another shape; 0 keeps a size, -1 takes what is left."""
+        return self.add("Reshape", value, np.array(sizes, np.int64))
+
+    def model(self, score: str, n_features: int, metadata: dict[str, str]) -> bytes:
+        """The file: ``features`` and ``mask`` in, ``scores`` out.
+
+        ``mask`` may be left out: its default, one True, is broadcast over all items.
+
+        Args:
+            score: the output that becomes ``scores``, ``[lists, items]``.
+            n_features: of an item.
+            metadata: what the file says of itself.
+        """
+        helper, types = self._onnx.helper, self._onnx.TensorProto
+        self.nodes.append(helper.make_node("Identity", [score], ["scores"], "scores"))
+        default = self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask")
+        graph = helper.make_graph(
+            self.nodes,
+            "ranker",
+            [
+                helper.make_tensor_value_info(
+                    "features", types.FLOAT, ["lists", "items", n_features]
+                ),
+                helper.make_tensor_value_info("mask", types.BOOL, ["mask_lists", "mask_items"]),
+            ],
+            [helper.make_tensor_value_info("scores", types.FLOAT, ["lists", "items"])],
+            [*self.constants, default],
+        )
+        model = helper.make_model(
+            graph,
+            ir_version=IR_VERSION,
+            producer_name="rankgrad",
+            opset_imports=[
+                helper.make_opsetid("", OPSET),
+                helper.make_opsetid("ai.onnx.ml", ML_OPSET),
+            ],
+        )
+        helper.set_model_props(model, metadata)
+        self._onnx.checker.check_model(model)
+        content: bytes = model.SerializeToString()
+        return content

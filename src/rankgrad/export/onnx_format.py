@@ -1,0 +1,60 @@
+"""A ranker as one ONNX graph: raw features and a mask in, scores out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from rankgrad.export.graph import OnnxGraph, package
+from rankgrad.export.names import feature_names
+from rankgrad.export.networks import add_network
+from rankgrad.export.transforms import add_transform
+from rankgrad.training import FittedRanker
+
+
+def to_onnx(ranker: FittedRanker) -> bytes:
+    """The ONNX file of a ranker.
+
+    Its inputs are ``features``, float32 ``[lists, items, n_features]``, raw and in the order of
+    training, and ``mask``, boolean ``[lists, items]``, True on real items; the mask may be left out
+    where all are real. Its output is ``scores``, float32 ``[lists, items]``, 0 on padding. Both
+    axes are dynamic.
+
+    Args:
+        ranker: of networks or trees.
+
+    Raises:
+        ValueError: a transform or the network has no ONNX form.
+        ImportError: ``onnx`` is not installed; the message has the install line.
+    """
+    graph = OnnxGraph()
+    shape = graph.add("Shape", "features", start=0, end=2)
+    mask = graph.add("Expand", "mask", shape)
+    values = add_transform(ranker.transform, graph, "features")
+    scores = add_network(ranker.network, graph, values, mask)
+    real = graph.add("Where", mask, scores, 0.0)
+    metadata = {
+        "model": ranker.settings.model,
+        "transforms": json.dumps(ranker.settings.transforms),
+        "feature_names": json.dumps(feature_names(ranker)),
+        "per_item": json.dumps(ranker.per_item),
+    }
+    return graph.model(real, ranker.n_features, metadata)
+
+
+def session(content: bytes, threads: int = 1) -> Any:
+    """An onnxruntime session of an ONNX file, on the CPU."""
+    runtime = package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 3
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """What onnxruntime computes: the scores of padded lists, ``[lists, items]``."""
+    feeds = {"features": features, "mask": mask}
+    found: np.ndarray = session(content).run(["scores"], feeds)[0]
+    return found

@@ -1,0 +1,193 @@
+"""Transforms of features as ONNX nodes."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+import torch
+
+from rankgrad.data import transforms
+from rankgrad.export.graph import OnnxGraph
+
+#: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
+_CENTER = (
+    [5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179],
+    [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0],
+)
+_TAIL = (
+    [1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777],
+    [1.2021132975e-1, 7.3700164250e-1, 1.0],
+)
+_NORMAL_LIMIT = 5.1993  # where the transform clips
+_SMALLEST = 1e-9  # the share that the normal quantile begins at; its value is clipped before
+
+
+@singledispatch
+def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str) -> str:
+    """Add the nodes of a fitted transform.
+
+    Args:
+        transform: fitted.
+        graph: what they are added to.
+        values: the name of its input, ``[lists, items, features]``.
+
+    Returns:
+        The name of its output.
+
+    Raises:
+        ValueError: there is no ONNX form of this transform.
+    """
+    raise ValueError(
+        f"the transform {transform} has no ONNX form: register one with "
+        "rankgrad.export.transforms.add_transform.register, or train without it"
+    )
+
+
+def steps_of(pipeline: transforms.Pipeline) -> list[transforms.Transform]:
+    """The transforms of a pipeline."""
+    return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
+
+
+@add_transform.register
+def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
+    for step in steps_of(transform):
+        values = add_transform(step, graph, values)
+    return values
+
+
+@add_transform.register
+def _(transform: transforms.Standardize, graph: OnnxGraph, values: str) -> str:
+    centered = graph.add("Sub", values, _array(transform.mean))
+    return graph.add("Div", centered, _array(transform.deviation))
+
+
+@add_transform.register
+def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
+    # log1p(a) = log(u) a / (u - 1) with u = 1 + a (Kahan), and a itself where u is 1.
+    size = graph.add("Abs", values)
+    sum_ = graph.add("Add", size, 1.0)
+    rest = graph.add("Sub", sum_, 1.0)
+    tiny = graph.add("Equal", rest, 0.0)
+    quotient = graph.add("Div", size, graph.add("Where", tiny, 1.0, rest))
+    log = graph.add("Mul", graph.add("Log", sum_), quotient)
+    return graph.add("Mul", graph.add("Sign", values), graph.add("Where", tiny, size, log))
+
+
+@add_transform.register
+def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
+    above = graph.add("Max", values, _array(transform.low))
+    return graph.add("Min", above, _array(transform.high))
+
+
+@add_transform.register
+def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
+    if transform.n_outputs == transform.n_features:
+        return values
+    return graph.add("Gather", values, transform.kept.cpu().numpy(), axis=-1)
+
+
+@add_transform.register
+def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
+    knots = Knots.of(transform.table)
+    columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
+    shares = _add_shares(knots, graph, columns)
+    if transform.output == "normal":
+        shares = _add_normal_quantile(graph, shares)
+    rows = graph.add("Transpose", shares, perm=[1, 0])
+    return graph.add("Reshape", rows, graph.add("Shape", values))
+
+
+class Knots:
+    """The distinct quantiles of each feature, padded to one length, and what holds between them.
+
+    Attributes:
+        table: ``[features, 2^p - 1]``: the knots, then infinity.
+        below, gap, index, last: ``[features, 2^p]``, by the number of knots below x. Between two
+            knots the share is ``(index + (x - below) / gap) / last``.
+        middle: ``[features, 2^p]``: the share at the next knot, where x is equal to it.
+    """
+
+    def __init__(self, features: int, width: int, last: int) -> None:
+        size = 1 << width
+        self.width, self.last = width, last
+        self.table = np.full((features, size - 1), np.inf, np.float32)
+        self.below = np.zeros((features, size), np.float32)
+        self.gap = np.full((features, size), np.inf, np.float32)
+        self.index = np.zeros((features, size), np.float32)
+        self.middle = np.zeros((features, size), np.float32)
+
+    @classmethod
+    def of(cls, table: torch.Tensor) -> Knots:
+        """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""
+        rows = table.cpu().numpy().astype(np.float32)
+        distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
+        longest = max(len(values) for values, _, _ in distinct)
+        made = cls(len(rows), longest.bit_length(), rows.shape[1] - 1)
+        for at, (values, first, counts) in enumerate(distinct):
+            count = len(values)
+            made.table[at, :count] = values
+            made.middle[at, :count] = (
+                (2 * first + counts - 1) / np.float32(2) / np.float32(made.last)
+            )
+            made.index[at, 1 : count + 1] = first + counts - 1
+            made.index[at, count + 1 :] = made.last
+            made.below[at, 1 : count + 1] = values
+            made.gap[at, 1:count] = values[1:] - values[:-1]
+        return made
+
+
+def _add_shares(knots: Knots, graph: OnnxGraph, columns: str) -> str:
+    """The share of each value, ``[features, items]``, by a binary search of log2 steps."""
+    table = graph.constant(knots.table)
+    half = 1 << knots.width - 1
+    first = graph.add("Less", knots.table[:, half - 1 : half], columns)
+    count = graph.add("Where", first, np.array(half, np.int32), np.array(0, np.int32))
+    for power in reversed(range(knots.width - 1)):
+        step = 1 << power
+        probe = graph.add("Add", count, np.array(step - 1, np.int32))
+        found = graph.add("GatherElements", table, probe, axis=1)
+        next_ = graph.add("Add", count, np.array(step, np.int32))
+        count = graph.add("Where", graph.add("Less", found, columns), next_, count)
+
+    def at(values: np.ndarray) -> str:
+        return graph.add("GatherElements", values, count, axis=1)
+
+    apart = graph.add("Sub", columns, at(knots.below))
+    between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.gap)))
+    share = graph.add("Div", between, float(knots.last))
+    ends = np.full((len(knots.table), 1), np.inf, np.float32)
+    ties = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
+    return graph.add("Where", ties, at(knots.middle), share)
+
+
+def _add_normal_quantile(graph: OnnxGraph, shares: str) -> str:
+    """Wichura's rational functions, in float64; ends are those of the transform."""
+    share = graph.add("Cast", shares, to=11)  # float64
+    share = graph.add("Clip", share, np.array(_SMALLEST), np.array(1 - _SMALLEST))
+    middle = graph.add("Sub", share, np.array(0.5))
+    inner = graph.add("Sub", np.array(0.180625), graph.add("Mul", middle, middle))
+    center = graph.add("Mul", middle, _add_ratio(graph, inner, *_CENTER))
+    tail = graph.add("Min", share, graph.add("Sub", np.array(1.0), share))
+    root = graph.add("Sqrt", graph.add("Neg", graph.add("Log", tail)))
+    outer = _add_ratio(graph, graph.add("Sub", root, np.array(1.6)), *_TAIL)
+    outer = graph.add("Mul", graph.add("Sign", middle), outer)
+    near = graph.add("LessOrEqual", graph.add("Abs", middle), np.array(0.425))
+    normal = graph.add("Cast", graph.add("Where", near, center, outer), to=1)
+    limit = np.array(_NORMAL_LIMIT, np.float32)
+    return graph.add("Clip", normal, np.negative(limit), limit)
+
+
+def _add_ratio(graph: OnnxGraph, value: str, above: list[float], below: list[float]) -> str:
+    def polynomial(coefficients: list[float]) -> str:
+        found: str = graph.constant(np.array(coefficients[0]))
+        for coefficient in coefficients[1:]:
+            found = graph.add("Add", graph.add("Mul", found, value), np.array(coefficient))
+        return found
+
+    return graph.add("Div", polynomial(above), polynomial(below))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
+    return found

@@ -1,0 +1,368 @@
+"""What the kernels share: lists as arrays, the items of a list in order, gains and norms.
+
+All is computed in float64, whatever the scores are: sums over long lists then need no care, and
+there is one compiled form of each loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.cpu.arithmetic import total
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, run_in_threads
+
+Array = np.ndarray[Any, Any]
+
+#: What loops over lists take, as one argument, since a dispatch costs time for each: scores,
+#: labels, mask, weights, offsets, and the results values, grad_scores and defined. A tuple, not a
+#: named one: those are dispatched more slowly.
+Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
+
+#: A metric, likewise: its code, the cutoff (0 for none), whether gains are linear, the threshold,
+#: the persistence and the discounts.
+Metric = tuple[int, int, bool, float, float, Array]
+
+APART = 64  # numbers between the rows of a block: more than a loop takes at a time
+_FEW = 100_000  # elementary steps that take less time than starting a second thread
+_RUN = 64  # items that are sorted by counting
+_WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
+_KINDS = 12  # unequal gains that are counted instead of being sorted
+
+NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR = range(10)
+METRICS = {
+    "ndcg": NDCG,
+    "dcg": DCG,
+    "precision": PRECISION,
+    "recall": RECALL,
+    "rbp": RBP,
+    "arp": ARP,
+    "ap": AP,
+    "rr": RR,
+    "hits": HITS,
+    "err": ERR,
+}
+
+
+class FlatArrays:
+    """A batch as arrays, and the results to be filled in.
+
+    A mask or weights that are not there are empty arrays.
+
+    Attributes:
+        arrays: what loops over lists take.
+        offsets: ``[lists + 1]``.
+    """
+
+    def __init__(self, batch: FlatLists) -> None:
+        self.offsets = bounds(batch.offsets)
+        lists, weights = len(self.offsets) - 1, batch.weights
+        self.arrays: Arrays = (
+            numbers(batch.scores),
+            numbers(batch.labels),
+            flags(batch.mask),
+            np.empty(0) if weights is None else numbers(weights),
+            self.offsets,
+            np.zeros(lists),
+            np.zeros(batch.scores.numel()),
+            np.zeros(lists, np.bool_),
+        )
+
+    def run(
+        self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
+    ) -> None:
+        """Run a loop over all lists: so many steps for each item, and a power of their number."""
+        each_list(self.offsets, lambda a, b: work(a, b, self.arrays, *options), steps, power)
+
+    def results(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Values, grad_scores and defined, as tensors like the scores."""
+        values, grad_scores, defined = self.arrays[5:]
+        grad = like(scores, grad_scores)
+        grad = grad if scores.dim() == 1 else grad.view(scores.shape)
+        return like(scores, values), grad, torch.from_numpy(defined)
+
+
+def each_list(
+    offsets: Array, work: Callable[[int, int], None], steps: int = 16, power: int = 1
+) -> None:
+    """Call ``work(first, last)`` on ranges of lists, in several threads if there is enough work.
+
+    Args:
+        offsets: ``[lists + 1]``.
+        work: done for the lists ``first:last``.
+        steps: of each item.
+        power: of a list's length, which comes on top.
+    """
+    items = int(offsets[-1]) - int(offsets[0])
+    if steps * items + items**power < _FEW:
+        work(0, len(offsets) - 1)
+        return
+    lengths = np.diff(offsets).astype(np.float64)
+    run_in_threads(steps * lengths + lengths**power, work)
+
+
+# NumPy converts small arrays several times faster than PyTorch does.
+
+
+def numbers(tensor: Tensor) -> Array:
+    """A flat float64 array of a tensor."""
+    return np.ascontiguousarray(tensor.detach().numpy(), np.float64).reshape(-1)
+
+
+def flags(mask: Tensor | None) -> Array:
+    """A flat array of a mask; an empty one if there is none."""
+    if mask is None:
+        return np.empty(0, np.bool_)
+    return np.ascontiguousarray(mask.numpy()).reshape(-1)
+
+
+def bounds(offsets: Tensor) -> Array:
+    """Offsets as an array."""
+    return np.ascontiguousarray(offsets.numpy(), np.int64)
+
+
+def like(tensor: Tensor, array: Array) -> Tensor:
+    """An array as a flat tensor of this one's type."""
+    if tensor.dtype == torch.float32:
+        array = array.astype(np.float32)
+    return torch.from_numpy(array)
+
+
+def metric_of(options: MetricOptions, batch: FlatLists) -> Metric:
+    """A metric as loops take it."""
+    name, k, gain, threshold, persistence = options
+    discount = discounts(name, persistence, batch.max_length)
+    limit = level(threshold, batch.scores)
+    return METRICS[name], k, gain == "linear", limit, persistence, discount
+
+
+@functools.lru_cache(maxsize=16)
+def discounts(metric: str, persistence: float, max_length: int) -> Array:
+    """The discounts of the ranks 1, 2, ..., not to be written to."""
+    ranks = np.arange(1, max_length + 1, dtype=np.float64)
+    if metric in ("ndcg", "dcg"):
+        return np.asarray(1 / np.log2(1 + ranks))
+    if metric == "rbp":
+        return np.asarray((1 - persistence) * persistence ** (ranks - 1))
+    if metric in ("ap", "rr", "err"):
+        return np.asarray(1 / ranks)
+    return ranks if metric == "arp" else np.ones_like(ranks)
+
+
+@compiled
+def new_block(rows: int, n: int) -> Array:
+    """Rows of n numbers, all 0, in one block of memory: row r is ``block[r, :n]``.
+
+    Loops on arrays that lie closer together than a few vectors run one item at a time.
+    """
+    return np.zeros((rows, n + APART))
+
+
+@compiled
+def real_items(mask: Array, first: int, last: int) -> Array:
+    """The items of a list, padding left out."""
+    items = np.empty(last - first, np.int64)
+    return items[: find_items(mask, first, last, items)]
+
+
+@compiled
+def find_items(mask: Array, first: int, last: int, items: Array) -> int:
+    """Write the items of a list, padding left out, and give their number."""
+    count = 0
+    for item in range(first, last):
+        items[count] = item
+        if mask.size == 0 or mask[item]:
+            count += 1
+    return count
+
+
+@compiled
+def take(values: Array, items: Array) -> Array:
+    """Some of the values; ones where there are no values."""
+    taken = np.ones(items.size)
+    if values.size:
+        for i in range(items.size):
+            taken[i] = values[items[i]]
+    return taken
+
+
+@compiled
+def sort_descending(keys: Array, items: Array) -> None:
+    """Order items by descending key, equal ones as they came: runs by counting, then merges."""
+    n, run = items.size, _RUN
+    source, target = np.empty(n), np.empty_like(items)
+    other, moved = np.empty(n), items
+    for i in range(n):
+        other[i] = keys[items[i]]
+    for start in range(0, n, run):
+        some = slice(start, min(start + run, n))
+        _count(other[some], moved[some], source[some], target[some])
+    while run < n:
+        for start in range(0, n, 2 * run):
+            end = min(start + 2 * run, n)
+            some = slice(start, end)
+            _merge(source[some], target[some], min(run, end - start), other[some], moved[some])
+        source, other, target, moved = other, source, moved, target
+        run *= 2
+    for i in range(n):
+        items[i] = target[i]
+
+
+@compiled
+def _count(keys: Array, items: Array, into: Array, moved: Array) -> None:
+    """Put each where as many are ahead of it: no branch depends on the keys."""
+    for i in range(keys.size):
+        key = keys[i]
+        place = int(_ahead(key, keys[:i], True) + _ahead(key, keys[i + 1 :], False))
+        into[place], moved[place] = key, items[i]
+
+
+@compiled_reduction
+def _ahead(key: float, keys: Array, equal: bool) -> float:
+    count = 0.0
+    if equal:
+        for j in range(keys.size):
+            count += 1.0 if keys[j] >= key else 0.0
+    else:
+        for j in range(keys.size):
+            count += 1.0 if keys[j] > key else 0.0
+    return count
+
+
+@compiled
+def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) -> None:
+    """Merge what stands before the middle with the rest, without a branch on the keys."""
+    a, b, i, n = 0, middle, 0, keys.size
+    while a < middle and b < n:
+        first = keys[a] >= keys[b]
+        at = a if first else b
+        into[i], moved[i] = keys[at], items[at]
+        a += first
+        b += not first
+        i += 1
+    while a < middle:
+        into[i], moved[i] = keys[a], items[a]
+        a += 1
+        i += 1
+    while b < n:
+        into[i], moved[i] = keys[b], items[b]
+        b += 1
+        i += 1
+
+
+@compiled
+def sort_by_label(labels: Array, items: Array) -> None:
+    """Order items by descending label, equal ones as they came."""
+    counts = np.zeros(_WHOLE + 1, np.int64)
+    for i in range(items.size):
+        label = labels[items[i]]
+        if not 0 <= label < _WHOLE or label != math.floor(label):
+            sort_descending(labels, items)
+            return
+        counts[int(label)] += 1
+    # Where the items of each label begin.
+    for label in range(_WHOLE - 1, -1, -1):
+        counts[label] += counts[label + 1]
+    for item in items.copy():
+        place = int(labels[item]) + 1
+        items[counts[place]] = item
+        counts[place] += 1
+
+
+def level(threshold: float, scores: Tensor) -> float:
+    """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
+    return threshold if scores.dtype == torch.float64 else float(np.float32(threshold))
+
+
+@compiled
+def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
+    """The gains of labels; of err the chance ``(2^y - 1) / 2^g`` that an item satisfies."""
+    gains = np.empty(labels.size)
+    top = threshold
+    for i in range(labels.size):
+        top = max(top, labels[i])
+    for i in range(labels.size):
+        if metric == ARP or (linear and metric <= DCG):
+            gains[i] = labels[i]
+        elif metric <= DCG:
+            gains[i] = np.exp2(labels[i]) - 1.0
+        elif metric == ERR:
+            gains[i] = np.exp2(labels[i] - top) - np.exp2(-top)
+        else:
+            gains[i] = 1.0 if labels[i] >= threshold else 0.0
+    return gains
+
+
+@compiled_reduction
+def any_relevant(gains: Array, weights: Array) -> bool:
+    """Whether an item counts."""
+    count = 0.0
+    for i in range(gains.size):
+        count += 1.0 if (gains[i] > 0) & (weights[i] > 0) else 0.0
+    return count > 0
+
+
+@compiled
+def ideal(gains: Array, discount: Array, k: int) -> float:
+    """The largest DCG@k of these gains."""
+    end = gains.size if k == 0 else min(k, gains.size)
+    kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
+    found = _count_kinds(gains, kinds, counts)
+    best = 0.0
+    if found <= _KINDS:  # as with whole labels: no need to sort
+        r = 0
+        for kind in range(found):
+            stop = min(r + counts[kind], end)
+            best += kinds[kind] * total(discount[r:stop])
+            r = stop
+        return best
+    order = np.arange(gains.size)
+    sort_descending(gains, order)
+    for r in range(end):
+        best += gains[order[r]] * discount[r]
+    return best
+
+
+@compiled
+def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
+    """The unequal gains in descending order, how often each occurs, and how many they are."""
+    found = 0
+    for i in range(gains.size):
+        gain, at = gains[i], 0
+        while at < found and kinds[at] > gain:
+            at += 1
+        if at < found and kinds[at] == gain:
+            counts[at] += 1
+            continue
+        if found == kinds.size:
+            return found + 1
+        for later in range(found, at, -1):
+            kinds[later], counts[later] = kinds[later - 1], counts[later - 1]
+        kinds[at], counts[at] = gain, 1
+        found += 1
+    return found
+
+
+@compiled
+def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
+    """What the sum of weighted gain times discount is divided by; 0 where that is undefined."""
+    if metric == NDCG:
+        return ideal(gains, discount, k)
+    if metric == PRECISION:
+        return float(gains.size if k == 0 else k)
+    if metric in (RECALL, ARP, AP):
+        return total(gains)
+    return 1.0
+
+
+@compiled
+def beyond_cutoff(metric: int, k: int, n: int) -> float:
+    """The discount of every rank past the cutoff."""
+    return k + 1.0 if metric == ARP and 0 < k < n else 0.0

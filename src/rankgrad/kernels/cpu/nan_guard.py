@@ -1,0 +1,101 @@
+"""NaN guards: loops that would not end on NaN, or leave their arrays, do not see it.
+
+Losses check values before they call a kernel. Compiled code does not, and calls it by way of
+PyTorch's registry: here. A list with a score, label or weight that is not allowed has no number for
+its value, nor for its grad_scores or ranks; other lists are as they would be without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of one of :data:`rankgrad.kernels.ops.LOSSES`."""
+
+    def loss(
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        offsets: Tensor,
+        *others: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from rankgrad.kernels.cpu.value_check import (
+            check_values,  # with Numba, which the kernel needs, too
+        )
+
+        if check_values(scores, labels, mask, weights, None)():
+            found: tuple[Tensor, Tensor, Tensor] = kernel(
+                scores, labels, mask, weights, offsets, *others
+            )
+            return found
+        right = scores.isfinite() & _allowed(labels)
+        if weights is not None:
+            right &= _allowed(weights)
+        if mask is not None:
+            right |= ~mask
+        safe_inputs = [None if x is None else x.where(right, 0) for x in (scores, labels, weights)]
+        values, grad_scores, defined = kernel(
+            safe_inputs[0], safe_inputs[1], mask, safe_inputs[2], offsets, *others
+        )
+        flawed = _flawed(right, offsets)
+        values = values.masked_fill(flawed, torch.nan)
+        return values, _without(grad_scores, flawed, mask, offsets), defined | flawed
+
+    return loss
+
+
+def guarded_ranks(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of one of :data:`rankgrad.kernels.ops.RANKS`."""
+
+    def ranks(scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any) -> Tensor:
+        return _guarded(lambda safe: kernel(safe, mask, offsets, *others), scores, mask, offsets)
+
+    return ranks
+
+
+def guarded_product(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of the vector-Jacobian product of such ranks."""
+
+    def product(
+        grad: Tensor, scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any
+    ) -> Tensor:
+        return _guarded(
+            lambda safe: kernel(grad, safe, mask, offsets, *others), scores, mask, offsets
+        )
+
+    return product
+
+
+def _guarded(
+    of: Callable[[Tensor], Tensor], scores: Tensor, mask: Tensor | None, offsets: Tensor
+) -> Tensor:
+    right = scores.isfinite()
+    if mask is not None:
+        right |= ~mask
+    if right.all():
+        return of(scores)
+    return _without(of(scores.where(right, 0)), _flawed(right, offsets), mask, offsets)
+
+
+def _allowed(numbers: Tensor) -> Tensor:
+    return numbers.isfinite() & (numbers >= 0)
+
+
+def _flawed(right: Tensor, offsets: Tensor) -> Tensor:
+    """Which lists have an invalid item."""
+    wrong = F.pad((~right).cumsum(0), (1, 0))[offsets.long()]
+    return wrong.diff() > 0
+
+
+def _without(numbers: Tensor, flawed: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
+    """Values of items, 0 in the real items of invalid lists."""
+    of_list = flawed.repeat_interleave(offsets.diff())
+    of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # what comes after the last list
+    return numbers.masked_fill(of_list if mask is None else of_list & mask, torch.nan)

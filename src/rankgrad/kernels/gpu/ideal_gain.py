@@ -1,0 +1,407 @@
+"""Gains of items and norms of lists, for the metrics of the fused losses.
+
+The other modules of this package build on the pair loops and helpers here.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+
+#: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
+EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
+#: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
+IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
+
+#: Discounts of a rank: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r, ``1 / r``; or none.
+LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4, 5
+
+#: Rows of a tile of pairs: each thread has them all, of one column.
+ROWS = 16
+COUNTED = 4096  # items up to which ideal positions are counted, pair by pair; from here on, sorted
+_WHOLE = 256  # items up to which one program does a whole list
+_SPAN = 4096  # sorted gains one program adds up
+
+
+def ideal_gain(
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    max_length: int,
+    metric: str,
+    k: int,
+    gain: str,
+    threshold: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gains of the items and what their sum is divided by.
+
+    Args:
+        labels: of the items, and so on as in :mod:`rankgrad.kernels.ops`.
+        mask: None, or False on padding.
+        weights: None, or one per item.
+        offsets: where the lists begin and end.
+        max_length: a bound on the lists' lengths.
+        metric: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``.
+        k: cutoff, 0 for none.
+        gain: ``exponential`` or ``linear``, for ndcg and dcg.
+        threshold: the label from which an item is relevant, for binary metrics.
+
+    Returns:
+        gains ``[items]``: weighted, 0 on padding; scale ``[b]``: one over the norm, 0 where that is
+        0; lengths ``[b]`` int32: the real items; defined ``[b]`` bool: two items or more, one of
+        them with a gain.
+    """
+    lists = offsets.shape[0] - 1
+    kind, norm = gain_kind(metric, gain), norm_kind(metric, k)
+    gains = torch.empty_like(labels)
+    scale = labels.new_empty(lists)
+    lengths = torch.empty(lists, dtype=torch.int32, device=labels.device)
+    defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
+    if lists == 0:
+        return gains, scale, lengths, defined
+    if norm == IDEAL and max_length > COUNTED:
+        blocks = cdiv(max_length, _SPAN)
+        ranked = labels.new_empty(lists, max_length)
+        parts = labels.new_empty(lists, blocks, 4)
+        _lay_out[(lists, blocks)](
+            labels, presence(mask, labels), presence(weights, labels), offsets, threshold,
+            gains, ranked, parts, max_length, kind, mask is not None, weights is not None,
+            _SPAN, num_warps=8,
+        )  # fmt: skip
+        _add_ideal[(lists, blocks)](
+            ranked.sort(dim=-1, descending=True).values, parts, max_length, k, _SPAN, num_warps=8
+        )
+    else:
+        whole = max_length <= _WHOLE
+        rows = max(16, next_power_of_2(max_length)) if whole else ROWS
+        if norm != IDEAL:
+            rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
+        blocks = max(1, cdiv(max_length, rows))
+        parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
+        _count[(lists, blocks)](
+            labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
+            gains, parts, scale, lengths, defined, kind, norm, mask is not None,
+            weights is not None, blocks == 1, rows, 16 if whole else 128,
+            num_warps=8 if rows > 64 else 4,
+        )  # fmt: skip
+        if blocks == 1:
+            return gains, scale, lengths, defined
+    _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
+    return gains, scale, lengths, defined
+
+
+def list_lengths(like: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor:
+    """The numbers of real items of lists, int32, on the device of a tensor."""
+    lists = offsets.shape[0] - 1
+    lengths = torch.empty(lists, dtype=torch.int32, device=like.device)
+    span = min(_SPAN, max(32, next_power_of_2(max_length)))
+    _list_lengths[(lists,)](
+        presence(mask, like), offsets, lengths, mask is not None, span, num_warps=4
+    )
+    return lengths
+
+
+def tile(max_length: int) -> tuple[int, int, int]:
+    """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
+
+    Of short lists a warp takes the rows alone, as adding up over warps would cost more.
+    """
+    return (64, 1, 32) if max_length <= 512 else (128, 4, 512)
+
+
+def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
+    """An optional tensor, or another in its place that will not be read."""
+    return stand_in if optional is None else optional
+
+
+def gain_kind(metric: str, gain: str) -> int:
+    """Which of the three gains a metric has."""
+    if metric in ("ndcg", "dcg"):
+        return EXPONENTIAL if gain == "exponential" else LINEAR
+    return LINEAR if metric == "arp" else BINARY
+
+
+def norm_kind(metric: str, k: int) -> int:
+    """Which of the five norms a metric has."""
+    if metric == "precision":
+        return CUTOFF if k else LENGTH
+    return {"ndcg": IDEAL, "dcg": ONE, "rbp": ONE, "recall": SUM, "arp": SUM}[metric]
+
+
+@triton.jit
+def load_real(mask, at, inside, MASKED: tl.constexpr):
+    """Which of these are real items."""
+    if MASKED:
+        return tl.load(mask + at, mask=inside, other=0) != 0
+    else:
+        return inside
+
+
+@cached_launch
+@triton.jit
+def _list_lengths(mask, offsets, lengths, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
+    """The number of real items of a list."""
+    at_list = tl.program_id(0)
+    start = tl.load(offsets + at_list)
+    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    if MASKED:
+        items = tl.zeros([SPAN], tl.int32)
+        for left in range(0, length, SPAN):
+            row = left + tl.arange(0, SPAN)
+            items += load_real(mask, start + row, row < length, True).to(tl.int32)
+        length = tl.sum(items, 0)
+    tl.store(lengths + at_list, length)
+
+
+@triton.jit
+def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr):
+    """The weighted gains of real items; -1 on padding, less than any."""
+    label = tl.load(labels + at, mask=real, other=0.0)
+    if KIND == 0:
+        gain = tl.exp2(label) - 1.0
+    elif KIND == 1:
+        gain = label
+    else:
+        gain = tl.where(label >= threshold, 1.0, 0.0)
+    if WEIGHTED:
+        gain *= tl.load(weights + at, mask=real, other=0.0)
+    return tl.where(real, gain, -1.0)
+
+
+@triton.jit
+def gain_key(gain, real):
+    """Whole numbers in the order of the gains, which are not negative; -1 on padding."""
+    return tl.where(real, (gain + 0.0).to(tl.int32, bitcast=True), -1)
+
+
+@triton.jit
+def sign_bit(number):
+    """1 for negative whole numbers, else 0: counting so takes no predicates."""
+    if number.dtype == tl.int64:
+        return (number >> 63).to(tl.int32) & 1
+    else:
+        return (number >> 31) & 1
+
+
+@triton.jit
+def soft_inside(rank, k, beta):
+    """``1[rank <= k]`` relaxed, 1 less it, and its derivative by the rank.
+
+    With ``d = rank - k - 1/2``: the sigmoid of ``-beta d``, past the cutoff
+    ``(1/2) (1 + d / 4)^(-2 beta)``.
+    """
+    x = beta * (k + 0.5 - rank)
+    small = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    inside = 1.0 / (1.0 + small)
+    outside = small * inside  # without the cancellation of 1 - inside
+    farther = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
+    past = 0.5 * tl.exp2(-2.0 * beta * tl.log2(farther))
+    derivative = tl.where(x >= 0, inside * outside, 0.5 * past / farther)
+    return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * derivative
+
+
+@triton.jit
+def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
+    """The discount of a relaxed rank, and its derivative.
+
+    Past the cutoff it is that of the cutoff, times what of the rank is inside.
+    """
+    place = rank
+    if CUT:
+        rank = tl.minimum(rank, k + 0.75)
+    if CURVE == 0:
+        logarithm = tl.log2(1.0 + rank)
+        discount = 1.0 / logarithm
+        derivative = -1.4426950408889634 * discount * discount / (1.0 + rank)
+    elif CURVE == 1:
+        discount = rank * 0.0 + 1.0
+        derivative = rank * 0.0
+    elif CURVE == 2:
+        rate = tl.log2(rank * 0.0 + persistence)
+        discount = (1.0 - persistence) * tl.exp2((rank - 1.0) * rate)
+        derivative = discount * rate * 0.6931471805599453
+    elif CURVE == 3:
+        discount = rank
+        derivative = rank * 0.0 + 1.0
+    else:
+        discount = 1.0 / rank
+        derivative = -discount * discount
+    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics without a discount
+        beyond = rank * 0.0
+        if CURVE == 3:
+            beyond += k + 1.0
+        inner, outer, fall = soft_inside(place, k, beta)
+        whole = length <= k
+        cut = tl.where(place > k + 0.75, 0.0, inner * derivative) + fall * (discount - beyond)
+        derivative = tl.where(whole, derivative, cut)
+        discount = tl.where(whole, discount, inner * discount + outer * beyond)
+    return discount, derivative
+
+
+@triton.jit
+def sum_blocks(terms, at_list, blocks, WIDTH: tl.constexpr):
+    """The sum of the numbers of a list's blocks."""
+    total = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, blocks, WIDTH):
+        block = left + tl.arange(0, WIDTH)
+        total += tl.load(terms + at_list * blocks + block, mask=block < blocks, other=0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def log1p(small):
+    """``log(1 + t)`` for t in [-1/2, 1], to a few units of float32's last place of itself."""
+    ratio = small / (2.0 + small)  # log(1 + t) = 2 atanh(t / (2 + t))
+    square = ratio * ratio
+    series = square * (1.0 / 15.0) + (1.0 / 13.0)
+    series = series * square + (1.0 / 11.0)
+    series = series * square + (1.0 / 9.0)
+    series = series * square + (1.0 / 7.0)
+    series = series * square + (1.0 / 5.0)
+    series = series * square + (1.0 / 3.0)
+    return 2.0 * (ratio + ratio * square * series)
+
+
+@triton.jit
+def discount(position):
+    """``1 / log2(1 + r)`` at the 0-based position r - 1."""
+    return 1.0 / tl.log2(position + 2.0)
+
+
+@triton.jit
+def _parts(parts, at, ideal, gain, real):
+    """Write what a block adds to its list: ideal DCG, gains, items, items that count."""
+    gain = tl.where(real, gain, 0.0)
+    tl.store(parts + at * 4, ideal)
+    tl.store(parts + at * 4 + 1, tl.sum(gain, 0))
+    tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
+    tl.store(parts + at * 4 + 3, tl.sum((gain > 0).to(tl.float32), 0))
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _count(
+    labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
+    KIND: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Gains of a block of rows and their part of the ideal DCG, each row's place being counted."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    first = block * ROWS
+    row = first + tl.arange(0, ROWS)
+    inside = row < width
+    real = load_real(mask, start + row, inside, MASKED)
+    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
+    ideal = 0.0
+    if NORM == 0:
+        key = gain_key(gain, real)
+        ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+        for left in range(0, tl.where(first < width, width, 0), COLUMNS):
+            column = left + tl.arange(0, COLUMNS)
+            valid = load_real(mask, start + column, column < width, MASKED)
+            other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
+            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
+            ahead += sign_bit(key[:, None] - earlier - gain_key(other, valid)[None, :])
+        place = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (place < k))
+        ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
+    if WHOLE:
+        gain = tl.where(real, gain, 0.0)
+        items = tl.sum(real.to(tl.int32), 0)
+        norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)
+        tl.store(scale + at_list, norm)
+        tl.store(lengths + at_list, items)
+        tl.store(defined + at_list, (tl.max(gain, 0) > 0) & (items > 1))
+    else:
+        _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["max_length"])
+def _lay_out(
+    labels, mask, weights, offsets, threshold, gains, ranked, parts, max_length,
+    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Gains of a span of a list, and a copy of them in its row of what will be sorted."""
+    at_list = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    start = tl.load(offsets + at_list)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    row = block * SPAN + tl.arange(0, SPAN)
+    inside = row < width
+    real = load_real(mask, start + row, inside, MASKED)
+    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    gain = tl.where(real, gain, 0.0)
+    tl.store(gains + start + row, gain, mask=inside)
+    tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
+    _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["max_length", "k"])
+def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
+    """The part of a span of sorted gains in the ideal DCG."""
+    at_list = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    position = block * SPAN + tl.arange(0, SPAN)
+    inside = (position < max_length) & ((k == 0) | (position < k))
+    gain = tl.load(ranked + at_list * max_length + position, mask=inside, other=0.0)
+    ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
+    tl.store(parts + (at_list * tl.num_programs(1) + block) * 4, ideal)
+
+
+@triton.jit
+def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
+    """The ideal DCG, sum of gains, number of items, and of those that count, of one list."""
+    ideal = tl.zeros([WIDTH], tl.float32)
+    total = tl.zeros([WIDTH], tl.float32)
+    items = tl.zeros([WIDTH], tl.float32)
+    counting = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, blocks, WIDTH):
+        block = left + tl.arange(0, WIDTH)
+        at = parts + (at_list * blocks + block) * 4
+        ideal += tl.load(at, mask=block < blocks, other=0.0)
+        total += tl.load(at + 1, mask=block < blocks, other=0.0)
+        items += tl.load(at + 2, mask=block < blocks, other=0.0)
+        counting += tl.load(at + 3, mask=block < blocks, other=0.0)
+    return tl.sum(ideal, 0), tl.sum(total, 0), tl.sum(items, 0), tl.sum(counting, 0)
+
+
+@triton.jit
+def scale_of(ideal, total, items, k, NORM: tl.constexpr):
+    """One over the norm, 0 where that is 0."""
+    if NORM == 0:
+        norm = ideal
+    elif NORM == 1:
+        norm = ideal * 0.0 + 1.0
+    elif NORM == 2:
+        norm = ideal * 0.0 + k
+    elif NORM == 3:
+        norm = items
+    else:
+        norm = total
+    return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["blocks", "k"])
+def _finish(
+    parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
+) -> None:
+    """Add up the blocks of a list."""
+    at_list = tl.program_id(0)
+    ideal, total, items, counting = list_sums(parts, at_list, blocks, WIDTH)
+    tl.store(scale + at_list, scale_of(ideal, total, items, k, NORM))
+    tl.store(lengths + at_list, items.to(tl.int32))
+    tl.store(defined + at_list, (counting > 0) & (items > 1))

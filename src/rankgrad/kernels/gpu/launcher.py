@@ -1,0 +1,217 @@
+"""A launcher of compiled kernels that caches what Triton derives from the arguments.
+
+Triton's own launch binds, types and hashes all arguments in Python, which takes longer than the
+small kernels here. What a kernel is compiled for depends on a few properties of them only.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
+from __future__ import annotations
+
+import inspect
+import threading
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from triton import knobs
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+#: How Triton launches what it has compiled; where it does so differently, that is left to it.
+_LAUNCH = (
+    "kernel.run(grid_0, grid_1, grid_2, stream, kernel.function, kernel.packed_metadata, "
+    "launch_metadata, knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook, "
+    "*bound_args.values())"
+)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_CONSTANTS = (int, bool, str, type(None))
+_MOST_BLOCKS = (1 << 16) - 1  # along a grid's second axis
+
+
+class Launch(NamedTuple):
+    """A launch that was made.
+
+    Args:
+        kernel: compiled by Triton.
+        grid: how many programs, along three axes.
+        arguments: all of them, tensors as addresses.
+        tensors: where those stand.
+    """
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    arguments: list[Any]
+    tensors: list[int]
+
+
+class Recording(threading.local):
+    """The list that this thread's launches are added to, if any; None for one made by Triton."""
+
+    launches: list[Launch | None] | None = None
+
+
+recording = Recording()
+
+
+def cdiv(number: int, by: int) -> int:
+    """The quotient, rounded up. Triton's own serves kernels as well, and takes microseconds.
+
+    >>> cdiv(6, 3), cdiv(7, 3)
+    (2, 3)
+    """
+    return -(-number // by)
+
+
+def next_power_of_2(number: int) -> int:
+    """The least power of two that is not less; 0 for 0. Likewise.
+
+    >>> next_power_of_2(16), next_power_of_2(17)
+    (16, 32)
+    """
+    return 1 << (number - 1).bit_length() if number > 0 else 0
+
+
+def watched() -> bool:
+    """Whether somebody wants to see every launch, such as a profiler of Triton's."""
+    runtime = knobs.runtime
+    return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+
+
+def cached_launch(kernel: Any) -> Any:
+    """A kernel of ``triton.jit`` with a launcher that caches what was compiled.
+
+    To be written above ``@triton.jit`` of kernels that are launched from Python, as
+    ``kernel[grid](*arguments, num_warps=4)`` with a tuple as the grid. Interpreted kernels stay as
+    they are, and so do all under a Triton that launches in another way.
+    """
+    return (
+        CachedLauncher(kernel)
+        if isinstance(kernel, JITFunction) and launches_as_known()
+        else kernel
+    )
+
+
+class CachedLauncher:
+    """A kernel, and what it was compiled to, by all that Triton compiles differently for.
+
+    That is for a tensor its type and whether it lies at a multiple of 16; for a whole number
+    whether it is 1, a multiple of 16, and how wide; and constants themselves.
+    """
+
+    def __init__(self, jit: Any) -> None:
+        self.jit = jit
+        self._plans: dict[tuple[type, ...], Plan | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jit, name)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        if len(grid) > 1 and grid[1] > _MOST_BLOCKS:
+            raise ValueError(
+                f"a list is too long for a fused form on a GPU: it takes {grid[1]:,} blocks of "
+                f'items, and CUDA has {_MOST_BLOCKS:,}. rankgrad.kernels.using("eager") does '
+                "without"
+            )
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        if len(arguments) < len(self.jit.params):  # constants by name
+            rest = self.jit.params[len(arguments) :]
+            arguments += tuple(options.pop(param.name) for param in rest if param.name in options)
+        types = tuple(map(type, arguments))
+        if types not in self._plans:
+            self._plans[types] = Plan.of(self.jit.params, types)
+        plan = self._plans[types]
+        if plan is None or watched() or self.jit.pre_run_hooks:
+            self.jit[grid](*arguments, **options)
+            if recording.launches is not None:
+                recording.launches.append(None)
+            return
+        device = driver.active.get_current_device()
+        key, bound = plan.key_of(arguments)
+        key += (device, *options.items())
+        found = plan.compiled.get(key)
+        x, y, z = (*grid, 1, 1)[:3]
+        if found is None:
+            found = plan.compiled[key] = self.jit[grid](*arguments, **options)
+        else:
+            stream = driver.active.get_current_stream(device)
+            found.run(
+                x, y, z, stream, found.function, found.packed_metadata, None, None, None, *bound
+            )  # fmt: skip
+        if recording.launches is not None:
+            recording.launches.append(Launch(found, (x, y, z), bound, plan.tensors))
+
+
+class Plan:
+    """Which properties of arguments of these types a kernel is compiled for.
+
+    Args:
+        tensors: where tensors stand.
+        numbers: where whole numbers stand that kernels are compiled for.
+        plain: where those stand of which the width matters only.
+        constants: where constants stand.
+    """
+
+    def __init__(
+        self, tensors: list[int], numbers: list[int], plain: list[int], constants: list[int]
+    ) -> None:
+        self.tensors, self.numbers = tensors, numbers
+        self.plain, self.constants = plain, constants
+        self.compiled: dict[tuple[Any, ...], Any] = {}
+
+    @classmethod
+    def of(cls, params: list[Any], types: tuple[type, ...]) -> Plan | None:
+        """The plan, or None for arguments that are left to Triton."""
+        if len(params) != len(types):
+            return None
+        tensors, numbers, plain, constants = places = [], [], [], []  # type: ignore[var-annotated]
+        for at, (param, kind) in enumerate(zip(params, types, strict=True)):
+            if param.is_constexpr or kind in (bool, type(None)):
+                if kind not in _CONSTANTS:
+                    return None
+                constants.append(at)
+            elif kind in _TENSORS:
+                tensors.append(at)
+            elif kind is int:
+                (plain if param.do_not_specialize else numbers).append(at)
+            elif kind is not float:
+                return None
+        return cls(*places)
+
+    def key_of(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+        """What a kernel is compiled for in these arguments; and they, tensors as addresses."""
+        bound = list(arguments)
+        key = [arguments[at] for at in self.constants]
+        for at in self.tensors:
+            tensor = arguments[at]
+            bound[at] = address = tensor.data_ptr()
+            key.append(tensor.dtype)
+            key.append(address % 16 == 0)
+        for at in self.numbers:
+            number = arguments[at]
+            key.append(number == 1)
+            key.append(number % 16 == 0)
+            key.append(_width(number))
+        for at in self.plain:
+            key.append(_width(arguments[at]))
+        return tuple(key), bound
+
+
+def _width(number: int) -> int:
+    """Which of Triton's types of whole numbers holds it."""
+    if -(2**31) <= number < 2**31:
+        return 32
+    return 64 if number < 2**63 else 65
+
+
+@cache
+def launches_as_known() -> bool:
+    """Whether Triton launches compiled kernels in the way that is taken here."""
+    try:
+        source = " ".join(inspect.getsource(JITFunction.run).split())
+    except (OSError, TypeError):
+        return False
+    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+    return _LAUNCH in source and all(hasattr(hook, "calls") for hook in hooks)

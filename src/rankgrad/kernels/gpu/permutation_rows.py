@@ -1,0 +1,837 @@
+"""Metrics through the rows of NeuralSort or SoftSort, value and gradient in one operation.
+
+The gradient by every row's expected gain is known beforehand, so what has to be known of a row is
+the sum of its exponentials with and without the gains; then each item gathers its gradient from the
+rows. No row is ever stored. Short lists are not sorted: ranks and sums over all other items are
+counted, pair by pair. Long ones are sorted once.
+
+NeuralSort's logits are of size n |s| and cancel near the maximum of a row, hence float64 up to
+there. With ``t_rj`` the derivative by the logit of item j in row r, item i has the gradient
+
+    Σ_r (slope_r - below_i + above_i) t_ri - Σ_j sign(s_i - s_j) Σ_r t_rj,
+
+in which nothing of size n is left to cancel: above and below count the items strictly so.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.ideal_gain import (
+    IDEAL,
+    gain_kind,
+    ideal_gain,
+    list_sums,
+    load_gains,
+    norm_kind,
+    presence,
+    scale_of,
+)
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu.segmented_sort import (
+    COUNTED,
+    Sorted,
+    count_items,
+    sort_lists,
+    tie_end,
+    tie_start,
+)
+
+_PROGRAMS = 528  # four for each multiprocessor of a large GPU
+_CHUNK = 1024  # of a long list, in sorted order
+_REMEMBERED = 4  # values that an operator was applied to
+
+
+def through_rows(
+    batch: FlatLists,
+    relaxation: str,
+    temperature: float,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``1 - metric`` (ARP itself) through relaxed rows; see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, max_length = batch
+    metric, k, gain, threshold, persistence = metric_options
+    soft = relaxation == "softsort"
+    if metric in STEP_METRICS:
+        operator = (SoftSortOperator if soft else NeuralSortOperator)(
+            scores, mask, offsets, max_length, k, temperature
+        )
+        return through_operator(operator, batch, metric_options)
+    lists = offsets.numel() - 1
+    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
+    if lists == 0 or scores.numel() == 0:
+        return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
+    arguments = (labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
+    rows = _Rows(offsets, max_length, k, temperature, soft, metric, persistence)
+    if max_length <= COUNTED:
+        items = _count(scores, arguments, soft)
+    else:
+        gains, scale, lengths, defined = ideal_gain(*arguments)
+        order = sort_lists(scores, mask, offsets, max_length)
+        items = _place(rows, order, gains, (scale, lengths), defined)
+    sums = rows.sum(items, (items.numbers, items.numbers))
+    rows.gather(items, sums, sums, values, grad_scores)
+    return values, grad_scores, items.defined
+
+
+class _RowsOperator:
+    """The rows of NeuralSort or SoftSort as a linear operator.
+
+    Args:
+        scores: ``[items]``, float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: how many rows, 0 for all.
+        temperature: of the relaxation.
+    """
+
+    soft: ClassVar[bool]
+    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        temperature: float,
+    ) -> None:
+        self.scores, self.mask = scores, mask
+        self._rows = _Rows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
+        self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
+        # To which values it was applied lately, by their address, which no others get while these
+        # are held; the items and the sums over rows.
+        self._applied: dict[int, tuple[Tensor, _Items, Tensor]] = {}
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        at_rank, misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        if self._rows.lists and self.scores.numel():
+            values = values.contiguous()
+            items = self._place(values)
+            if len(self._applied) == _REMEMBERED:
+                del self._applied[next(iter(self._applied))]
+            sums = self._rows.sum(items, (at_rank, misses))
+            self._applied[values.data_ptr()] = values, items, sums
+        self.misses = misses
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        if not (self._rows.lists and self.scores.numel()):
+            return torch.zeros_like(self.scores)
+        values = values.contiguous()
+        if values.data_ptr() not in self._applied:
+            self.apply(values)
+        _, items, sums = self._applied[values.data_ptr()]
+        grad_scores = torch.empty_like(self.scores)
+        self._rows.gather(items, sums, grad.contiguous(), sums, grad_scores)
+        return grad_scores
+
+    def _place(self, values: Tensor) -> _Items:
+        offsets, max_length = self._rows.offsets, self._rows.max_length
+        if max_length <= COUNTED:
+            arguments = (values, self.mask, None, offsets, max_length, "dcg", 0, "linear", 0.0)
+            return _count(self.scores, arguments, self.soft)
+        if self._sorted is None:
+            order = sort_lists(self.scores, self.mask, offsets, max_length)
+            self._sorted = order, count_items(self.mask, offsets, max_length)
+        order, lengths = self._sorted
+        return _place(self._rows, order, values, (lengths, lengths), lengths)
+
+
+class NeuralSortOperator(_RowsOperator):
+    """NeuralSort (Grover et al. 2019) as a linear operator and its adjoint."""
+
+    soft = False
+
+
+class SoftSortOperator(_RowsOperator):
+    """SoftSort (Prillo and Eisenschlos 2020) as a linear operator and its adjoint."""
+
+    soft = True
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Items, in input order (short lists) or sorted; and the same by rank, for the rows.
+
+    Args:
+        numbers: ``[7, items]``: score, gain, and below - above (SoftSort: the size of the tie);
+            by rank the score, two more, and the gain. Those two are for SoftSort, by rank, tilt
+            within and size of the tie, and for NeuralSort derivatives that the rows give.
+        distances: ``[items]`` float64, ``Σ_k |s_j - s_k|``, inf on padding; in input order followed
+            by the same by rank.
+        order: of sorted items, which item each is; None in input order.
+        known: scale and length of each list; or, of short lists, nothing yet.
+        defined: where the loss is.
+        parts: of short lists, what blocks of items add to their list.
+        norm: which norm those parts are for.
+    """
+
+    numbers: Tensor
+    distances: Tensor
+    order: Tensor | None
+    known: tuple[Tensor, Tensor]
+    defined: Tensor
+    parts: Tensor
+    norm: int
+
+    @property
+    def of_lists(self) -> tuple[Any, ...]:
+        """What kernels need to know each list."""
+        return (*self.known, self.defined, self.parts, self.parts.shape[1])
+
+
+def _count(scores: Tensor, arguments: tuple[Any, ...], soft: bool) -> _Items:
+    labels, mask, weights, offsets, max_length, metric, k, gain, threshold = arguments
+    lists, size = offsets.numel() - 1, scores.numel()
+    blocks = cdiv(max_length, 32)
+    numbers = scores.new_empty(7, size)
+    distances = torch.empty(0 if soft else 2 * size, dtype=torch.float64, device=scores.device)
+    parts = scores.new_empty(lists, blocks, 4)
+    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    norm = norm_kind(metric, k)
+    _count_pairs[(lists, blocks)](
+        scores, labels, presence(mask, scores), presence(weights, scores), offsets,
+        numbers, distances, parts, threshold, k, size,
+        kind=gain_kind(metric, gain), ideal=norm == IDEAL, masked=mask is not None,
+        weighted=weights is not None, soft=soft, height=32, width=32,
+    )  # fmt: skip
+    return _Items(numbers, distances, None, (parts, parts), defined, parts, norm)
+
+
+def _place(
+    rows: _Rows, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
+) -> _Items:
+    """Items of sorted lists, with their gains in input order."""
+    size, soft, lengths = gains.numel(), rows.soft, known[1]
+    chunks = torch.empty(rows.chunks_of(size), dtype=torch.float64, device=gains.device)
+    numbers = gains.new_empty(7, size)
+    distances = torch.empty(0 if soft else size, dtype=torch.float64, device=gains.device)
+    grid = (rows.lists, cdiv(rows.max_length, _CHUNK))
+    if not soft:
+        _add_chunks[grid](order.scores, rows.offsets, lengths, chunks, 0, chunk=_CHUNK)
+    _place_sorted[grid](
+        order.scores, order.items, gains, rows.offsets, lengths, chunks, numbers, distances, size,
+        rows.max_length.bit_length() + 1, soft=soft, chunk=_CHUNK,
+    )  # fmt: skip
+    return _Items(numbers, distances, order.items, known, defined, gains.new_empty(0, 0, 4), 0)
+
+
+def _tile(rows: int) -> tuple[int, int]:
+    """Rows and items of a tile: what the registers of a program hold."""
+    return (16, 64) if rows <= 16 else (32, 32)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of every list, and what they are weighed by: a linear metric, or "operator"."""
+
+    offsets: Tensor
+    max_length: int
+    k: int
+    temperature: float
+    soft: bool
+    metric: str
+    persistence: float
+
+    @property
+    def lists(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def few(self) -> bool:
+        """Whether a cutoff leaves rows out."""
+        return 0 < self.k < self.max_length
+
+    @property
+    def count(self) -> int:
+        """The most rows of any list."""
+        return self.k if self.few else self.max_length
+
+    def chunks_of(self, size: int) -> int:
+        """The chunks of all lists, at most."""
+        return size // _CHUNK + self.lists + 1
+
+    def _options(self, items: _Items) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        numbers = (self.temperature, self.persistence, self.k, self.count, items.numbers.shape[1])
+        options = {
+            "metric": self.metric,
+            "few": self.few,
+            "soft": self.soft,
+            "ranked": items.order is not None,
+            "norm": items.norm,
+        }
+        return numbers, options
+
+    def sum(self, items: _Items, at_rank: tuple[Tensor, Tensor]) -> Tensor:
+        """For every row: its factor over the sum, mean, expected gain; SoftSort: tied items' share.
+
+        Of an operator, the expected gains and one minus them are written to ``at_rank``.
+        """
+        numbers, options = self._options(items)
+        height, width = _tile(self.count)
+        blocks = cdiv(self.count, height)
+        splits = max(1, min(_PROGRAMS // (self.lists * blocks), cdiv(self.max_length, 4 * width)))
+        total = self.lists * self.count if self.few else numbers[-1]
+        sums = items.numbers.new_empty(5, total)
+        parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
+        arguments = (*items.of_lists, self.offsets, items.numbers, items.distances, parts, sums)
+        arguments += (*at_rank, *numbers, total, splits)
+        _sum_rows[(self.lists, blocks, splits)](
+            *arguments, **options, height=height, whole=splits == 1, width=width
+        )
+        if splits > 1:
+            _finish_rows[(self.lists, blocks)](*arguments, **options, height=height)
+        return sums
+
+    def gather(
+        self, items: _Items, sums: Tensor, grads: Tensor, values: Tensor, grad_scores: Tensor
+    ) -> None:
+        """The gradient of every item from the rows, and of a metric the values."""
+        numbers, options = self._options(items)
+        lists, size = self.lists, numbers[-1]
+        order = self.offsets if items.order is None else items.order
+        height, width = _tile(self.count)
+        _gather_rows[(lists, cdiv(self.max_length, width))](
+            *items.of_lists, self.offsets, items.numbers, items.distances, sums, grads, order,
+            values, grad_scores, *numbers, sums.shape[1], **options, height=height, width=width,
+        )  # fmt: skip
+        if self.soft:
+            return
+        if items.order is None:
+            _through_pairs[(lists, cdiv(self.max_length, 32))](
+                items.numbers, items.distances, self.offsets, grad_scores, self.temperature, size,
+                metric=self.metric, height=32, width=64,
+            )  # fmt: skip
+            return
+        device = grad_scores.device
+        chunks = torch.empty(self.chunks_of(size), dtype=torch.float64, device=device)
+        prefix = torch.empty(size + lists, dtype=torch.float64, device=device)
+        grid = (lists, cdiv(self.max_length, _CHUNK))
+        of_chunks = (items.numbers, self.offsets, items.known[1], chunks)
+        _add_chunks[grid](*of_chunks, 5 * size, chunk=_CHUNK)
+        _prefix[grid](*of_chunks, prefix, 5 * size, chunk=_CHUNK)
+        _through_sorted[grid](
+            items.numbers, prefix, order, self.offsets, items.known[1], grad_scores,
+            self.temperature, size, self.max_length.bit_length() + 1,
+            metric=self.metric, chunk=_CHUNK,
+        )  # fmt: skip
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k", "size"])
+def _count_pairs(
+    scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, size,
+    kind: tl.constexpr, ideal: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
+    soft: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Ranks, ties and sums of distances of some items, by looking at all of their list.
+
+    And what they add to the norm: the place of their gains in the ideal order is counted, too.
+    """
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
+    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
+    item = tl.program_id(1) * height + tl.arange(0, height)
+    inside = item < count
+    real = is_real(mask, begin + item, inside, masked)
+    score = tl.load(scores + begin + item, mask=real, other=0.0)
+    gain = load_gains(labels, weights, begin + item, real, threshold, kind, weighted)
+    exact = score.to(tl.float64)
+    above = tl.zeros([height, width], tl.int32)
+    before = tl.zeros([height, width], tl.int32)
+    ties = tl.zeros([height, width], tl.int32)  # or below - above
+    ahead = tl.zeros([height, width], tl.int32)
+    distance = tl.zeros([height, width], tl.float64)
+    for first in range(0, tl.where(tl.program_id(1) * height < count, count, 0), width):
+        column = first + tl.arange(0, width)
+        valid = is_real(mask, begin + column, column < count, masked)
+        other = tl.load(scores + begin + column, mask=valid, other=float("nan"))
+        earlier = column[None, :] < item[:, None]
+        same = other[None, :] == score[:, None]
+        over = (other[None, :] > score[:, None]).to(tl.int32)
+        above += over
+        before += (same & earlier).to(tl.int32)
+        if soft:
+            ties += same.to(tl.int32)
+        else:
+            ties += (other[None, :] < score[:, None]).to(tl.int32) - over
+            gap = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
+            distance += tl.where(valid[None, :], gap, 0.0)
+        if ideal:
+            gains = load_gains(labels, weights, begin + column, valid, threshold, kind, weighted)
+            equal = (gains[None, :] == gain[:, None]) & earlier
+            ahead += ((gains[None, :] > gain[:, None]) | equal).to(tl.int32)
+    earlier = tl.sum(before, 1)
+    tied = tl.sum(ties, 1).to(tl.float32)
+    index, rank = begin + item, begin + tl.sum(above, 1) + earlier
+    gains = tl.where(real, gain, 0.0)
+    tl.store(numbers + size + index, gains, mask=inside)
+    tl.store(numbers + 2 * size + index, tied, mask=inside)
+    tl.store(numbers + 3 * size + rank, score, mask=real)
+    tl.store(numbers + 6 * size + rank, gains, mask=real)
+    if soft:
+        tilt = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
+        tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
+        tl.store(numbers + 4 * size + rank, tilt, mask=real)
+        tl.store(numbers + 5 * size + rank, tied, mask=real)
+    else:
+        total = tl.sum(distance, 1)
+        tl.store(numbers + index, score, mask=inside)
+        tl.store(distances + index, tl.where(real, total, float("inf")), mask=inside)
+        tl.store(distances + size + rank, total, mask=real)
+    best = 0.0
+    if ideal:
+        at = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (at < k))
+        best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
+    mine = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4
+    tl.store(mine, best)
+    tl.store(mine + 1, tl.sum(gains, 0))
+    tl.store(mine + 2, tl.sum(real.to(tl.float32), 0))
+    tl.store(mine + 3, tl.sum((gains > 0).to(tl.float32), 0))
+
+
+@triton.jit
+def _chunk_of(offsets, lengths, chunk: tl.constexpr):
+    """The list, its first item, the first of its chunks, and the places of this chunk."""
+    at_list = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + at_list)
+    chunks = begin // chunk + at_list
+    at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
+    return at_list, begin, chunks, at, tl.load(lengths + at_list).to(tl.int64)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["skip"])
+def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
+    """The sums over the chunks of each list."""
+    _, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
+    if tl.program_id(1) * chunk < length:
+        number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0)
+        tl.store(chunks + first + tl.program_id(1), tl.sum(number.to(tl.float64), 0))
+
+
+@triton.jit
+def _around(chunks, first, mine, count):
+    """The sums over the chunks before this one, and over all."""
+    before = tl.zeros([1024], tl.float64)
+    total = tl.zeros([1024], tl.float64)
+    for left in range(0, count, 1024):
+        some = left + tl.arange(0, 1024)
+        part = tl.load(chunks + first + some, mask=some < count, other=0.0)
+        total += part
+        before += tl.where(some < mine, part, 0.0)
+    return tl.sum(before, 0), tl.sum(total, 0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size", "steps"])
+def _place_sorted(
+    ranked, order, gains, offsets, lengths, chunks, numbers, distances, size, steps,
+    soft: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """What :func:`_count_pairs` says, of sorted items."""
+    at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
+    inside = at < tl.load(offsets + at_list + 1) - begin
+    real = at < length
+    index = begin + at
+    score = tl.load(ranked + index, mask=real, other=0.0)
+    source = tl.load(order + index, mask=real, other=0)
+    gain = tl.load(gains + source, mask=real, other=0.0)
+    previous = tl.load(ranked + index - 1, mask=real & (at > 0), other=float("inf"))
+    following = tl.load(ranked + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
+    tied = real & ((previous == score) | (following == score))
+    start = tie_start(ranked, begin, index, score, tied, steps) - begin
+    end = tie_end(ranked, begin + length, index, score, tied, steps) - begin
+    tl.store(numbers + size + index, gain, mask=inside)
+    tl.store(numbers + 3 * size + index, score, mask=inside)
+    tl.store(numbers + 6 * size + index, gain, mask=inside)
+    if soft:
+        ties = (end - start).to(tl.float32)
+        tilt = ((end - 1 - at) - (at - start)).to(tl.float32) / ties
+        tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
+        tl.store(numbers + 2 * size + index, ties, mask=inside)
+        tl.store(numbers + 4 * size + index, tilt, mask=inside)
+        tl.store(numbers + 5 * size + index, ties, mask=inside)
+    else:
+        exact = score.to(tl.float64)
+        before, total = _around(chunks, first, tl.program_id(1), (length + chunk - 1) // chunk)
+        prefix = before + tl.cumsum(exact, 0)
+        over, under = at.to(tl.float64), (length - 1 - at).to(tl.float64)
+        distance = (prefix - exact - over * exact) + (under * exact - (total - prefix))
+        tilt = ((length - end) - start).to(tl.float32)
+        tl.store(numbers + index, score, mask=inside)
+        tl.store(numbers + 2 * size + index, tilt, mask=inside)
+        tl.store(distances + index, tl.where(real, distance, float("inf")), mask=inside)
+
+
+@triton.jit
+def _entries(
+    score, distance, row_score, row_distance, derivative, strength, soft: tl.constexpr
+):  # fmt: skip
+    """The exponentials of a tile of rows and items, 1 at a row's maximum."""
+    if soft:
+        return tl.exp2(tl.abs(row_score[:, None] - score[None, :]) * -strength)
+    else:
+        exact, row_exact = score.to(tl.float64), row_score.to(tl.float64)
+        logits = derivative.to(tl.float64)[:, None] * (exact[None, :] - row_exact[:, None])
+        logits -= distance[None, :] - row_distance[:, None]
+        return tl.exp2(tl.minimum(logits.to(tl.float32) * strength, 0.0))
+
+
+@triton.jit
+def _list_of(
+    scales, lengths, defined, parts, blocks, at_list, k,
+    metric: tl.constexpr, ranked: tl.constexpr, norm: tl.constexpr,
+):  # fmt: skip
+    """The scale of a list, 0 where the loss is undefined, its length, and how many rows count."""
+    if ranked:
+        length = tl.load(lengths + at_list)
+        scale = length.to(tl.float32) * 0.0 + 1.0
+        if metric != "operator":
+            scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
+    else:
+        ideal, total, items, counting = list_sums(parts, at_list, blocks, 256)
+        length = items.to(tl.int32)
+        scale = length.to(tl.float32) * 0.0 + 1.0
+        if metric != "operator":
+            scale = scale_of(ideal, total, items, k, norm)
+            scale = tl.where((counting > 0) & (length > 1), scale, 0.0)
+    rows = tl.where(k > 0, tl.minimum(k, length), length)
+    return scale, length, tl.where(scale > 0, rows, 0)
+
+
+@triton.jit
+def _write_row(
+    total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by, row, inside,
+    scale, past, temperature, persistence, size, many, metric: tl.constexpr, soft: tl.constexpr,
+):  # fmt: skip
+    """What the items need to know of a row.
+
+    Gains are counted from that of the item which stands at the row's rank: where nearly all of the
+    row is on it, what is left would be lost in the sum.
+    """
+    factor = scale * (discount(row + 1.0, metric, persistence) - past)
+    total = tl.where(inside, total, 1.0)
+    mean = mean / total
+    weight = factor / total
+    tl.store(sums + at, weight, mask=inside)
+    tl.store(sums + many + at, mean, mask=inside)
+    row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+    if metric == "operator":
+        tl.store(at_rank + by, row_gain + mean, mask=inside)
+        tl.store(misses + by, (1.0 - row_gain) - mean, mask=inside)
+    else:
+        tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
+    if soft:
+        # By the distances, of which the logits are minus 1 / τ.
+        weight = -weight / temperature
+        tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
+        ties = tl.load(numbers + 5 * size + by, mask=inside, other=0.0)
+        tl.store(sums + 3 * many + at, weight * (sided_gain - mean * sided), mask=inside)
+        tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * ties), mask=inside)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
+def _sum_rows(
+    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
+    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
+    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr, whole: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Sums over the items for some rows of a list; all of them, or one part of several."""
+    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    scale, length, last = _list_of(
+        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
+    )
+    row = tl.program_id(1) * height + tl.arange(0, height)
+    if tl.program_id(1) * height < last:
+        inside = row < last
+        by = begin + row
+        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
+        row_distance = row_score.to(tl.float64)
+        if not soft:
+            by_rank = distances if ranked else distances + size
+            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+        derivative = (length - 1 - 2 * row).to(tl.float32)
+        strength = 1.4426950408889634 / temperature
+        total = tl.zeros([height, width], tl.float32)
+        mean = tl.zeros([height, width], tl.float32)
+        sided = tl.zeros([height, width], tl.float32)
+        sided_gain = tl.zeros([height, width], tl.float32)
+        tied_gain = tl.zeros([height, width], tl.float32)
+        for first in range(begin + split * width, end, splits * width):
+            index = first + tl.arange(0, width)
+            valid = index < end
+            score = tl.load(numbers + index, mask=valid, other=float("inf"))
+            gain = tl.load(numbers + size + index, mask=valid, other=0.0)
+            distance = score.to(tl.float64)
+            if not soft:
+                score = tl.where(valid, score, 0.0)
+                distance = tl.load(distances + index, mask=valid, other=float("inf"))
+            entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
+            total += entry
+            more = gain[None, :] - row_gain[:, None]
+            mean += entry * more
+            if soft:
+                higher = row_score[:, None] > score[None, :]
+                same = row_score[:, None] == score[None, :]
+                signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
+                sided += signed
+                sided_gain += signed * more
+                tied_gain += tl.where(same, more, 0.0)
+        at = row + (at_list * rows if few else begin)
+        total, mean = tl.sum(total, 1), tl.sum(mean, 1)
+        sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
+        if whole:
+            _write_row(
+                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
+                row, inside, scale, beyond(length, k, metric), temperature, persistence, size,
+                many, metric, soft,
+            )  # fmt: skip
+        else:
+            tl.store(parts + (0 * splits + split) * many + at, total, mask=inside)
+            tl.store(parts + (1 * splits + split) * many + at, mean, mask=inside)
+            if soft:
+                tl.store(parts + (2 * splits + split) * many + at, sided, mask=inside)
+                tl.store(parts + (3 * splits + split) * many + at, sided_gain, mask=inside)
+                tl.store(parts + (4 * splits + split) * many + at, tied_gain, mask=inside)
+
+
+@triton.jit
+def _add_parts(
+    parts, at, inside, many, splits, height: tl.constexpr
+):  # fmt: skip
+    """The sums over the parts of some rows, in float64."""
+    total = tl.zeros([height, 64], tl.float64)
+    for left in range(0, splits, 64):
+        split = (left + tl.arange(0, 64)).to(tl.int64)
+        valid = inside[:, None] & (split < splits)[None, :]
+        part = tl.load(parts + split[None, :] * many + at[:, None], mask=valid, other=0.0)
+        total += part.to(tl.float64)
+    return tl.sum(total, 1).to(tl.float32)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
+def _finish_rows(
+    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
+    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
+    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr,
+):  # fmt: skip
+    """Add up the parts of rows."""
+    at_list = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + at_list)
+    scale, length, last = _list_of(
+        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
+    )
+    row = tl.program_id(1) * height + tl.arange(0, height)
+    if tl.program_id(1) * height < last:
+        inside = row < last
+        at = row + (at_list * rows if few else begin)
+        total = _add_parts(parts, at, inside, many, splits, height)
+        mean = _add_parts(parts + splits * many, at, inside, many, splits, height)
+        sided, sided_gain, tied_gain = total, total, total
+        if soft:
+            sided = _add_parts(parts + 2 * splits * many, at, inside, many, splits, height)
+            sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, height)
+            tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, height)
+        _write_row(
+            total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at,
+            begin + row, row, inside, scale, beyond(length, k, metric), temperature, persistence,
+            size, many, metric, soft,
+        )  # fmt: skip
+
+
+@triton.jit
+def _write_value(
+    values, defined, terms, at_list, last, length, k, scale,
+    metric: tl.constexpr, ranked: tl.constexpr,
+):  # fmt: skip
+    """The value of a list from the terms of its rows, written by the first of its programs."""
+    if tl.program_id(1) == 0:
+        total = tl.zeros([256], tl.float32)
+        for first in range(0, last, 256):
+            row = first + tl.arange(0, 256)
+            total += tl.load(terms + row, mask=row < last, other=0.0)
+        tl.store(values + at_list, as_loss(tl.sum(total, 0), length, k, scale, metric))
+        if not ranked:
+            tl.store(defined + at_list, scale > 0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many"])
+def _gather_rows(
+    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
+    sums, grads, order, values, grad_scores, temperature, persistence, k, rows, size, many,
+    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """What some items gather from all rows; the first program of a list also adds its value."""
+    at_list = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    scale, length, last = _list_of(
+        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
+    )
+    base = at_list * rows if few else begin
+    if metric != "operator":
+        _write_value(
+            values, defined, sums + 2 * many + base, at_list, last, length, k, scale, metric, ranked
+        )
+    index = begin + tl.program_id(1) * width + tl.arange(0, width)
+    valid = index < end
+    score = tl.load(numbers + index, mask=valid, other=0.0)
+    gain = tl.load(numbers + size + index, mask=valid, other=0.0)
+    ties = tl.load(numbers + 2 * size + index, mask=valid, other=1.0)
+    distance = score.to(tl.float64)
+    if not soft:
+        distance = tl.load(distances + index, mask=valid, other=float("inf"))
+    strength = 1.4426950408889634 / temperature
+    one = tl.zeros([height, width], tl.float32)
+    two = tl.zeros([height, width], tl.float32)
+    of_rank = tl.zeros([height, width], tl.float32)
+    of_tie = tl.zeros([height, width], tl.float32)
+    for first in range(0, last, height):
+        row = first + tl.arange(0, height)
+        inside = row < last
+        by, at = begin + row, base + row
+        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
+        row_distance = row_score.to(tl.float64)
+        if not soft:
+            by_rank = distances if ranked else distances + size
+            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+        weight = tl.load(sums + at, mask=inside, other=0.0)
+        row_grad = weight
+        if metric == "operator":
+            row_grad = tl.load(grads + by, mask=inside, other=0.0)
+            weight *= row_grad
+        mean = tl.load(sums + many + at, mask=inside, other=0.0)
+        derivative = (length - 1 - 2 * row).to(tl.float32)
+        entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
+        more = gain[None, :] - row_gain[:, None]
+        by_logit = entry * weight[:, None] * (more - mean[:, None])
+        if soft:
+            tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
+            rank_grad = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
+            tie_grad = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
+            if metric == "operator":
+                rank_grad *= row_grad
+                tie_grad *= row_grad
+            higher = row_score[:, None] > score[None, :]
+            same = row_score[:, None] == score[None, :]
+            one += tl.where(same, 0.0, tl.where(higher, by_logit, -by_logit))
+            two += tl.where(same, by_logit * tilt[:, None], 0.0)
+            of_rank += tl.where(same, rank_grad[:, None], 0.0)
+            of_tie += tl.where(same, tie_grad[:, None], 0.0)
+        else:
+            one += by_logit * (derivative[:, None] - ties[None, :])
+            two += by_logit
+    apart, tied = tl.sum(one, 0), tl.sum(two, 0)
+    if soft:
+        apart, tied = -apart / temperature, -tied / temperature
+        result = tl.sum(of_rank, 0) / tl.maximum(ties, 1.0) - apart - tied
+        result += (tl.sum(of_tie, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
+        result = as_gradient(result, metric)
+        result = tl.where(score == float("inf"), 0.0, result)
+        target = tl.load(order + index, mask=valid, other=0) if ranked else index
+        tl.store(grad_scores + target, result, mask=valid)
+    else:
+        tl.store(numbers + 4 * size + index, apart, mask=valid)
+        tl.store(numbers + 5 * size + index, tied, mask=valid)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size"])
+def _through_pairs(
+    numbers, distances, offsets, grad_scores, temperature, size,
+    metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Through the sums of distances: what all items of the list above and below give."""
+    at_list = tl.program_id(0)
+    begin = tl.load(offsets + at_list)
+    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
+    item = tl.program_id(1) * height + tl.arange(0, height)
+    inside = item < count
+    index = begin + item
+    score = tl.load(numbers + index, mask=inside, other=0.0)
+    result = tl.zeros([height, width], tl.float64)
+    for first in range(0, count, width):
+        column = first + tl.arange(0, width)
+        other = tl.load(numbers + begin + column, mask=column < count, other=0.0)
+        by_logit = tl.load(numbers + 5 * size + begin + column, mask=column < count, other=0.0)
+        exact = by_logit.to(tl.float64)[None, :]
+        higher = other[None, :] > score[:, None]
+        lower = other[None, :] < score[:, None]
+        result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
+    derivative = tl.load(numbers + 4 * size + index, mask=inside, other=0.0).to(
+        tl.float64
+    ) + tl.sum(result, 1)
+    derivative = derivative.to(tl.float32) / temperature
+    derivative = as_gradient(derivative, metric)
+    real = tl.load(distances + index, mask=inside, other=float("inf")) < float("inf")
+    tl.store(grad_scores + index, tl.where(real, derivative, 0.0), mask=inside)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["skip"])
+def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
+    """The sums over the items before each place of a list, its end included."""
+    at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
+    if tl.program_id(1) * chunk < length:
+        count = (length + chunk - 1) // chunk
+        before, total = _around(chunks, first, tl.program_id(1), count)
+        number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0).to(tl.float64)
+        sums = before + tl.cumsum(number, 0) - number
+        tl.store(prefix + begin + at_list + at, sums, mask=at < length)
+        if tl.program_id(1) == count - 1:
+            tl.store(prefix + begin + at_list + length, total)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size", "steps"])
+def _through_sorted(
+    numbers, prefix, order, offsets, lengths, grad_scores, temperature, size, steps,
+    metric: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """What :func:`_through_pairs` says, of sorted items."""
+    at_list, begin, _, at, length = _chunk_of(offsets, lengths, chunk)
+    inside = at < tl.load(offsets + at_list + 1) - begin
+    real = at < length
+    index = begin + at
+    score = tl.load(numbers + index, mask=real, other=0.0)
+    previous = tl.load(numbers + index - 1, mask=real & (at > 0), other=float("inf"))
+    following = tl.load(numbers + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
+    tied = real & ((previous == score) | (following == score))
+    start = tie_start(numbers, begin, index, score, tied, steps)
+    end = tie_end(numbers, begin + length, index, score, tied, steps)
+    total = tl.load(prefix + begin + at_list + length, mask=length > 0, other=0.0)
+    above = tl.load(prefix + at_list + start, mask=real, other=0.0)
+    below = total - tl.load(prefix + at_list + end, mask=real, other=0.0)
+    derivative = tl.load(numbers + 4 * size + index, mask=real, other=0.0).to(tl.float64) + (
+        above - below
+    )
+    derivative = derivative.to(tl.float32) / temperature
+    derivative = as_gradient(derivative, metric)
+    target = tl.load(order + index, mask=inside, other=0)
+    tl.store(grad_scores + target, tl.where(real, derivative, 0.0), mask=inside)

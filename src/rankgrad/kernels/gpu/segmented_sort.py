@@ -1,0 +1,171 @@
+"""Lists in descending order of their scores, and their groups of tied items."""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
+
+COUNTED = 8192  # lists of up to so many items are not sorted: pairs are counted instead
+_TILE = 1024
+_SHORT = 1024  # so is the place of each item in lists of up to so many, where an order is asked for
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Items by list and descending score, ties in input order, padding last in its list.
+
+    Args:
+        scores: in this order; -inf on padding.
+        items: the index of each item in the batch.
+    """
+
+    scores: Tensor
+    items: Tensor
+
+
+def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted:
+    """Sort every list, without asking the device for their lengths."""
+    lists, size = offsets.numel() - 1, scores.numel()
+    if max_length <= _SHORT:
+        ranked = torch.empty_like(scores)
+        order = torch.empty(size, dtype=torch.int64, device=scores.device)
+        _place[(lists, cdiv(max_length, 64))](
+            scores, scores if mask is None else mask, offsets, ranked, order,
+            masked=mask is not None, rows=64, columns=64,
+        )  # fmt: skip
+        return Sorted(ranked, order)
+    even = size == lists * max_length
+    grid = (lists, cdiv(max_length, _TILE))
+    cleaned = torch.empty_like(scores)
+    # What comes after the last list stays there.
+    keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
+    _keys[grid](
+        scores, scores if mask is None else mask, offsets, cleaned, keys,
+        masked=mask is not None, even=even, tile=_TILE,
+    )  # fmt: skip
+    if even:
+        ranked, order = cleaned.view(lists, max_length).sort(dim=-1, descending=True, stable=True)
+        if lists > 1:
+            order = order + offsets[:-1, None]
+        return Sorted(ranked.view(-1), order.view(-1))
+    order = keys.sort(stable=True).indices
+    return Sorted(cleaned[order], order)
+
+
+def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor:
+    """The number of real items of every list, ``[lists]`` int32."""
+    lists = offsets.numel() - 1
+    lengths = torch.empty(lists, dtype=torch.int32, device=offsets.device)
+    if lists:
+        tile = min(_TILE, max(32, next_power_of_2(max_length)))
+        _count_items[(lists,)](
+            offsets if mask is None else mask, offsets, lengths,
+            masked=mask is not None, tile=tile,
+        )  # fmt: skip
+    return lengths
+
+
+@cached_launch
+@triton.jit
+def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexpr):
+    """The real items of one list."""
+    at_list = tl.program_id(0)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    length = (end - begin).to(tl.int32)
+    if masked:
+        found = tl.zeros([tile], tl.int32)
+        for first in range(begin, end, tile):
+            at = first + tl.arange(0, tile)
+            found += is_real(mask, at, at < end, masked).to(tl.int32)
+        length = tl.sum(found, 0)
+    tl.store(lengths + at_list, length)
+
+
+@triton.jit
+def _score(scores, mask, index, inside, masked: tl.constexpr):
+    """Scores with -inf on padding and for what is no number, and one zero."""
+    real = is_real(mask, index, inside, masked)
+    score = tl.load(scores + index, mask=real, other=float("-inf"))
+    score = tl.where(score == score, score, float("-inf"))
+    return tl.where(score == 0, 0.0, score)
+
+
+@cached_launch
+@triton.jit
+def _place(
+    scores, mask, offsets, ranked, order,
+    masked: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """Bring some items of a list to their places, which are how many others go before them."""
+    begin, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
+    first = begin + tl.program_id(1) * rows
+    if first < end:
+        index = first + tl.arange(0, rows)
+        score = _score(scores, mask, index, index < end, masked)
+        ahead = tl.zeros([rows], tl.int32)
+        for left in range(begin, end, columns):
+            other = left + tl.arange(0, columns)
+            against = _score(scores, mask, other, other < end, masked)
+            before = against[None, :] > score[:, None]
+            tied = (against[None, :] == score[:, None]) & (other[None, :] < index[:, None])
+            ahead += tl.sum(((before | tied) & (other < end)[None, :]).to(tl.int32), 1)
+        tl.store(ranked + begin + ahead, score, mask=index < end)
+        tl.store(order + begin + ahead, index, mask=index < end)
+
+
+@cached_launch
+@triton.jit
+def _keys(
+    scores, mask, offsets, cleaned, keys,
+    masked: tl.constexpr, even: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """Scores with -inf on padding and one zero; or whole numbers that sort by list, then score."""
+    at_list = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    index = begin + tl.program_id(1) * tile + tl.arange(0, tile)
+    inside = index < end
+    score = _score(scores, mask, index, inside, masked)
+    tl.store(cleaned + index, score, mask=inside)
+    if not even:
+        bits = score.to(tl.int32, bitcast=True)
+        # Negative numbers are larger the smaller they are; the complement turns the order around.
+        rising = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        falling = (-1 - rising).to(tl.int64) + 2147483648
+        tl.store(keys + index, at_list * 4294967296 + falling, mask=inside)
+
+
+@triton.jit
+def tie_start(ranked, begin, at, score, tied, steps):
+    """The first place with the same score, for tied items in sorted order; else their own."""
+    low, high = tl.where(tied, begin, at), at
+    if tl.max(tied.to(tl.int32), 0) > 0:
+        for _ in range(steps):
+            middle = (low + high) // 2
+            other = tl.load(ranked + middle, mask=tied, other=0.0)
+            above = tied & (low < high) & (other > score)
+            low, high = tl.where(above, middle + 1, low), tl.where(above, high, middle)
+            high = tl.maximum(low, high)
+    return low
+
+
+@triton.jit
+def tie_end(ranked, end, at, score, tied, steps):
+    """One past the last place with the same score."""
+    low, high = at + 1, tl.where(tied, end, at + 1)
+    if tl.max(tied.to(tl.int32), 0) > 0:
+        for _ in range(steps):
+            middle = (low + high) // 2
+            other = tl.load(ranked + middle, mask=tied & (low < high), other=0.0)
+            same = tied & (low < high) & (other == score)
+            low, high = tl.where(same, middle + 1, low), tl.where(same, high, middle)
+            high = tl.maximum(low, high)
+    return low

@@ -1,0 +1,126 @@
+"""The study of direct losses: its losses are what it says, and it runs and goes on."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rankgrad import kernels, losses
+from rankgrad.inputs import as_lists
+
+STUDY = Path(__file__).parents[2] / "benchmarks" / "direct_study"
+MODULES = ("plan", "data", "candidates", "pair_kernel", "diagnose", "train", "pool", "show")
+
+
+@pytest.fixture(scope="module")
+def study():
+    sys.path.insert(0, str(STUDY))
+    yield {name: importlib.import_module(name) for name in MODULES}
+    sys.path.remove(str(STUDY))
+    for name in MODULES:
+        sys.modules.pop(name)
+    for name in ("pair_field", "mixed", "by_member", "rank_bound", "standardized"):
+        losses.losses._factories.pop(name)
+
+
+def some_lists():
+    random = torch.Generator().manual_seed(0)
+    mask = torch.arange(70) < torch.tensor([37, 5, 70, 1])[:, None]
+    scores = 2 * torch.randn(4, 70, generator=random, dtype=torch.float64) * mask
+    return scores, torch.randint(0, 5, (4, 70), generator=random) * mask, mask
+
+
+@pytest.mark.parametrize(
+    ("cell", "known"),
+    [
+        ("pair_field(weights=none)", "ranknet"),
+        ("pair_field@10", "lambdarank@10"),
+        ("pair_field@10(weights=distance)", "lambdaloss@10"),
+        ("pair_field(weights=tangent, slope=sigmoid, relaxation=approx)", "approx_ndcg"),
+        ("rank_bound(gain=linear, ideal=false)", "softmax"),
+    ],
+)
+def test_known_losses_are_cells_of_the_field(study, cell, known):
+    scores, labels, mask = some_lists()
+    found = []
+    for spec in (cell, known):
+        own = scores.clone().requires_grad_()
+        losses.get(spec)(own, labels, mask).backward()
+        found.append(own.grad)
+    assert torch.allclose(*found, rtol=1e-6, atol=1e-9)
+
+
+def test_rank_bound_bounds_ndcg_from_below(study):
+    from rankgrad.metrics import metrics
+
+    scores, labels, mask = some_lists()
+    bound = losses.get("rank_bound(of=ndcg, reduction=none)")(scores, labels, mask)
+    gains = (2.0**labels - 1) * mask
+    total = gains.sum(-1) / metrics.get("ndcg").ideal(gains).clamp(min=1e-9)
+    exact = metrics.get("ndcg")(scores, labels, mask)
+    assert bool((total - bound <= exact + 1e-9)[:3].all())
+
+
+@pytest.mark.parametrize("slope", ["logistic", "sigmoid"])
+@pytest.mark.parametrize("weights", ["none", "swap", "distance", "tangent"])
+def test_the_kernel_sums_as_the_eager_form(study, weights, slope):
+    scores, labels, mask = some_lists()
+    loss = study["candidates"].PairField(10, weights=weights, slope=slope, relaxation="approx")
+    lists = as_lists(scores.float(), labels, mask)
+    items = loss.items(lists)
+    expected = study["candidates"].sum_pairs_eager(lists.scores, items, weights, slope)
+    found = study["pair_kernel"].sum_pairs(lists.scores, items, weights, slope)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_it_runs_and_goes_on(study, tmp_path, capsys):
+    data, task = study["data"].Data, study["plan"].Task
+    small = data((12, 6, 8), features=14)
+    model = "tabm(hidden=[4], members=2, share=nothing)"
+    specs = (("lambdaloss@10",), ("rank_bound@10", "approx_ndcg"))
+    todo = [task(small, own, model=model, recipe="short", budget=10) for own in specs]
+
+    def run(seconds):
+        with kernels.using("eager"):  # nothing to compile
+            study["pool"].run(
+                tmp_path / "results",
+                tmp_path / "cache",
+                previous=[],
+                seconds=seconds,
+                workers=0,
+                changes={"epochs": 2, "device": "cpu"},
+                tasks=lambda results: todo,
+            )
+        return study["pool"].read_results([tmp_path / "results"])
+
+    assert run(0.0) == {}
+    found = run(600.0)
+    assert [study["plan"].Task.of(key) for key in found] == todo
+    assert not (tmp_path / "results" / "failures.jsonl").exists()
+    assert run(600.0) == found
+    one = found[todo[1].key]
+    assert np.mean(study["train"].decode(one["per_query"])) == pytest.approx(one["test"], abs=1e-3)
+    assert [line["epoch"] for line in one["diagnosis"]] == [1, 2, 1, 2]
+    assert "rank_bound@10 then approx_ndcg" in study["show"].show([tmp_path / "results"])
+
+
+def test_changed_labels_follow_the_rule(study):
+    data = study["data"].Data
+    sparse, dense = (data((40, 1, 1), features=14, shift=own).make("train") for own in (-2, 2))
+    assert (sparse.labels > 0).mean() < 0.3 < 0.8 < (dense.labels > 0).mean()
+    short = data((40, 1, 1), features=14, length=20).make("train")
+    assert short.lengths.max() == 20
+
+
+def test_all_tasks_have_settings_and_keys(study):
+    plan = study["plan"]
+    tasks = plan.tasks({})
+    assert len({task.key for task in tasks}) == len(tasks)
+    for task in tasks:
+        assert plan.Task.of(task.key) == task
+        for spec in task.losses:
+            losses.get(task.settings(spec, {}).loss)
