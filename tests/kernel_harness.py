@@ -182,14 +182,17 @@ def assert_matches(
     reference: Results,
     rtol: float = 1e-5,
     grad_rtol: float | None = None,
+    grad_atol: float | None = None,
 ) -> None:
     """A kernel's values and gradients against the reference.
 
-    Values are within ``rtol``, gradients within ``grad_rtol`` (ten times that) of their norm, list
-    by list and in the whole batch; they are 0 on padding.
+    Values are within ``rtol``, gradients within ``grad_rtol`` (ten times that) of their norm plus
+    ``grad_atol``, list by list and in the whole batch; they are 0 on padding.
     """
     grad_rtol = 10 * rtol if grad_rtol is None else grad_rtol
     is_double = result[0].dtype == torch.float64
+    if grad_atol is None:
+        grad_atol = 1e-12 if is_double else 1e-7
     values, grad_scores, defined = (x.cpu() for x in result)
     wanted_values, wanted_grad, wanted_defined = reference
     assert defined.dtype == torch.bool and defined.tolist() == wanted_defined.tolist()
@@ -198,7 +201,6 @@ def assert_matches(
     torch.testing.assert_close(values, wanted_values, rtol=rtol, atol=atol)
     grad_scores = grad_scores.double().reshape(-1)
     assert grad_scores.isfinite().all()
-    grad_atol = 1e-12 if is_double else 1e-7
     ends = zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True)
     for (start, end), is_defined in zip(ends, defined.tolist(), strict=True):
         expected = wanted_grad[start:end]
@@ -208,6 +210,6 @@ def assert_matches(
             expected.norm(),
         )
     error = (grad_scores - wanted_grad).norm()
-    assert error <= grad_rtol * wanted_grad.norm() + 1e-12, error
+    assert error <= grad_rtol * wanted_grad.norm() + grad_atol, error
     if batch.mask is not None:
         assert (grad_scores[~batch.mask.cpu()] == 0).all()

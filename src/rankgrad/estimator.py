@@ -15,20 +15,23 @@ from pathlib import Path
 from typing import Any, NotRequired
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
-from sklearn.utils.validation import _check_sample_weight as check_sample_weight
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
 from rankgrad.data.dataset import as_float32
+from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.run import OnEpoch
+
+with requires("train"):
+    from sklearn.base import BaseEstimator
+    from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
+    from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 Array = np.ndarray[Any, Any]
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.deprecation import renamed_attributes, renamed_value
+from rankgrad.extras import requires
 from rankgrad.validation import check_choice
 
 Alternative = Literal["two-sided", "less", "greater"]
@@ -80,7 +81,8 @@ def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided
     >>> round(paired_t_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6]), 4)
     0.0917
     """
-    from scipy.special import stdtr
+    with requires("report"):
+        from scipy.special import stdtr
 
     check_choice("alternative", alternative, ALTERNATIVES)
     differences = _differences(one, other)

@@ -22,13 +22,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline, Transform
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.validation import check_choice
 
 Array = NDArray[Any]

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Real
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankgrad.deprecation import renamed_attributes
+from rankgrad.shapes import Bool, Float, Int, Real
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_positive
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.kernels.pair_derivatives import PairConfig
@@ -23,6 +22,7 @@ from rankgrad.losses.pairwise import (
 )
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.validation import check_choice, check_positive

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.losses.newton import LEAST_CURVATURE
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Exact, NeuralSort, Schedule
 from rankgrad.validation import check_choice, check_positive
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,6 +15,7 @@ from rankgrad.kernels.pair_derivatives import PairConfig, declared_by
 from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
 from rankgrad.losses.base import Loss, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.validation import check_choice, check_positive

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,6 +12,7 @@ from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Reduction, divide
 from rankgrad.losses.base import Loss, item_mean, item_mean_terms, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_positive
 
 

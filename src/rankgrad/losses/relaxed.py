@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.kernels import KernelCall
@@ -22,6 +21,7 @@ from rankgrad.lists import Lists, Reduction, reduce
 from rankgrad.losses.base import Loss, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.specs import Spec

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, divide, tiles
 from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
 from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.shapes import Float
 
 
 @metrics.register("ap")

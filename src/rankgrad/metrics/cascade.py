@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, divide, tiles
 from rankgrad.metrics.base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
 from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.shapes import Float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.inputs import check_exponents
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_positive
 
 

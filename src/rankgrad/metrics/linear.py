@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.inputs import check_exponents
@@ -18,6 +17,7 @@ from rankgrad.metrics.base import (
     Ranked,
     SortRelaxation,
 )
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,6 +22,7 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.dropout import Dropout
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.validation import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]

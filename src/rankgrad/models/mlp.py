@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad.models.base import (
@@ -24,6 +23,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice, check_rate
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import files
+from rankgrad.extras import requires
 from rankgrad.report import queries, tables
 from rankgrad.report.candidates import Candidate, add_failures, group
 from rankgrad.report.comparison import Comparison, compare
@@ -153,7 +154,8 @@ def _own(name: str) -> str:
 
 def _plotly() -> str:
     """Plotly's script, which its package brings along; the package itself need not be imported."""
-    place = resources.files("plotly") / "package_data" / "plotly.min.js"
+    with requires("report"):
+        place = resources.files("plotly") / "package_data" / "plotly.min.js"
     return place.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 

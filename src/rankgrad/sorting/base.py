@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.inputs import as_scores, check_mask
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import is_unchecked
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
 from rankgrad.validation import check_cutoff

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, invert
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rankgrad.extras import requires
+
 if TYPE_CHECKING:
     from rankgrad.training.fitted import FitResult, FittedRanker
     from rankgrad.training.fitting import fit
@@ -30,7 +32,9 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'rankgrad.training' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"rankgrad.training.{_MODULES[name]}"), name)
+    with requires("train"):
+        module = import_module(f"rankgrad.training.{_MODULES[name]}")
+    found = globals()[name] = getattr(module, name)
     return found
 
 
