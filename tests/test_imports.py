@@ -67,6 +67,7 @@ MAY_IMPORT = {
         *("experiments", "schemas", "specs", "files", "losses", "metrics", "data", "sorting"),
         *("models", "training", "significance", "text"),
     },
+    "serving": {"export", "quoting", "training"},
     "explanations": {
         *(
             "files",

@@ -72,7 +72,7 @@ def test_the_file_says_what_it_takes(ranker, tmp_path):
     assert sizes == ["lists", "items", ""]
 
 
-@pytest.mark.parametrize("name", ["default", "mlp", "learned"])
+@pytest.mark.parametrize("name", ["default", "learned"])
 def test_a_program_computes_our_scores(name, ranker, lists, tmp_path):
     trained = ranker(*NETWORKS[name])
     export(trained, tmp_path / "a.pt2", data=lists)
