@@ -42,6 +42,7 @@ _DEFAULTS = Settings()
 #: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
 _MOST_ROWS = 2000  # rows that may be one list without the caller saying so
+_CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
 
 
@@ -187,7 +188,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """Train on lists.
 
         Args:
-            X: ``[N, F]`` features: an array, a data frame or a sparse matrix.
+            X: ``[N, F]`` features: an array, a data frame or a sparse matrix. NaN is a missing
+                value, as it is to LightGBM.
             y: ``[N]`` labels, at least 0; higher is more relevant.
             qid: ``[N]`` the list of each row, numbers or texts, in any order. This or ``group`` is
                 needed above 2,000 rows.
@@ -201,7 +203,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger of
                 :mod:`rankgrad.training.loggers`; or several.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -245,7 +247,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: instead, the sizes of the lists.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        X = validate_data(self, X, reset=False, **_CHECKS)
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
         rows = _Rows.of(X.shape[0], qid, group)
@@ -499,6 +501,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         tags.target_tags.required = True
         tags.target_tags.positive_only = True
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         return tags
 
     def _settings(self) -> Settings:
@@ -539,7 +542,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
                     "are one list; in a list, as eval_set is)"
                 )
-            X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
+            X, y = validate_data(self, *pair, y_numeric=True, reset=False, **_CHECKS)
             found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
         return found
 

@@ -55,11 +55,11 @@ def test_feature_counts_that_differ(refused, folder, trained, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_value_that_is_not_finite_is_said_in_one_line(refused, folder, tmp_path):
+def test_an_infinite_value_is_said_in_one_line(refused, folder, tmp_path):
     odd = tmp_path / "odd.txt"
-    odd.write_text("1 qid:1 1:nan\n0 qid:1 1:1\n")
+    odd.write_text("1 qid:1 1:inf\n0 qid:1 1:1\n")
     for files in ([odd], [odd, "--vali", folder / "vali.txt"]):
-        assert "feature that is not finite" in refused("train", *files, "-o", tmp_path / "run")
+        assert "an infinite feature" in refused("train", *files, "-o", tmp_path / "run")
 
 
 def test_empty_splits(refused, folder, tmp_path):

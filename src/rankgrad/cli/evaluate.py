@@ -198,7 +198,7 @@ def _evaluate_data(
     if ranker.is_dir():
         dataset, scores = score(ranker, data, split, fold, device)
     else:
-        dataset = load(data, split, fold)
+        dataset = load(data, split, fold, ids="auto")
         scores = files.read(ranker, dataset)
     result = rankgrad.metrics.evaluate(
         scores,

@@ -38,9 +38,7 @@ class Difference:
 
 
 class Compared(Protocol):
-    """What results are of: as much of a :class:`rankgrad.experiments.plans.Plan` as
-    they need.
-    """
+    """What results need of a :class:`rankgrad.experiments.plans.Plan`."""
 
     @property
     def candidates(self) -> Sequence[Any]:
@@ -48,19 +46,24 @@ class Compared(Protocol):
         ...
 
     @property
-    def folds(self) -> tuple[int | None, ...]: ...
+    def folds(self) -> tuple[int | None, ...]:
+        """The folds, in order."""
 
     @property
-    def seeds(self) -> tuple[int, ...]: ...
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, in order."""
 
     @property
-    def metrics(self) -> tuple[str, ...]: ...
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics, in order."""
 
     @property
-    def tune(self) -> int | None: ...
+    def tune(self) -> int | None:
+        """The trials of a search; None where nothing is tuned."""
 
     @property
-    def settings(self) -> Any: ...
+    def settings(self) -> Any:
+        """The settings that all runs share."""
 
     def candidate(self, name: str) -> Any:
         """The candidate of this name."""

@@ -76,8 +76,20 @@ def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
-    above = graph.add("Max", values, _array(transform.low))
-    return graph.add("Min", above, _array(transform.high))
+    # By comparisons, which leave NaN as it is.
+    low, high = _array(transform.low), _array(transform.high)
+    above = graph.add("Where", graph.add("Less", values, low), low, values)
+    return graph.add("Where", graph.add("Greater", above, high), high, above)
+
+
+@add_transform.register
+def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
+    missing = graph.add("IsNaN", values)
+    filled = graph.add("Where", missing, _array(transform.values), values)
+    if not len(transform.indicated):
+        return filled
+    chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)
+    return graph.add("Concat", filled, graph.add("Cast", chosen, to=1), axis=-1)  # float32
 
 
 @add_transform.register
@@ -95,7 +107,8 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     if transform.output == "normal":
         shares = _add_normal_quantile(graph, shares)
     rows = graph.add("Transpose", shares, perm=[1, 0])
-    return graph.add("Reshape", rows, graph.add("Shape", values))
+    shaped = graph.add("Reshape", rows, graph.add("Shape", values))
+    return graph.add("Where", graph.add("IsNaN", values), values, shaped)
 
 
 class Knots:

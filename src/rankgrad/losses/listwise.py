@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
@@ -57,13 +58,16 @@ class Softmax(CrossEntropy):
 
     name: ClassVar[str] = "softmax"
 
+    @override
     def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
         return lists.labels
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         terms = lists.labels * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), has_relevant(lists)
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("cross_entropy", ("label",))
 
@@ -78,13 +82,16 @@ class ListNet(CrossEntropy):
 
     name: ClassVar[str] = "listnet"
 
+    @override
     def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
         return log_softmax(lists.labels, lists.mask).exp()
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         terms = self.targets(lists) * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), lists.lengths > 1
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("cross_entropy", ("softmax",))
 
@@ -122,6 +129,7 @@ class ListMLE(ListwiseLoss):
         self._random = Randomness(seed)
         self.seed = self._random.seed
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         order = self._order(lists)
         inside = lists.mask.gather(-1, order)
@@ -161,6 +169,7 @@ class ListMLE(ListwiseLoss):
         gradient = torch.zeros_like(ranked).scatter(-1, order, first - weights)
         return gradient, torch.zeros_like(ranked).scatter(-1, order, bend), lists.lengths > 1
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         if not ready("listmle", lists.flat.scores):
             return None  # before a seed is drawn for nothing
@@ -211,6 +220,7 @@ class ListAP(ListwiseLoss):
         self.bins = bins
         self.threshold = threshold
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         centers = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
         places = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
@@ -251,6 +261,7 @@ class NeuralSortCE(Loss):
         self.relaxation = NeuralSort(temperature)
         self.temperature = self.relaxation.temperature
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         n = lists.mask.shape[-1]
         k = n if self.k is None else min(self.k, n)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from typing_extensions import override
 
 from rankgrad.inputs import as_lists, check_finite, largest_exponent
 from rankgrad.kernels import DeclaresKernel, ops, ready
@@ -23,6 +24,7 @@ from rankgrad.validation import check_choice, check_cutoff, check_positive
 class MetricRegistry(Registry["Metric"]):
     """The metrics, which are known by other tools' names too."""
 
+    @override
     def parse(self, text: str) -> Spec:
         return other_names.parse(text, self.names())
 
@@ -40,16 +42,21 @@ class SortRelaxation(Protocol):
     """What a metric asks of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
 
     @property
-    def forms(self) -> tuple[Route, ...]: ...
+    def forms(self) -> tuple[Route, ...]:
+        """The forms it comes in, the native one first."""
 
     @property
-    def stochastic(self) -> bool: ...
+    def stochastic(self) -> bool:
+        """Whether it adds noise to the scores."""
 
-    def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor: ...
+    def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
+        """``P[:k] @ values``."""
 
-    def rank(self, scores: Tensor, mask: Tensor) -> Tensor: ...
+    def rank(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The relaxed ranks."""
 
-    def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor: ...
+    def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The scores to sort, ``[samples, b, n]``."""
 
 
 @dataclass(frozen=True)
@@ -355,6 +362,7 @@ class BinaryMetric(Metric):
         super().__post_init__()
         check_positive("threshold", self.threshold)
 
+    @override
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         return (labels >= self.threshold).to(labels.dtype)
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
@@ -27,6 +28,7 @@ class Precision(LinearBinaryMetric):
     name: ClassVar[str] = "precision"
     kernel: ClassVar[str | None] = "precision"
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)
 

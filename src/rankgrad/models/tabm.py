@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.models.base import (
     ACTIVATIONS,
@@ -78,6 +79,7 @@ class TabM(Model):
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
 
+    @override
     def build(self, n_features: int) -> TabMNet:
         return TabMNet(self, n_features)
 
@@ -86,6 +88,7 @@ class TabMNet(Scorer):
     """The network of a :class:`TabM` model."""
 
     capturable = True
+    inputs_score_alone = True
 
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)
@@ -106,9 +109,11 @@ class TabMNet(Scorer):
             width = size
         self.layers = nn.Sequential(*layers, _Own(model.members, width, 1))
 
+    @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         return self.score_inputs(self.inputs(features, mask), mask)
 
+    @override
     def inputs(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if not self.in_list:
             return features
@@ -116,6 +121,7 @@ class TabMNet(Scorer):
             mask = torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
         return torch.cat([features, *(IN_LIST[kind](features, mask) for kind in self.in_list)], -1)
 
+    @override
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
         features, shape = inputs, inputs.shape[:-1]
         # A GPU would have to be waited for to find the real items, so there all are scored.

@@ -187,8 +187,10 @@ def fold_names(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def common_parts(candidates: Sequence[Candidate]) -> list[str]:
-    """The parts of the data that candidates are compared on: the most that any has, then the set
-    that most have. A candidate without all of them is left out, and a gap says so.
+    """The parts of the data that candidates are compared on.
+
+    These are the most that any candidate has, then the set that most candidates have. A candidate
+    without all of them is left out and listed as missing.
     """
     sets = Counter(c.parts for c in candidates if c.parts)
     if not sets:

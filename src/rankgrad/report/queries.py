@@ -122,8 +122,10 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
 
 
 def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = ()) -> list[int]:
-    """The queries to look into: explained ones, up to a quarter; then in turn the largest changes
-    of each pair, then some at random.
+    """The queries that the page shows.
+
+    Explained ones, up to a quarter; then in turn the largest changes of each pair, then some at
+    random.
     """
     total = min(LISTS, len(found.qids), max(1, _ITEMS // (TOP * len(used))))
     chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])

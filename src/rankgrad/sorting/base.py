@@ -58,6 +58,19 @@ class Relaxation(DeclaresKernel):
         mask: Bool[Tensor, "*b n"] | None = None,
         k: int | None = None,
     ) -> Float[Tensor, "*out"]:
+        """The native form of the relaxation on these scores.
+
+        Args:
+            scores: ``[..., n]``.
+            mask: ``[..., n]``, True on real items.
+            k: the number of rows of a permutation; all, if None.
+
+        Returns:
+            ``P [..., k, n]``, or ranks ``[..., n]``.
+
+        Raises:
+            ValueError: a score is not finite, or shapes do not agree.
+        """
         check_cutoff(k)
         if self.forms[0] == "ranks":
             return self.ranks(scores, mask)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.lists import descending, invert, tie_groups
 from rankgrad.shapes import Bool, Float
@@ -77,6 +78,7 @@ class StraightThrough(Relaxation):
         object.__setattr__(self, "base", as_base(self.base))
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return self.base.forms
 

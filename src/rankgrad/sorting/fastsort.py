@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.inputs import as_scores
 from rankgrad.kernels import KernelCall
@@ -53,9 +54,11 @@ class FastSort(Relaxation):
         check_choice("regularization", self.regularization, REGULARIZATIONS)
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
+    @override
     def kernel(self) -> KernelCall | None:
         entropic = self.regularization != "l2"
         return KernelCall("fastsort", (number(self.strength), entropic))

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
@@ -42,6 +43,7 @@ class NeuralSort(Relaxation):
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("neuralsort", (number(self.temperature),))
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, divide, invert, tie_groups
@@ -51,6 +52,7 @@ class OptimalTransport(Relaxation):
         check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("ot", (number(self.epsilon), self.iterations, self.tolerance))
 

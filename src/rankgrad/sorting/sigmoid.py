@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
@@ -40,9 +41,11 @@ class SigmoidRanks(Relaxation):
         set_temperature(self, "alpha")
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("sigmoid", (number(self.alpha),))
 

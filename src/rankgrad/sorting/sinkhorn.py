@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
@@ -54,6 +55,7 @@ class Sinkhorn(Relaxation):
         check_positive("tolerance", self.tolerance)
         check_flag("transposed", self.transposed)
 
+    @override
     def kernel(self) -> KernelCall | None:
         base = self.base
         if not (isinstance(base, NeuralSort) and base.kernel_applies):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
@@ -47,6 +48,7 @@ class SmoothI(Relaxation):
         check_between("delta", self.delta, 0, 0.5)
         check_flag("stop_gradient", self.stop_gradient)
 
+    @override
     def kernel(self) -> KernelCall | None:
         if not self.stop_gradient:
             return None

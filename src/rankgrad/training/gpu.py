@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.data.batches import Batch
 from rankgrad.inputs import unchecked_lists
@@ -61,10 +62,12 @@ class Finite(torch.autograd.Function):
     """
 
     @staticmethod
+    @override
     def forward(ctx: Any, scores: Tensor) -> Tensor:
         return scores.nan_to_num(0.0, 0.0, 0.0)
 
     @staticmethod
+    @override
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return gradients[0]
 
@@ -82,6 +85,7 @@ class Total(torch.autograd.Function):
     """
 
     @staticmethod
+    @override
     def forward(
         ctx: Any, values: Tensor, defined: Tensor, nan_flag: Tensor, members: int
     ) -> tuple[Tensor, Tensor]:
@@ -100,6 +104,7 @@ class Total(torch.autograd.Function):
         return sums[0].clone(), sums
 
     @staticmethod
+    @override
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (defined,) = ctx.saved_tensors
         return defined * (gradients[0] / ctx.members).to(ctx.dtype), None, None, None

@@ -23,12 +23,15 @@ class Processes(Protocol):
     """What is asked of Lightning Fabric, or of anything else that several processes share."""
 
     @property
-    def global_rank(self) -> int: ...
+    def global_rank(self) -> int:
+        """The rank of this process."""
 
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """The number of processes."""
 
-    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor: ...
+    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor:
+        """Reduce a tensor over all processes."""
 
 
 @torch.no_grad()

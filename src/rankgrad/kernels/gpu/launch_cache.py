@@ -62,6 +62,7 @@ class LaunchCache:
         self._recent: set[int] = set()
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the function, or launch what was recorded of such a call."""
         shape = arguments[0].shape
         if shape not in self.shapes and self._is_new(shape):
             return self.function(*arguments)
