@@ -66,6 +66,7 @@ def test_losses(rankgrad, in_json):
     assert everything["neural_ndcg"]["cutoff"] is True
     assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
     assert "through" in rankgrad("losses", "lapsum_rr").stdout
+    assert "Use: " in rankgrad("losses", "softmax").stdout
     spec = "neural_ndcg@10(temperature=0.5)"
     assert rankgrad("losses", spec).stdout == rankgrad("losses", "neural_ndcg").stdout
     assert in_json("losses", spec)[0]["name"] == "neural_ndcg"
@@ -320,7 +321,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     }
     page = tmp_path / "page.html"
     text = rankgrad("report", run, "-o", page).stdout
-    assert "1 candidate, 1 run, " in text and page.as_uri() in text
+    assert "1 ranker, 1 run, " in text and page.as_uri() in text
     assert f"{found.mean['ndcg@3']:.4f}" in page.read_text()
     assert "is there already" in refused("report", run, "-o", page)
     rankgrad("report", run, "-o", page, "--overwrite")

@@ -45,6 +45,7 @@ def cuda(monkeypatch):
         "synchronize": lambda: None,
         "memory_reserved": lambda: 0,
         "get_device_properties": lambda device: memory,
+        "get_per_process_memory_fraction": lambda device: 1.0,
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
@@ -134,14 +135,16 @@ def test_no_more_graphs_than_allowed(network, passes, monkeypatch):
     assert passes.done.count("captured") == 1
 
 
-def test_no_more_memory_than_allowed(network, passes, monkeypatch):
-    taken = iter(range(0, 1 << 40, 1 << 28))  # each graph takes a quarter of all there is
+@pytest.mark.parametrize(("fraction", "graphs"), [(1.0, 2), (0.5, 1)])
+def test_no_more_memory_than_the_process_is_allowed(network, passes, monkeypatch, fraction, graphs):
+    taken = iter(range(0, 1 << 40, 1 << 27))  # each graph takes an eighth of all there is
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: next(taken))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
     made = Graphs(passes, network)
     for seed in range(3):
-        for items in (4, 5):
+        for items in (4, 5, 6):
             check(made, network, batch(seed, items))
-    assert len(made) == 1
+    assert len(made) == graphs
 
 
 def test_without_memory_for_a_graph_it_goes_on_without(network, passes):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.data.batches import Batch
+from rankgrad.data.batches import Batch, process_memory
 from rankgrad.inputs import unchecked_lists
 from rankgrad.losses import Loss
 from rankgrad.models import Scorer
@@ -111,7 +111,7 @@ class Total(torch.autograd.Function):
 
 
 _MOST = 48  # sizes of batches that are captured
-_SHARE = 4  # one part in so many of a device's memory is for graphs
+_SHARE = 4  # one part in so many of the memory is for graphs
 
 Passes = Callable[[Batch], Tensor]
 
@@ -171,8 +171,8 @@ class Graphs:
     def _capture(self, size: Any, batch: Batch) -> _Captured | None:
         """A graph, or None where there is no room for it."""
         if self._pool is None:
-            device = torch.cuda.get_device_properties(batch.features.device)
-            self._pool, self._room = torch.cuda.graph_pool_handle(), device.total_memory // _SHARE
+            self._pool = torch.cuda.graph_pool_handle()
+            self._room = process_memory(batch.features.device) // _SHARE
         if self._room <= 0 or len(self._captured) >= _MOST:
             return None
         torch.cuda.empty_cache()  # what passes have left there a graph cannot use
