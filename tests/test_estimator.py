@@ -244,6 +244,20 @@ def test_every_setting_is_a_parameter_with_the_same_default():
     assert parameters == others | Settings().model_dump(exclude=left_out)
 
 
+def test_one_list_is_scored_as_among_others(lists):
+    X, y, qid = lists
+    ranker = Ranker(epochs=1, device="cpu").fit(X, y, qid)
+    among = ranker.predict(X, qid)[qid == 5]
+    one, own = X[qid == 5], qid[qid == 5]
+    assert np.array_equal(ranker.predict(one, own), ranker.predict(one.tolist(), own.tolist()))
+    assert np.array_equal(ranker.predict(one, own), ranker.predict(one, group=[len(one)]))
+    np.testing.assert_allclose(ranker.predict(one, own), among, rtol=1e-5, atol=1e-6)
+    for wrong, says in ((np.inf, "infin"), (one.T, "4 features"), (one[:0], "0 sample")):
+        bad = np.full_like(one, wrong) if np.ndim(wrong) == 0 else wrong
+        with pytest.raises(ValueError, match=says):
+            ranker.predict(bad, np.zeros(len(bad), int))
+
+
 def test_many_rows_without_qid_are_refused():
     X = np.zeros((2001, 2))
     with pytest.raises(ValueError, match=r"2001 rows.* pass qid= .* group=\[2001\]"):

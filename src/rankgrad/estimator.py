@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import numbers
 import os
 import tempfile
@@ -41,6 +42,7 @@ _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightG
 _DEFAULTS = Settings()
 #: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _MOST_ROWS = 2000  # rows that may be one list without the caller saying so
 _CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
@@ -246,10 +248,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 the longest list of the training data. To ``mlp`` it does not matter.
             group: instead, the sizes of the lists.
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **_CHECKS)
+        if not self._is_checked(X):
+            check_is_fitted(self)
+            X = validate_data(self, X, reset=False, **_CHECKS)
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
+        if _is_one_list(X.shape[0], qid, group):
+            return self.model_.predict(self._features(X))
         rows = _Rows.of(X.shape[0], qid, group)
         scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
@@ -546,6 +551,22 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
         return found
 
+    def _is_checked(self, X: Any) -> bool:
+        """Whether scikit-learn's checks would find nothing: they take longer than to score a list.
+
+        A sum that is finite has no missing or infinite value in it.
+        """
+        return (
+            type(X) is np.ndarray
+            and X.dtype in _FLOATS
+            and hasattr(self, "model_")
+            and not hasattr(self, "feature_names_in_")
+            and X.ndim == 2
+            and X.shape[0] > 0
+            and X.shape[1] == self.n_features_in_
+            and math.isfinite(X.sum())
+        )
+
     def _check_one_list(self, rows: int) -> None:
         """Rows that nothing is said of are one list, if that can be."""
         if not self.model_.whole_lists or self.n_lists_ < 2:
@@ -569,6 +590,16 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """What scikit-learn has checked, dense and in float32."""
         dense = X.toarray() if hasattr(X, "toarray") else X
         return as_float32("X", dense, getattr(self, "feature_names_in_", None))
+
+
+def _is_one_list(n: int, qid: Any, group: Any) -> bool:
+    """Whether rows are known to be one list, without sorting them by it."""
+    if group is not None:
+        return qid is None and isinstance(group, list) and group == [n]
+    if qid is None:
+        return True
+    simple = type(qid) is np.ndarray and qid.dtype.kind in "iu" and qid.shape == (n,)
+    return simple and n > 0 and bool((qid == qid[0]).all())
 
 
 class _Warned:

@@ -65,8 +65,6 @@ class Trainer:
         self.optimizer = optimizers.get(settings.optimizer).build(
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
-        self.scorer = self._scorer()
-        self.module, self.fabric_optimizer = fabric.setup(self.scorer, self.optimizer)
         self.average = (
             None
             if settings.average is None
@@ -77,6 +75,8 @@ class Trainer:
         if job.vali is not None:
             self.vali = self._batches(job.vali)
         self.others = {name: self._batches(data) for name, data in job.others.items()}
+        self.scorer = self._scorer()
+        self.module, self.fabric_optimizer = fabric.setup(self.scorer, self.optimizer)
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
         self.stop_requested = False  # to stop, in any of the processes
@@ -413,26 +413,30 @@ class Trainer:
         return Graphs(self._passes, ranker.network)
 
     def _scorer(self) -> nn.Module:
-        """What is called in each step: the network, or the part of it after its derived inputs.
+        """What is called in each step: the network, or the part of it behind its derived inputs.
 
-        Where columns are derived of whole lists, such as ranks within the list, and are the same in
-        every epoch, they are derived once: see :meth:`Batches.derive`.
+        Columns that are derived of whole lists, such as ranks within the list, are the same in
+        every epoch: where memory suffices, they are derived once.
         """
-        network, settings = self.ranker.network, self.settings
+        network = self.ranker.network
         if not (isinstance(network, Scorer) and network.inputs_score_alone):
             return network
-        alone = self.ranks == 1 and self.fabric.device.type == "cpu"
-        lengths = self.job.train.lengths
-        cut = settings.list_size is not None and bool((lengths > settings.list_size).any())
-        if network.per_item or cut or not alone or settings.precision != "32-true":
+        batches = [self.train, *([] if self.vali is None else [self.vali]), *self.others.values()]
+        values = network.n_features * sum(each.dataset.n_items for each in batches)
+        plain = self.ranks == 1 and self.settings.precision == "32-true"
+        plain = plain and self.fabric.device.type == "cpu" and self.settings.memory is None
+        if network.per_item or not plain or self.train.is_cut or values > _DERIVED:
             return network
-        if sum(data.n_items for data in self.job.data.values()) * network.n_features > _DERIVED:
+        if not all(each.resident for each in batches):
             return network
+        with torch.no_grad():
+            for each in batches:
+                each.derive(network.inputs)
         return _InputScorer(network)
 
     def _batches(self, dataset: Dataset) -> Batches:
         settings = self.settings
-        batches = Batches(
+        return Batches(
             dataset,
             batching=settings.batching,
             size=settings.batch_size,
@@ -445,10 +449,6 @@ class Trainer:
             transform=self.ranker.transform,
             memory=settings.memory,
         )
-        if isinstance(self.scorer, _InputScorer):
-            with torch.no_grad():
-                batches.derive(self.scorer.network.inputs)
-        return batches
 
     def _seconds(self) -> float:
         return self.resumed_at + time.perf_counter() - self.began
