@@ -230,5 +230,5 @@ def read_results(places: Iterable[Path]) -> dict[str, Any]:
             except json.JSONDecodeError:
                 print(f"{path}: an unfinished line", file=sys.stderr)
                 continue
-            found[own.pop("task")] = own
+            found[Task.of(own.pop("task")).key] = own  # keys of today, whenever it was written
     return found
