@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from rankgrad.training import FittedRanker, Settings
 
 
+_SETTINGS = (
+    *("loss", "model", "metric", "transforms", "epochs", "patience", "learning_rate"),
+    *("batch_size", "seed", "device"),
+)
+_CHOSEN = {"loss": "listnet", "model": "mlp(hidden=[64, 32])"}
+_TRANSFORMS = ("drop_constant", "standardize")
+_SAID = {"transforms": "drop_constant, standardize, which every format takes; none for trees"}
+
+
+@options.settings_options(*_SETTINGS, defaults={**_CHOSEN, **_SAID})
 def distill(
     run: Run,
     data: Data,
@@ -29,17 +39,11 @@ def distill(
             "--output", "-o", metavar="RUN2", help="The student's run folder.", show_default=False
         ),
     ],
-    model: Annotated[
-        str, typer.Option(help="The student: see `rankgrad models`.")
-    ] = "mlp(hidden=[64, 32])",
     vali: Annotated[
         Path | None, typer.Option(help="Validation data, where DATA is a file.")
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Test data, where DATA is a file.")] = None,
     fold: Fold = None,
-    loss: Annotated[
-        str, typer.Option("--loss", "-l", help="By the teacher's labels: see `rankgrad losses`.")
-    ] = "listnet",
     teacher_labels: Annotated[
         Literal["shift", "minmax", "softmax", "rank"],
         typer.Option(
@@ -50,22 +54,8 @@ def distill(
     temperature: Annotated[
         float, typer.Option(help="Divides the teacher's scores, with shift and softmax.")
     ] = 1.0,
-    transforms: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--transform",
-            help="Of the features; several times for several, in order.",
-            show_default="drop_constant, standardize, which every format takes; none for trees",
-        ),
-    ] = None,
-    metric: options.Metric = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    learning_rate: options.LearningRate = None,
-    batch_size: options.BatchSize = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
     json: Json = False,
+    **given: Any,
 ) -> None:
     """Train a student on the scores of a trained ranker, and say what is lost.
 
@@ -86,11 +76,6 @@ def distill(
     from rankgrad.training import fit
     from rankgrad.training.fitting import check_run
 
-    given: dict[str, object] = {
-        **{"model": model, "loss": loss, "transforms": transforms, "metric": metric},
-        **{"epochs": epochs, "patience": patience, "learning_rate": learning_rate},
-        **{"batch_size": batch_size, "seed": seed, "device": device},
-    }
     chosen = _settings(given)
     check_run(chosen, output, resume=False)
     teacher = load_ranker(run)
@@ -109,13 +94,14 @@ def distill(
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
 
 
-def _settings(given: dict[str, object]) -> Settings:
+def _settings(given: dict[str, Any]) -> Settings:
     from rankgrad.training.tree_fitting import is_tree
 
-    chosen = options.chosen(given, None)
-    if given["transforms"] is None:
-        plain = () if is_tree(chosen) else ("drop_constant", "standardize")
-        chosen = chosen.model_copy(update={"transforms": plain})
+    named = {name: value for name, value in given.items() if value is not None}
+    chosen = options.chosen({**_CHOSEN, **named}, None)
+    if "transforms" not in named:
+        transforms = () if is_tree(chosen) else _TRANSFORMS
+        chosen = chosen.model_copy(update={"transforms": transforms})
     return chosen
 
 
