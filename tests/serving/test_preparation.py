@@ -21,7 +21,7 @@ TRANSFORMS = [
 
 def uneven_lists():
     """Lists of one item, of many ties, and of more items than are compared in pairs."""
-    made = learnable(40, features=6, longest=30)
+    made = learnable(40, features=6, max_length=30)
     features = np.array(made.features)
     features[:, 0] = 7
     features[:, 1] = features[:, 1].round()
