@@ -124,6 +124,11 @@ if AVAILABLE:
         _name = "rankgrad_compile_as_whole"
         library = _EntryLibrary
 
+        def run_pass(self, state: Any) -> bool:
+            super().run_pass(state)
+            state.library.enable_object_caching()
+            return False
+
     @register_pass(mutates_CFG=False, analysis_only=True)
     class _StopAtIR(_ChooseLibrary):
         _name = "rankgrad_stop_at_ir"
