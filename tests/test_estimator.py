@@ -54,6 +54,25 @@ def test_learns(lists):
     assert ranker.score(X, y, group=sizes(qid)) == ranker.score(X, y, qid=qid)
 
 
+@pytest.mark.parametrize("model", [SMALL["model"], "tabm(hidden=[8], in_list=[rank])", "lightgbm"])
+def test_nan_is_a_missing_value(lists, model, tmp_path):
+    """A label that only a missing value tells of is learned, and held_out ones are scored."""
+    X, y, qid = lists
+    X[:, 1] = np.where(y > 0, np.nan, 1.0)
+    X[:, 0] = 0.0
+    tree = {"transforms": (), "epochs": 20} if model == "lightgbm" else {"learning_rate": 0.05}
+    ranker = Ranker(model=model, device="cpu", **{"epochs": 15} | tree).fit(X, y > 0, qid=qid)
+    assert ranker.score(X, y > 0, qid=qid) > 0.99
+    X[:] = np.nan
+    scores = ranker.predict(X, qid=qid)
+    assert np.isfinite(scores).all()
+    ranker.save(tmp_path / "ranker")
+    assert np.array_equal(Ranker.load(tmp_path / "ranker").predict(X, qid=qid), scores)
+    X[3, 2] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        ranker.predict(X, qid=qid)
+
+
 def test_parameters_are_scikit_learns():
     ranker = Ranker("mse", epochs=7)
     assert clone(ranker).get_params() == ranker.get_params()

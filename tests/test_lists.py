@@ -1,8 +1,11 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankgrad import losses, metrics, sorting
 from rankgrad.inputs import as_lists, start_lists, unchecked_lists
 from rankgrad.lists import (
     Randomness,
@@ -55,6 +58,48 @@ def test_ties_are_broken_against_the_scores():
     scores, mask = torch.zeros(1, 4), torch.tensor([[True, True, True, False]])
     labels = torch.tensor([[2.0, 0.0, 1.0, 0.0]])
     assert hard_ranks(scores, mask, labels).tolist() == [[3, 1, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"lengths": [2, 3]},
+        {"lengths": torch.tensor([2, 3], dtype=torch.int32)},
+        {"qid": [7, 7, 3, 3, 3]},
+        {"qid": ["b", "b", "a", "a", "a"]},
+        {"qid": torch.tensor([0, 0, 1, 1, 1])},
+    ],
+)
+def test_lengths_and_qid_say_what_offsets_say(where):
+    scores = torch.tensor([0.5, 0.1, 0.3, 0.9, 0.2], requires_grad=True)
+    labels, offsets = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([0, 2, 5])
+    ndcg, loss = metrics.get("ndcg"), losses.get("lambdaloss@2")
+    for call in (loss, ndcg, loss.gradient_and_hessian, partial(losses.distributed_mean, loss)):
+        found, wanted = call(scores, labels, **where), call(scores, labels, offsets=offsets)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    relaxation = sorting.get("softsort")
+    found = ndcg.relaxed(relaxation, scores, labels, **where)
+    assert torch.equal(found, ndcg.relaxed(relaxation, scores, labels, offsets=offsets))
+    found = metrics.evaluate(scores, labels, metrics="ap", **where)
+    assert found.mean == metrics.evaluate(scores, labels, metrics="ap", offsets=offsets).mean
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ({"qid": [1, 2, 1]}, "items of qid 1 are not together"),
+        ({"qid": [[1, 1, 2]]}, "qid must have one dimension"),
+        ({"qid": [1, 1]}, "from 0 to the number of items, 3"),
+        ({"lengths": [1.0, 2.0]}, "lengths must be whole numbers"),
+        ({"lengths": [4, -1]}, "must not fall"),
+        ({"lengths": [1, 2], "qid": [1, 2, 2]}, "one of offsets, lengths and qid"),
+        ({"lengths": [1, 2], "offsets": [0, 1, 3]}, "one of offsets, lengths and qid"),
+        ({"lengths": [1, 2], "mask": [True] * 3}, "either mask"),
+    ],
+)
+def test_lengths_and_qid_that_do_not_fit_are_errors(where, error):
+    with pytest.raises(ValueError, match=error):
+        losses.get("mse")(torch.zeros(3), torch.zeros(3), **where)
 
 
 def test_weights_per_list_and_per_item_are_distinguished():

@@ -1,7 +1,12 @@
 """Train a ranker directly on the metric you report.
 
-The names below are imported when first asked for: PyTorch alone takes seconds to import, and
-``rankgrad --help`` is not to wait for it.
+``import rankgrad`` imports nothing heavy. Its names, packages included, are imported when they are
+first used: ``rankgrad.losses`` imports PyTorch, ``rankgrad.training`` what ``rankgrad[train]``
+installs.
+
+>>> import rankgrad
+>>> rankgrad.losses.get("lambdaloss@5")
+LambdaLoss('lambdaloss@5')
 """
 
 from __future__ import annotations
@@ -13,13 +18,19 @@ from rankgrad.threads import wait_passively
 
 if TYPE_CHECKING:
     from rankgrad import (
+        boosting,
         data,
         experiments,
         explanations,
+        integrations,
+        kernels,
         lists,
         losses,
         metrics,
         models,
+        papers,
+        report,
+        significance,
         sorting,
         specs,
         text,
@@ -39,10 +50,11 @@ if TYPE_CHECKING:
         SmoothI,
     )
     from rankgrad.metrics import evaluate  # type: ignore[no-redef]
+    from rankgrad.sorting import soft_rank, soft_sort
 
 __version__ = "0.1.0"
 
-wait_passively()  # PyTorch is not loaded yet, or it is too late
+wait_passively()  # it has no effect once PyTorch is loaded
 
 __all__ = [
     "ApproxNDCG",
@@ -57,28 +69,41 @@ __all__ = [
     "RelaxedMetric",
     "SmoothI",
     "__version__",
+    "boosting",
     "data",
     "evaluate",
     "experiments",
     "explanations",
+    "integrations",
+    "kernels",
     "lists",
     "losses",
     "metrics",
     "models",
+    "papers",
+    "report",
+    "significance",
+    "soft_rank",
+    "soft_sort",
     "sorting",
     "specs",
     "text",
     "training",
 ]
 
-_ELSEWHERE = {"Ranker": "rankgrad.estimator", "evaluate": "rankgrad.metrics"}
+_MODULES = {
+    "Ranker": "rankgrad.estimator",
+    "evaluate": "rankgrad.metrics",
+    "soft_rank": "rankgrad.sorting",
+    "soft_sort": "rankgrad.sorting",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'rankgrad' has no attribute {name!r}")
-    if name in _ELSEWHERE or name[0].isupper():
-        found = getattr(import_module(_ELSEWHERE.get(name, "rankgrad.losses")), name)
+    if name in _MODULES or name[0].isupper():
+        found = getattr(import_module(_MODULES.get(name, "rankgrad.losses")), name)
     else:
         found = import_module(f"rankgrad.{name}")
     globals()[name] = found

@@ -14,8 +14,16 @@ def main() -> None:
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # not where the shell has it ignored
         signal.signal(signal.SIGINT, _leave)
-    from rankgrad.cli import app
-
+    try:
+        from rankgrad.cli import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("rankgrad"):
+            raise
+        print(
+            f'rankgrad: {error.name} is not installed: pip install "rankgrad[train]"',
+            file=sys.stderr,
+        )
+        sys.exit(2)
     signal.signal(signal.SIGINT, usual)
     app()
 

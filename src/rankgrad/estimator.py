@@ -14,26 +14,30 @@ from pathlib import Path
 from typing import Any, NotRequired
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
-from sklearn.utils.validation import _check_sample_weight as check_sample_weight
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
 from rankgrad.data.dataset import as_float32
+from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.run import OnEpoch
+
+with requires("train"):
+    from sklearn.base import BaseEstimator
+    from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
+    from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 Array = np.ndarray[Any, Any]
 
 _MANIFEST, _MODEL = "ranker.json", "best"
 _SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
+_CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
 _NOT_SETTINGS = {"random_state", "verbose"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
 
@@ -166,7 +170,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """Train on lists.
 
         Args:
-            X: ``[N, F]`` features: an array, a data frame or a sparse matrix.
+            X: ``[N, F]`` features: an array, a data frame or a sparse matrix. NaN is a missing
+                value, as it is to LightGBM.
             y: ``[N]`` labels, at least 0; higher is more relevant.
             qid: ``[N]`` the list of each row, numbers or texts, in any order.
             group: instead, the sizes of the lists, which then stand one after the other.
@@ -179,11 +184,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger of
                 :mod:`rankgrad.training.loggers`; or several.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        train = _dataset(self._features(X), y, _Rows.of(len(y), qid, group), weights)
+        train = _dataset(self._features(X), y, _ListRows.of(len(y), qid, group), weights)
         pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
@@ -215,7 +220,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: instead, the sizes of the lists.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        X = validate_data(self, X, reset=False, **_CHECKS)
         several = self.n_lists_ > 1 and X.shape[0] > self.longest_list_ > 0
         if qid is None and group is None and several and self.model_.whole_lists:
             raise ValueError(
@@ -223,7 +228,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"than the longest list it was fitted on has, {self.longest_list_}: pass qid= "
                 f"(or group=[{X.shape[0]}] if the rows are one list)"
             )
-        rows = _Rows.of(X.shape[0], qid, group)
+        rows = _ListRows.of(X.shape[0], qid, group)
         scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
         back[rows.order] = scores
@@ -277,7 +282,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             )
         scores = self.predict(X, qid, group=group)
         labels = _labels(y, len(scores))
-        rows = _Rows.of(len(scores), qid, group)
+        rows = _ListRows.of(len(scores), qid, group)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, scores, ensure_non_negative=True)
@@ -320,7 +325,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         with self._folder(Path(path)) as place:
             self._write(place)
             text = hub.card(
-                self._facts(), evaluation=evaluation, data=data, license=license, repo=repo_id
+                self._card(), evaluation=evaluation, data=data, license=license, repo=repo_id
             )
             files.write(place / hub.CARD, text)
 
@@ -383,7 +388,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             return cls.load(repo_id, model)
         return cls.load(hub.download(os.fspath(repo_id), **options), model)
 
-    def _facts(self) -> dict[str, Any]:
+    def _card(self) -> dict[str, Any]:
         """What a model card says of the ranker."""
         settings = self.model_.settings
         names = getattr(self, "feature_names_in_", None)
@@ -474,6 +479,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         tags.target_tags.required = True
         tags.target_tags.positive_only = True
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         return tags
 
     def _settings(self) -> Settings:
@@ -513,8 +519,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
                     "are one list; in a list, as eval_set is)"
                 )
-            X, y = validate_data(self, *pair, accept_sparse="csr", y_numeric=True, reset=False)
-            found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
+            X, y = validate_data(self, *pair, y_numeric=True, reset=False, **_CHECKS)
+            found.append(_dataset(self._features(X), y, _ListRows.of(len(y), its_qid, its_group)))
         return found
 
     def _features(self, X: Any) -> Array:
@@ -524,14 +530,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ListRows:
     """Which rows are which list: the rows of list b are ``order[offsets[b]:offsets[b + 1]]``."""
 
     order: Array
     offsets: Array
 
     @classmethod
-    def of(cls, n: int, qid: Any, group: Any) -> _Rows:
+    def of(cls, n: int, qid: Any, group: Any) -> _ListRows:
         if qid is not None and group is not None:
             raise ValueError("give qid or group, not both")
         if group is not None:
@@ -586,7 +592,7 @@ def _python(value: Any) -> Any:
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
 
 
-def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
+def _dataset(X: Array, y: Array, rows: _ListRows, weights: Array | None = None) -> Dataset:
     if (y < 0).any():
         row = int((y < 0).argmax())
         raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
@@ -599,10 +605,10 @@ def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> D
     )
 
 
-def _is_pairs(given: Any) -> bool:
+def _is_pairs(value: Any) -> bool:
     """Whether a tuple is one of pairs (X, y), and not such a pair whose X and y are tuples."""
-    return isinstance(given, tuple) and all(
-        isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in given
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in value
     )
 
 

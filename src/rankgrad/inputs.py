@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from rankgrad.kernels import ops, ready
 from rankgrad.lists import FlatLists, Lists, contiguous, flatten, is_unchecked
+from rankgrad.quoting import quote
+from rankgrad.shapes import Bool, Float, Int
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
@@ -108,6 +111,48 @@ def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, 
     return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
+def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:
+    """The offsets of flat lists, from the one argument of three that says where lists end.
+
+    Args:
+        offsets: ``[B + 1]``, given back as they are.
+        lengths: ``[B]``, the number of items of each list.
+        qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
+
+    Returns:
+        The offsets, or None if there are no arguments.
+
+    Raises:
+        ValueError: more than one is given, a length is negative, or a query comes twice.
+
+    >>> as_offsets(lengths=[2, 1]), as_offsets(qid=["a", "a", "b"])
+    (tensor([0, 2, 3]), tensor([0, 2, 3]))
+    """
+    if lengths is None and qid is None:
+        return offsets
+    if (offsets is not None) + (lengths is not None) + (qid is not None) > 1:
+        raise ValueError("give one of offsets, lengths and qid, not several")
+    if lengths is not None:
+        sizes = as_tensor("lengths", lengths)
+        if sizes.dim() != 1 or sizes.is_floating_point() or sizes.dtype == torch.bool:
+            raise ValueError(
+                f"lengths must be whole numbers in one dimension, found {sizes.dtype} "
+                f"{shape_of(sizes)}"
+            )
+        return F.pad(sizes.to(torch.int64).cumsum(0), (1, 0))
+    queries = np.asarray(qid.cpu() if isinstance(qid, Tensor) else qid)
+    if queries.ndim != 1:
+        raise ValueError(f"qid must have one dimension, one query per item, found {queries.shape}")
+    starts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]])[: len(queries)])
+    _, first, counts = np.unique(queries[starts], return_index=True, return_counts=True)
+    if (counts > 1).any():
+        again = queries[starts][first[counts > 1][0]]
+        raise ValueError(
+            f"the items of qid {quote(again.item())} are not together: sort the items by qid"
+        )
+    return torch.as_tensor(np.append(starts, len(queries)))
+
+
 def largest_exponent(dtype: torch.dtype) -> float:
     """Up to which labels ``2^y``, sums of it and its inverse are safe: 120 in float32."""
     return round(math.log2(torch.finfo(dtype).max)) - 8
@@ -192,6 +237,8 @@ def as_lists(
     mask: Any = None,
     *,
     offsets: Any = None,
+    lengths: Any = None,
+    qid: Any = None,
     weights: Any = None,
     check: bool = True,
 ) -> Lists:
@@ -202,11 +249,21 @@ def as_lists(
         labels: of the same shape, not negative.
         mask: padded lists: True on real items.
         offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+        qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
         weights: one per list, or one per item.
         check: whether to check the values. They are never checked in compiled code, where a CUDA
             graph is captured and under ``torch.func``: nobody can be told there.
     """
-    return start_lists(scores, labels, mask, offsets=offsets, weights=weights, check=check).wait()
+    pending = start_lists(
+        scores,
+        labels,
+        mask,
+        offsets=as_offsets(offsets, lengths, qid),
+        weights=weights,
+        check=check,
+    )
+    return pending.wait()
 
 
 def start_lists(
@@ -215,10 +272,14 @@ def start_lists(
     mask: Any = None,
     *,
     offsets: Any = None,
+    lengths: Any = None,
+    qid: Any = None,
     weights: Any = None,
     check: bool = True,
 ) -> PendingLists:
     """:func:`as_lists` without waiting for a GPU that checks the values."""
+    if lengths is not None or qid is not None:
+        offsets = as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
     if labels.shape != scores.shape:
         raise ValueError(

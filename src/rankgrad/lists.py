@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.validation import check_whole
 
 Reduction = Literal["mean", "sum", "none"]

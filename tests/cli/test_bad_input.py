@@ -55,11 +55,11 @@ def test_feature_counts_that_differ(refused, folder, trained, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_value_that_is_not_finite_is_said_in_one_line(refused, folder, tmp_path):
+def test_an_infinite_value_is_said_in_one_line(refused, folder, tmp_path):
     odd = tmp_path / "odd.txt"
-    odd.write_text("1 qid:1 1:nan\n0 qid:1 1:1\n")
+    odd.write_text("1 qid:1 1:inf\n0 qid:1 1:1\n")
     for files in ([odd], [odd, "--vali", folder / "vali.txt"]):
-        assert "feature that is not finite" in refused("train", *files, "-o", tmp_path / "run")
+        assert "an infinite feature" in refused("train", *files, "-o", tmp_path / "run")
 
 
 def test_empty_splits(refused, folder, tmp_path):
@@ -176,7 +176,7 @@ def test_an_import_that_was_interrupted_is_no_import_error(monkeypatch, folder):
 def test_damaged_json_is_one_line(refused, folder, trained, tmp_path, command, file, content):
     run = shutil.copytree(trained, tmp_path / "run")
     (run / file).write_text(content)
-    if command == "report":  # it shows what is wrong as a gap
+    if command == "report":  # it shows what is wrong on the page
         page = tmp_path / "page.html"
         result = CliRunner().invoke(app, ["report", str(run), "-o", str(page)])
         assert result.exit_code == 0

@@ -8,6 +8,7 @@ import shutil
 import threading
 
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -60,6 +61,7 @@ def test_losses(rankgrad, in_json):
     assert everything["neural_ndcg"]["cutoff"] is True
     assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
     assert "through" in rankgrad("losses", "lapsum_rr").stdout
+    assert "Use: " in rankgrad("losses", "softmax").stdout
     spec = "neural_ndcg@10(temperature=0.5)"
     assert rankgrad("losses", spec).stdout == rankgrad("losses", "neural_ndcg").stdout
     assert in_json("losses", spec)[0]["name"] == "neural_ndcg"
@@ -130,6 +132,27 @@ def test_predict_needs_no_labels(rankgrad, refused, quick, tmp_path):
     rankgrad("predict", tmp_path / "run", new, "-o", tmp_path / "scores.txt")
     assert len((tmp_path / "scores.txt").read_text().split()) == 2
     assert "no column 'label'" in refused("evaluate", tmp_path / "run", new)
+
+
+def test_predict_writes_document_ids(rankgrad, in_json, trained, tmp_path):
+    """LETOR rows without labels, with missing values, and with ids in their comments."""
+    rows = ["qid:7 1:2 2:NA # docid = d-9", "? qid:7 3:1 #docid = d-4", "qid:8 1: #docid=d-9"]
+    (tmp_path / "new.txt").write_text("\n".join(rows))
+    run = rankgrad("predict", trained, tmp_path / "new.txt", "--format", "trec").stdout
+    assert sorted((line.split()[0], line.split()[2]) for line in run.splitlines()) == [
+        ("7", "d-4"), ("7", "d-9"), ("8", "d-9")
+    ]  # fmt: skip
+    rankgrad("predict", trained, tmp_path / "new.txt", "-o", tmp_path / "new.parquet")
+    assert parquet.read_table(tmp_path / "new.parquet")["id"].to_pylist() == ["d-9", "d-4", "d-9"]
+    labeled = "\n".join(f"{i} {row.removeprefix('? ')}" for i, row in enumerate(rows))
+    (tmp_path / "judged.txt").write_text(labeled)
+    (tmp_path / "new.run").write_text(run)
+    by_run = in_json("evaluate", tmp_path / "new.run", tmp_path / "judged.txt")
+    assert by_run == in_json("evaluate", trained, tmp_path / "judged.txt")
+    (tmp_path / "new.txt").write_text("qid:7 1:2\nqid:7 1:3\n")
+    said = rankgrad("predict", trained, tmp_path / "new.txt", "-o", tmp_path / "b.run")
+    assert "no document ids: positions" in " ".join(said.stderr.split())
+    assert {line.split()[2] for line in (tmp_path / "b.run").read_text().splitlines()} == {"1", "2"}
 
 
 def test_train_writes_a_run(trained):
@@ -248,7 +271,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     }
     page = tmp_path / "page.html"
     text = rankgrad("report", run, "-o", page).stdout
-    assert "1 candidate, 1 run, " in text and page.as_uri() in text
+    assert "1 ranker, 1 run, " in text and page.as_uri() in text
     assert f"{found.mean['ndcg@3']:.4f}" in page.read_text()
     assert "is there already" in refused("report", run, "-o", page)
     rankgrad("report", run, "-o", page, "--overwrite")

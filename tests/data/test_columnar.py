@@ -174,8 +174,6 @@ def test_csv_keeps_ids_as_written_and_learns_of_fractions_late(tmp_path: Path) -
         ("qid,label,x\n1,1,a\n", {}, r"no numeric columns for features beside \['qid', 'label'\]"),
         ("qid,label,x\n1,1,a\n", {"features": ["x"]}, "'x' must be a column of numbers"),
         ("qid,label,x\n", {}, "has no rows"),
-        ("qid,label,x\n1,1,1\n1,1,\n", {}, "feature 'x' of row 2 is null or NaN; give fill="),
-        ("qid,label,x\n1,1,nan\n", {}, "feature 'x' of row 1 is null or NaN"),
         ("qid,label,x\n1,1,1e39\n", {}, "feature 'x' of row 1 is infinite or beyond float32"),
         ("qid,label,x\n1,,1\n", {"fill": 0.0}, "label 'label' of row 1 is null"),
         ("qid,label,x\n1,-1,1\n", {}, r"item 0 \(list 0, qid '1'\) has -1"),
@@ -195,6 +193,37 @@ def test_a_null_query_is_an_error(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(ValueError, match="query 'qid' of row 2 is null"):
         columnar.read(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet", "x.feather"])
+def test_missing_values_are_nan(tmp_path: Path, name: str) -> None:
+    nan, path = np.nan, tmp_path / name
+    if name == "x.csv":
+        csv(path, "qid,label,x,y\nNA,1,,2\nNA,0,null,?\nb,0,NULL,-9\nb,0,Nan,4\nb,0,na,4\n")
+    else:
+        y = pa.array([2, None, -9, 4, 4])
+        x = pa.array([None, nan, None, None, None], pa.float64())
+        table = pa.table({"qid": [*"aabbb"], "label": [1, 0, 0, 0, 0], "x": x, "y": y})
+        write = parquet.write_table if name == "x.parquet" else feather.write_feather
+        write(table, path)
+    read = columnar.read(path, missing=["-9"])
+    np.testing.assert_array_equal(read.features[:, 1], np.array([2, nan, nan, 4, 4], np.float32))
+    assert np.isnan(read.features[:, 0]).all()
+    assert "7 feature values are missing" in read.notes[0]
+    again = columnar.read(columnar.write(read, tmp_path / "again.parquet"))
+    assert again.checksum() == read.checksum()
+
+
+def test_left_out_columns_are_said(tmp_path: Path) -> None:
+    path = csv(tmp_path / "x.csv", "qid,label,x,url,day\n1,1,3,a,2020-01-01\n")
+    assert "left out: url, day" in columnar.read(path).notes[0]
+    assert columnar.read(path, features=["x"]).notes == ()
+
+
+def test_labels_may_be_missing_where_nothing_is_learned(tmp_path: Path) -> None:
+    path = csv(tmp_path / "x.csv", "qid,label,x\n1,NA,3\n1,2,4\n")
+    read = columnar.read(path, labeled=False)
+    assert read.labels.tolist() == [0, 2] and "1 rows have no label" in read.notes[0]
 
 
 def test_fill_replaces_what_is_missing_and_says_so(tmp_path: Path) -> None:

@@ -137,6 +137,12 @@ def test_widen_adds_zeros_at_the_end() -> None:
 
 def test_checksum_is_of_the_contents(dataset: Dataset) -> None:
     assert dataset.checksum() == replace(dataset, notes=()).checksum()
+    assert dataset.checksum() == replace(dataset, ids=None).checksum()  # which rank nothing
+    missing = dataset.features.copy()
+    missing[1, 2] = np.nan
+    other = missing.copy()
+    other.view(np.uint32)[1, 2] |= 1 << 31 | 7  # another NaN
+    assert len({replace(dataset, features=f).checksum() for f in (missing, other)}) == 1
     assert dataset.checksum() == replace(dataset, qids=dataset.qids.astype("U40")).checksum()
     features = dataset.features.copy()
     features[-1, -1] += 1
@@ -144,7 +150,6 @@ def test_checksum_is_of_the_contents(dataset: Dataset) -> None:
         {"features": features},
         {"labels": dataset.labels + 1},
         {"weights": None},
-        {"ids": None},
         {"qids": np.char.add(dataset.qids, "'")},
         {"feature_names": ("bm2", "5clicks", "pagerank", "length")},
     ]

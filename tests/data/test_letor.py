@@ -237,7 +237,7 @@ def test_unsorted_and_duplicate_ids(write: Callable[..., Path]) -> None:
     assert dataset.features.tolist() == [[1, 0, 3], [5, 8, 0], [16777216, 0, 0], [1, 0, 0]]
     assert dataset.notes == (
         "feature ids of 3 rows were not in order and were put in order",
-        "3 values were of a feature that the row had before; the last one stands",
+        "3 values were of a feature that the row had before; the last one counts",
     )
 
 
@@ -255,7 +255,8 @@ def test_labels_and_values_worth_a_note(write: Callable[..., Path]) -> None:
     dataset = letor.read(write("1 qid:1 1:nan\n0.5 qid:1 1:-inf 2:1e39\n"))
     np.testing.assert_array_equal(dataset.features, [[np.nan, 0], [-np.inf, np.inf]])
     assert dataset.notes == (
-        "3 values are not finite: nan, inf, or beyond float32",
+        "1 feature values are missing",
+        "2 values are infinite, or beyond float32",
         "labels are not all whole numbers",
     )
 
@@ -269,6 +270,49 @@ def test_width(write: Callable[..., Path]) -> None:
     zero = write("0 qid:1 0:1 1:1\n0 qid:1 2:1\n", "zero")
     with pytest.raises(ValueError, match=r"line 2: feature id 2 is beyond n_features=2, counted"):
         letor.read(zero, n_features=2)
+
+
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_missing_values_are_nan(write: Callable[..., Path], block: int) -> None:
+    lines = [
+        *(f"1 qid:1 1:5 2:{text} 3:6 # docid = x" for text in ("NULL", "null", "NA", "na", "?")),
+        *(f"1 qid:1 3:6 2:{text} 1:5" for text in ("NaN", "-nan", "+NAN", "Null", "")),
+        "1 qid:1 1:5 2:7 3:6 2:NA",  # the last one of a feature counts
+        "1 qid:1 1:5 2:",
+    ]
+    dataset = letor.read(write("\n".join(lines)), _block=block)
+    features = np.array([[5, np.nan, 6]] * 12, np.float32)
+    features[-1, 2] = 0
+    np.testing.assert_array_equal(dataset.features, features)
+    missing = dataset.features.view(np.uint32)[np.isnan(dataset.features)]
+    assert set(missing.tolist()) == {0x7FC00000}  # one pattern of bits, so one checksum
+    assert "12 feature values are missing" in dataset.notes
+
+
+def test_further_missing_values(write: Callable[..., Path]) -> None:
+    path = write("1 qid:1 1:-999 2:Unknown 3:1\n0 qid:1 1:-999.0 3:0.1\n")
+    with pytest.raises(ValueError, match="value 'Unknown' is not a number"):
+        letor.read(path)
+    nan, dataset = np.nan, letor.read(path, missing=["-999", "unknown", 0.1])
+    np.testing.assert_array_equal(dataset.features, [[nan, nan, 1], [nan, 0, nan]])
+    assert dataset.notes == ("4 feature values are missing",)
+
+
+def test_rows_without_labels(write: Callable[..., Path]) -> None:
+    path = write("qid:1 1:5 # docid = a\n? qid:1 1:6\n2 qid:2 1:NA\n")
+    dataset = letor.read(path, labeled=False)
+    assert (dataset.labels.tolist(), dataset.qids.tolist()) == ([0, 0, 2], ["1", "2"])
+    assert "2 rows have no label" in dataset.notes
+    with pytest.raises(ValueError, match="line 1: no label before the qid"):
+        letor.read(path)
+
+
+def test_ids_if_all_rows_have_one(write: Callable[..., Path]) -> None:
+    text = "1 qid:1 1:1 #docid = a\n# docid = no row\n0 qid:1 1:2 # inc = 1 docid=b c\n"
+    assert letor.read(write(text), ids="auto").ids.tolist() == ["a", "b"]
+    partly = letor.read(write(text + "0 qid:1 1:3\n"), ids="auto", _block=1)
+    assert partly.ids is None
+    assert partly.notes == ("some rows have no 'docid = ...': items have no ids",)
 
 
 # Errors
@@ -285,8 +329,10 @@ BAD = {
     "1 qid:1 1": "expected id:value, found '1'",
     "1 qid:1 1:1 2 3:3": "expected id:value, found '2'",
     "1 qid:1 1:1 cost:3": "expected id:value, found 'cost:3'",
-    "1 qid:1 1:": "value '' is not a number",
-    "1 qid:1 1: 2": "value '' is not a number",
+    "1 qid:1 1: 2": "expected id:value, found '2'",
+    "1 qid:1 1:-": "value '-' is not a number",
+    "1 qid:1 1:-NULL": "value '-NULL' is not a number",
+    "NA qid:1 1:1": "label 'NA' is not a number",
     "1 qid:1 :1": "feature id of ':1'",
     "1 qid:1 -1:1": "expected id:value, found '-1:1'",
     "1 qid:1 99999999999:1": "feature id of '99999999999:1'",

@@ -140,7 +140,7 @@ def test_a_folder_of_nothing_known(tmp_path: Path) -> None:
         load(tmp_path / "photos", split="train")
 
 
-def test_several_sets_in_one_folder_are_told_apart_by_the_part_before(tmp_path: Path) -> None:
+def test_several_sets_in_one_folder_are_distinguished_by_the_part_before(tmp_path: Path) -> None:
     for number in (1, 2):
         for split in ("train", "valid", "test"):
             letor(tmp_path / f"set{number}.{split}.txt", f"1 qid:{number}{split} 1:1\n")
@@ -241,14 +241,14 @@ def test_columns_asked_for(tmp_path: Path) -> None:
 
 
 def test_values_must_be_finite_where_that_is_asked_for(tmp_path: Path) -> None:
-    path = letor(tmp_path / "train.txt", "1 qid:1 1:6\n0 qid:1 1:2 2:nan\n")
-    assert np.isnan(load(path).features[1, 1])
-    message = r"train.txt, line 2: the value of feature 2 is nan; values must be finite"
+    path = letor(tmp_path / "train.txt", "1 qid:1 1:6\n0 qid:1 1:2 2:inf\n")
+    assert np.isinf(load(path).features[1, 1])
+    message = r"train.txt, line 2: the value of feature 2 is inf; values must be finite"
     with pytest.raises(ValueError, match=message):
         load(path, finite=True)
     with pytest.raises(ValueError, match=message):
         load_splits(tmp_path, finite=True)
-    assert load(letor(path, "1 qid:1 1:nan 1:3\n"), finite=True).features.tolist() == [[3]]
+    assert load(letor(path, "1 qid:1 1:inf 1:3\n"), finite=True).features.tolist() == [[3]]
 
 
 def test_columnar_splits_share_the_columns_of_the_first(tmp_path: Path) -> None:

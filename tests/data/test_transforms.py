@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch import nn
 
@@ -33,6 +34,7 @@ SPECS = [
     "clip(limit=2.5)",
     "drop_constant",
     "drop_constant(per_list=true)",
+    "impute",
     "pipeline",
     "pipeline(steps=[drop_constant, log1p, standardize, clip(limit=10)])",
     "pipeline(steps=[quantile(quantiles=50), pipeline(steps=[clip])])",
@@ -227,8 +229,8 @@ def test_bad_input_says_what_is_wrong(spec: str) -> None:
     with pytest.raises(ValueError, match="is not fitted: call fit, or load_state_dict"):
         transform(new)
     broken = features.copy()
-    broken[321, 4] = np.nan
-    with pytest.raises(ValueError, match=r"feature index 4 .*features\[321, 4\] = nan"):
+    broken[321, 4] = -np.inf
+    with pytest.raises(ValueError, match=r"feature index 4 .*features\[321, 4\] = -inf"):
         transform.fit(broken, offsets())
     with pytest.raises(ValueError, match=r"found the shape \(6,\)"):
         transform.fit(features[0])
@@ -240,6 +242,47 @@ def test_bad_input_says_what_is_wrong(spec: str) -> None:
     new[2, 1] = float("inf")
     with pytest.raises(ValueError, match=r"feature index 1 .*features\[2, 1\] = inf"):
         transform.transform(new)
+
+
+@pytest.mark.parametrize("spec", [*SPECS, "quantile(quantiles=40)", "impute(fill=mean)"])
+def test_missing_values_are_learned_around(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per column, what is learned is learned from the values that are there."""
+    monkeypatch.setattr(transforms, "_BLOCK", 600)
+    features = heavy(dtype=np.float64)
+    features[:, 2] += np.arange(500) % 7
+    missing = np.random.default_rng(1).random(features.shape) < 0.3
+    holey = np.where(missing, np.nan, features)
+    fitted = transforms.get(spec).fit(holey, offsets())
+    found = fitted.transform(torch.from_numpy(holey)).numpy()
+    assert np.isnan(found[:, :6]).any() == ("impute" not in spec)
+    if spec == "quantile" or "sample" in spec:  # whose tables depend on how many items there are
+        return
+    for column, is_missing in enumerate(missing.T):
+        there = features[~is_missing][:, [column]]
+        ends = np.array([0, len(there)])
+        alone = transforms.get(spec).fit(there, ends).transform(torch.from_numpy(there))
+        np.testing.assert_allclose(found[~is_missing, column], alone[:, 0], rtol=1e-9, atol=1e-12)
+
+
+def test_impute_is_scikit_learns() -> None:
+    features = heavy(501, dtype=np.float64)
+    features[np.random.default_rng(1).random(features.shape) < 0.3] = np.nan
+    features[:, [0, 2]] = 1.5
+    theirs = SimpleImputer(strategy="mean", add_indicator=True).fit(features)
+    ours = transforms.get("impute(fill=mean)").fit(features)
+    new = np.where(np.random.default_rng(2).random((9, 6)) < 0.5, np.nan, 1.0)
+    found = ours.transform(torch.from_numpy(new)).numpy()
+    np.testing.assert_allclose(found, theirs.transform(new), rtol=1e-9)
+    assert ours.sources.tolist() == [*range(6), 1, 3, 4, 5]
+    plain = transforms.get("impute(indicator=false, fill=0)").fit(features)
+    assert plain.transform(torch.from_numpy(new)).tolist() == np.nan_to_num(new).tolist()
+
+
+def test_a_feature_that_is_there_or_not_is_not_constant() -> None:
+    features = np.array([[1.0, np.nan, 3.0], [np.nan, np.nan, 3.0]])
+    for spec in ("drop_constant", "drop_constant(per_list=true)"):
+        fitted = transforms.get(spec).fit(features, np.array([0, 2]))
+        assert fitted.sources.tolist() == [0]
 
 
 def test_the_row_of_a_bad_value_counts_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,9 +52,9 @@ def test_a_model_is_replaced_but_nothing_else_is(ranker, tmp_path):
 def test_wrong_features_are_named(ranker):
     with pytest.raises(ValueError, match=r"trained on 5 features, found the shape \[2, 4\]"):
         ranker.predict(np.zeros((2, 4), np.float32))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="infinite"):
         FittedRanker.new(Settings(model=MLP), lists().features).predict(
-            np.full((2, 5), np.nan, np.float32)
+            np.full((2, 5), np.inf, np.float32)
         )
 
 

@@ -157,6 +157,7 @@ class LabelGain:
         return cls(table, gain == "linear")
 
     def __call__(self, labels: Array) -> Array:
+        """The gains of the labels, ``[N]``."""
         whole = np.asarray(labels).astype(np.int64)
         wrong = (whole != labels) | (whole < 0) | (whole >= len(self.labels))
         if wrong.any():

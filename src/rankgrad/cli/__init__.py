@@ -21,6 +21,7 @@ from rankgrad.cli import (
     predict,
     report,
     reproduce,
+    serve,
     text,
     train,
 )
@@ -67,6 +68,7 @@ app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
 app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.add_typer(text.app, name="text")
 app.command("import")(import_.import_)
 app.command("data")(data.data)

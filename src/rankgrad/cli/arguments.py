@@ -45,6 +45,15 @@ Metrics = Annotated[
 ]
 
 
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A value that is a missing one, such as -999; several times for several.",
+        show_default="empty, ?, NA, NaN, NULL",
+    ),
+]
+
+
 def check_stdin(*paths: Path | None) -> None:
     """The standard input can be read once."""
     if sum(path is not None and str(path) == "-" for path in paths) > 1:
@@ -71,13 +80,15 @@ def load(
     split: str | None = None,
     fold: int | None = None,
     like: Dataset | FittedRanker | None = None,
-    labeled: bool = True,
+    **options: Any,
 ) -> Dataset:
-    """Read what :func:`place` names, with the features of a data set or a ranker."""
+    """Read what :func:`place` names, with the features of a data set or a ranker.
+
+    Further options are those of :func:`rankgrad.data.load`.
+    """
     import rankgrad.data
 
-    options: dict[str, Any] = {} if like is None else features_of(like)
-    options["labeled"] = labeled
+    options |= {} if like is None else features_of(like)
     file = place(path, split, fold)
     if file != path:
         return rankgrad.data.load(path, split=split or "test", fold=fold, **options)

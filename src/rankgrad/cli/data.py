@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Fold, Json
+from rankgrad.cli.arguments import Fold, Json, Missing
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def data(
         typer.Argument(metavar="[DATA]", help="Tell what this holds.", show_default=False),
     ] = None,
     fold: Fold = None,
+    missing: Missing = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Stores: read everything and compare it with its checksums."),
@@ -42,20 +43,21 @@ def data(
         return _catalog(json)
     if verify:
         _verify(path)
-    facts = {name: describe(dataset) for name, dataset in _read(path, fold).items()}
+    found = _read(path, fold, missing or [])
+    metadata = {name: describe(dataset) for name, dataset in found.items()}
     if json:
-        show_json(facts)
+        show_json(metadata)
     else:
-        show_data(facts, title=str(path))
+        show_data(metadata, title=str(path))
 
 
-def _read(path: Path, fold: int | None) -> dict[str, Dataset]:
+def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, Dataset]:
     """The splits of a folder, or one data set under the name of its file."""
     from rankgrad.data import layout, load, load_splits
 
     if layout.is_single(path):
-        return {path.name: load(path, fold=fold)}
-    return load_splits(path, fold)
+        return {path.name: load(path, fold=fold, missing=missing)}
+    return load_splits(path, fold, missing=missing)
 
 
 def _verify(path: Path) -> None:
@@ -88,27 +90,27 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def show_data(facts: dict[str, dict[str, Any]], title: str) -> None:
+def show_data(metadata: dict[str, dict[str, Any]], title: str) -> None:
     """A row for each data set that :func:`describe` described, and notes on how it was read."""
     rows = []
-    for name, fact in facts.items():
-        counts = (f"{fact[key]:,}" for key in ("lists", "items", "features"))
-        rows.append((name, *counts, _range(fact["lengths"]), _labels(fact)))
+    for name, entry in metadata.items():
+        counts = (f"{entry[key]:,}" for key in ("lists", "items", "features"))
+        rows.append((name, *counts, _range(entry["lengths"]), _labels(entry)))
     columns = ("", "lists", "items", "features", "items per list", "labels")
     show_table(columns, rows, title=title)
-    for name, fact in facts.items():
-        show_notes(f"{name}: {note}" for note in fact["notes"])
+    for name, entry in metadata.items():
+        show_notes(f"{name}: {note}" for note in entry["notes"])
 
 
 def _range(ends: list[float] | None) -> str:
     return "-" if ends is None else f"{ends[0]:,g} to {ends[1]:,g}"
 
 
-def _labels(fact: dict[str, Any]) -> str:
-    if fact["labels"] is None:
-        return _range(fact["label_range"])
-    items = max(1, fact["items"])
-    return ", ".join(f"{label}: {count / items:.1%}" for label, count in fact["labels"].items())
+def _labels(entry: dict[str, Any]) -> str:
+    if entry["labels"] is None:
+        return _range(entry["label_range"])
+    items = max(1, entry["items"])
+    return ", ".join(f"{label}: {count / items:.1%}" for label, count in entry["labels"].items())
 
 
 def _catalog(json: bool) -> None:

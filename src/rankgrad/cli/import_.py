@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Fold, Json, Overwrite, check_stdin
+from rankgrad.cli.arguments import Fold, Json, Missing, Overwrite, check_stdin
 from rankgrad.cli.data import describe, show_data
 from rankgrad.cli.printing import show_json
 
@@ -49,8 +49,14 @@ def import_(
     fill: Annotated[
         float | None, typer.Option(help="Columnar files: the value for missing features.")
     ] = None,
+    missing: Missing = None,
     docids: Annotated[
-        bool, typer.Option("--docids", help="LETOR files: item ids from 'docid = X' in comments.")
+        bool,
+        typer.Option(
+            "--docids",
+            help="LETOR files: every row must have an item id, 'docid = X' in its comment. Without "
+            "it they are read if all rows have one.",
+        ),
     ] = False,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -86,22 +92,28 @@ def import_(
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not layout.is_single(source):
         _check_folder_options(source, fold, output, docids, columns)
-        options = {"ids": docids, "columns": columns}
-        facts = _import_folder(source, fold, output, overwrite, options)
+        options = {"ids": docids or "auto", "missing": missing or (), "columns": columns}
+        metadata = _import_folder(source, fold, output, overwrite, options)
     else:
-        dataset = _read(sources, docids, fold, columns)
+        dataset = _read(sources, docids, fold, columns, missing or [])
         if columnar.suffix(output) in columnar.PARQUET:
             columnar.write(dataset, output, overwrite=overwrite)
         else:
             store.write(dataset, output, sources=sources, overwrite=overwrite)
-        facts = {output: {source.name: describe(dataset)}}
+        metadata = {output: {source.name: describe(dataset)}}
     if json:
-        return show_json(facts)
-    for place, parts_facts in facts.items():
-        show_data(parts_facts, title=f"written: {place}")
+        return show_json(metadata)
+    for place, of_splits in metadata.items():
+        show_data(of_splits, title=f"written: {place}")
 
 
-def _read(sources: list[Path], docids: bool, fold: int | None, columns: dict[str, Any]) -> Dataset:
+def _read(
+    sources: list[Path],
+    docids: bool,
+    fold: int | None,
+    columns: dict[str, Any],
+    missing: list[str],
+) -> Dataset:
     """One data set from one file or several."""
     from rankgrad.data import columnar, layout, letor, load
 
@@ -113,16 +125,16 @@ def _read(sources: list[Path], docids: bool, fold: int | None, columns: dict[str
             )
         if docids:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
-        return columnar.read(sources[0], **columns)
-    given = _given(columns)
+        return columnar.read(sources[0], missing=missing, **columns)
+    given = _changed_options(columns)
     if given:
         raise ValueError(f"--{given[0]} goes with columnar files, which {sources[0]} is not")
-    if len(sources) > 1 or docids:
-        return letor.read(sources, ids=docids, finite=True)
-    return load(sources[0], fold=fold, finite=True)
+    if len(sources) > 1:
+        return letor.read(sources, ids=docids or "auto", finite=True, missing=missing)
+    return load(sources[0], fold=fold, ids=docids or "auto", finite=True, missing=missing)
 
 
-def _given(columns: dict[str, Any]) -> list[str]:
+def _changed_options(columns: dict[str, Any]) -> list[str]:
     """The options about columns that are not as they are by default."""
     usual = {"query": "qid", "label": "label"}
     return [
@@ -146,7 +158,7 @@ def _check_folder_options(
     number = next(iter(folds(source)), None) if fold is None else fold
     places = list(layout.splits(source, number).values())
     columnar_ones = [p for p in places if columnar.is_columnar(p) or layout.parts(p)]
-    given = _given(columns)
+    given = _changed_options(columns)
     if given and not columnar_ones:
         raise ValueError(f"--{given[0]} goes with columnar files, of which {source} has none")
     if docids and len(columnar_ones) == len(places):
@@ -165,13 +177,13 @@ def _import_folder(
     entry = catalog.recognize(source)
     for difference in catalog.check_folds(entry, numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
-    facts = {}
+    metadata = {}
     with store.published(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
             place = unfinished / name
-            facts[output / name] = _import_splits(source, number, place, False, options)
-    return facts
+            metadata[output / name] = _import_splits(source, number, place, False, options)
+    return metadata
 
 
 def _import_splits(

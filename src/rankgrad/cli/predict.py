@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -45,8 +45,9 @@ def predict(
 ) -> None:
     """Score data with a trained ranker, from its best epoch.
 
-    Plain scores stand one a line in the order of the rows of the data. Columnar files need no
-    labels.
+    Plain scores are one a line, in the order of the rows of the data. The data need no labels: a
+    LETOR row may begin with its qid. Documents are called by their ids, which LETOR files have in
+    comments (#docid = X).
 
     \b
     Examples:
@@ -56,9 +57,11 @@ def predict(
     """  # noqa: D301
     from rankgrad.data import scores as files
 
-    dataset, scores = score(run, data, split, fold, device, labeled=False)
+    dataset, scores = score(run, data, split, fold, device, labeled=False, ids="auto")
     files.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
     show_notes(dataset.notes)
+    if dataset.ids is None and (format or files.format_of(output)) != "plain":
+        show_notes(["the data have no document ids: positions in the lists are written for them"])
 
 
 def score(
@@ -67,10 +70,13 @@ def score(
     split: str | None,
     fold: int | None,
     device: str,
-    labeled: bool = True,
+    **options: Any,
 ) -> tuple[Dataset, np.ndarray]:
-    """The data, and the scores of its items by a trained ranker."""
-    dataset, model = open_ranker(run, data, split, fold, device, labeled)
+    """The data, and the scores of its items by a trained ranker.
+
+    Further options are those of :func:`rankgrad.data.load`.
+    """
+    dataset, model = open_ranker(run, data, split, fold, device, **options)
     return dataset, model.predict(dataset.features, dataset.offsets)
 
 
@@ -80,7 +86,7 @@ def open_ranker(
     split: str | None,
     fold: int | None,
     device: str,
-    labeled: bool = True,
+    **options: Any,
 ) -> tuple[Dataset, FittedRanker]:
     """Data with the features of a trained ranker, and the ranker."""
     from rankgrad.data.dataset import FeaturesError
@@ -90,7 +96,7 @@ def open_ranker(
     settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
     model = load_ranker(run).to(accelerator(settings))
     try:
-        dataset = load(data, split, fold, model, labeled)
+        dataset = load(data, split, fold, model, **options)
     except FeaturesError as error:
         raise ValueError(
             f"the ranker in {run} was trained on {model.n_features} features, and {data} has "

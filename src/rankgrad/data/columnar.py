@@ -26,8 +26,9 @@ import numpy as np
 
 from rankgrad import checksums, files
 from rankgrad.data import memory_limit, streams
-from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
+from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, canonical_nan, id_array
 from rankgrad.data.layout import parts
+from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import listing, quote, shorten
 
@@ -76,14 +77,24 @@ def read(
     id: str | None = None,
     fill: float | None = None,
     labeled: bool = True,
+    missing: Sequence[str | float] = (),
 ) -> Dataset:
     r"""Read a columnar file, or a folder of Parquet parts in order; each row is an item.
 
-    query, label: the columns of the query's id and of the graded label.
-    features: the columns of features, in this order; all other numeric columns where not given.
-    weight, id: the columns of item weights and item ids. Files that :func:`write` made know theirs.
-    fill: the value for features that are null or NaN; such a feature is an error otherwise.
-    labeled: without it the label may be missing, as in data that are to be scored; it is then 0.
+    Features that are null or NaN, and in text files empty values, ``?``, ``NA`` and ``NULL``, are
+    missing and become NaN.
+
+    Args:
+        path: the file or folder.
+        query: the column of the query's id.
+        label: the column of the graded label.
+        features: the columns of features, in this order; all other numeric columns by default.
+            ``Dataset.notes`` says which columns are left out.
+        weight: the column of item weights. Files that :func:`write` made know theirs.
+        id: the column of item ids. Files that :func:`write` made know theirs.
+        fill: a value in place of missing features.
+        labeled: without it labels may be missing, as in data to be scored; they are then 0.
+        missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
@@ -95,14 +106,15 @@ def read(
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
     """
     path = Path(path)
-    roles = _Roles(path, query, label, features, weight, id, labeled)
+    also = MissingValues.of(missing)
+    roles = _Roles(path, query, label, features, weight, id, labeled, also.texts)
     builder = None
     sources = parts(path) or [path]
     for part in sources:
         roles.path = part
         with _opened(part, roles) as (total, batches):
             if builder is None:
-                builder = _Builder(roles, total if len(sources) == 1 else None, fill)
+                builder = _Builder(roles, total if len(sources) == 1 else None, fill, also)
             builder.begin_file()
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
@@ -110,7 +122,7 @@ def read(
     assert builder is not None
     roles.path = path
     dataset = builder.finish()
-    known = roles.checksum if len(sources) == 1 and not builder.filled else None
+    known = roles.checksum if len(sources) == 1 and not builder.changed else None
     if known not in (None, _checksum(dataset)):
         raise ValueError(files.damaged(path, _CHANGED.format("contents")))
     return dataset
@@ -139,7 +151,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
 
 @dataclass
 class _Roles:
-    """Which column is what, settled once the file's schema is known; later parts have the same."""
+    """Which column is what, known once the file's schema is known; later parts have the same."""
 
     path: Path
     query: str
@@ -148,7 +160,9 @@ class _Roles:
     weight: str | None
     id: str | None
     labeled: bool
+    missing: frozenset[str]  # texts that are missing values
     names: list[str] = field(default_factory=list)  # of the features
+    left_out: list[str] = field(default_factory=list)  # columns that have no role
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
     checksum: str | None = None  # of the contents, where the file has it and all of it is read
 
@@ -172,6 +186,7 @@ class _Roles:
             self.names = list(self.features)
         else:
             self.names = _numeric(schema, given)
+            self.left_out = [name for name in schema.names if name not in {*given, *self.names}]
         if not self.names:
             raise ValueError(
                 f"{self.path} has no numeric columns for features beside {quote(given)}"
@@ -221,8 +236,12 @@ class _Roles:
 class _Builder:
     """Batches into arrays: preallocated where the number of rows is known, else grown in place."""
 
-    def __init__(self, roles: _Roles, total: int | None, fill: float | None) -> None:
-        self.roles, self.fill, self.rows, self.filled = roles, fill, 0, 0
+    def __init__(
+        self, roles: _Roles, total: int | None, fill: float | None, also: MissingValues
+    ) -> None:
+        self.roles, self.fill, self.also, self.rows = roles, fill, also, 0
+        self.missing = self.unlabeled = 0  # values, rows
+        self.changed = False  # whether values are not as they are in the file
         self.first = 0  # row of the file that is being read
         self.limit = memory_limit.available() // 2  # rows out of order are copied once more
         size = min(_rows(len(roles.names)), self._most()) if total is None else total
@@ -255,7 +274,17 @@ class _Builder:
             self.ids.append(id_array("ids", column.to_pylist()))
         for j, name in enumerate(self.roles.names):
             self.features[start:stop, j] = self._values(batch, name, "feature")
+        self._mark_missing(self.features[start:stop])
         self.rows = stop
+
+    def _mark_missing(self, features: np.ndarray) -> None:
+        """Count missing values, and replace them by ``fill``, in place."""
+        self.changed |= self.also.mark(features) > 0
+        absent = np.isnan(features)
+        self.missing += int(absent.sum())
+        if self.fill is not None and absent.any():
+            features[absent] = self.fill
+            self.changed = True
 
     def finish(self) -> Dataset:
         """The data set, with the rows of each query brought together."""
@@ -275,8 +304,15 @@ class _Builder:
             )
         if self.roles.label is None:
             notes.append(f"{path}: there are no labels")
-        if self.filled:
-            notes.append(f"{path}: {self.filled} missing feature values were set to {self.fill:g}")
+        elif self.unlabeled:
+            notes.append(f"{path}: {self.unlabeled:,} rows have no label")
+        if self.missing and self.fill is None:
+            notes.append(f"{path}: {self.missing:,} feature values are missing")
+        elif self.missing:
+            notes.append(f"{path}: {self.missing} missing feature values were set to {self.fill:g}")
+        if self.roles.left_out:
+            columns = listing(self.roles.left_out)
+            notes.append(f"{path}: columns that are not numbers are left out: {columns}")
         sizes = np.bincount(self.codes, minlength=len(self.code))
         features, labels, weights, ids = arrays
         assert features is not None
@@ -339,7 +375,7 @@ class _Builder:
         return texts
 
     def _values(self, batch: Any, name: str, role: str) -> np.ndarray:
-        """A column as float32, every value finite."""
+        """A column as float32, none of them infinite; only features may be missing."""
         column = batch.column(name)
         try:
             wide = column.cast(_pyarrow("pyarrow").float64(), safe=False)
@@ -351,16 +387,11 @@ class _Builder:
         with np.errstate(over="ignore"):
             values: np.ndarray = wide.to_numpy(zero_copy_only=False).astype(np.float32)
         missing = np.isnan(values)
-        if missing.any():
-            if role != "feature" or self.fill is None:
-                hint = (
-                    "; give fill= to replace it, or `rankgrad import --fill 0`"
-                    if role == "feature"
-                    else ""
-                )
-                raise self._error(role, name, f"is null or NaN{hint}", missing)
-            values[missing] = self.fill
-            self.filled += int(missing.sum())
+        if missing.any() and role == "label" and not self.roles.labeled:
+            values[missing] = 0.0
+            self.unlabeled += int(missing.sum())
+        elif missing.any() and role != "feature":
+            raise self._error(role, name, "is null or NaN", missing)
         infinite = np.isinf(values)
         if infinite.any():
             raise self._error(role, name, "is infinite or beyond float32", infinite)
@@ -456,19 +487,28 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     csv, arrow = _pyarrow("pyarrow.csv"), _pyarrow("pyarrow")
     delimiter = csv.ParseOptions(delimiter=TEXT[suffix(path)])
     block = csv.ReadOptions(block_size=_csv_block(path))
+    nulls = _null_texts(csv, roles.missing)
     with (
         streams.open_text(path) as file,
-        csv.open_csv(file, block, parse_options=delimiter) as reader,
+        csv.open_csv(file, block, delimiter, csv.ConvertOptions(null_values=nulls)) as reader,
     ):
         roles.settle(reader.schema)
     types = dict.fromkeys(roles.columns(), arrow.float64())
     types |= {name: arrow.string() for name in (roles.query, roles.id) if name is not None}
-    convert = csv.ConvertOptions(column_types=types, include_columns=roles.columns())
+    convert = csv.ConvertOptions(
+        column_types=types, include_columns=roles.columns(), null_values=nulls
+    )
     with (
         streams.open_text(path) as file,
         csv.open_csv(file, block, delimiter, convert) as reader,
     ):
         yield reader
+
+
+def _null_texts(csv: Any, missing: Iterable[str]) -> list[str]:
+    """Texts of missing values: pyarrow's own and these, which it compares by case."""
+    cases = (case for text in missing for case in (text, text.upper(), text.capitalize()))
+    return sorted({*csv.ConvertOptions().null_values, *cases})
 
 
 def _schema(dataset: Dataset) -> Any:
@@ -507,16 +547,16 @@ def _checksum(dataset: Dataset) -> str:
     total = 0
     for array in arrays:
         if array is not None:
-            total = zlib.crc32(array, total)
+            total = zlib.crc32(canonical_nan(np.asarray(array)).data, total)
     for texts in (dataset.qids, dataset.ids):
         if texts is not None:
             total = zlib.crc32("\0".join(texts.tolist()).encode("utf-8", "surrogatepass"), total)
     return f"{total:08x}"
 
 
-def _numeric(schema: Any, given: Sequence[str]) -> list[str]:
+def _numeric(schema: Any, used: Sequence[str]) -> list[str]:
     """The columns of numbers that have no other role."""
-    return [c.name for c in schema if c.name not in given and _is_number(c.type)]
+    return [c.name for c in schema if c.name not in used and _is_number(c.type)]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:

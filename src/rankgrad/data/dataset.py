@@ -52,7 +52,7 @@ class Dataset:
     ValueError: labels must be finite and at least 0; item 1 (list 1, qid 'b') has -1.0
     """
 
-    features: np.ndarray  # [N, F] float32, C order
+    features: np.ndarray  # [N, F] float32, C order; NaN is a missing value
     labels: np.ndarray  # [N] float32
     offsets: np.ndarray  # [B + 1] int64
     qids: np.ndarray  # [B] of str, unique, in order of first appearance
@@ -178,14 +178,17 @@ class Dataset:
             self._check_values("weights", self.weights)
 
     def checksum(self) -> str:
-        """A hash of the contents: equal for equal data, however it was stored or read."""
+        """A hash of the contents: equal for equal data, however it was stored or read.
+
+        Item ids do not count: no ranker and no metric depends on them.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for name in ("features", "labels", "offsets", "weights"):
             array = getattr(self, name)
             if array is not None:
                 digest.update(f"{name}{array.shape}".encode())
                 _hash_array(digest, array)
-        for name, texts in (("qids", self.qids), ("ids", self.ids), ("names", self.feature_names)):
+        for name, texts in (("qids", self.qids), ("names", self.feature_names)):
             if texts is not None:
                 digest.update(f"{name}{len(texts)}".encode())
                 for text in texts:
@@ -391,6 +394,13 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
     return np.array(values, np.str_)
 
 
+def canonical_nan(array: np.ndarray) -> np.ndarray:
+    """The array with one pattern of bits for NaN, so that equal data have equal checksums."""
+    if array.dtype.kind != "f" or not (missing := np.isnan(array)).any():
+        return array
+    return np.where(missing, array.dtype.type(np.nan), array)
+
+
 def _texts(name: str, values: Any) -> np.ndarray:
     if isinstance(values, list | tuple) and all(isinstance(value, str) for value in values):
         values = id_array(name, values)
@@ -409,7 +419,7 @@ def _texts(name: str, values: Any) -> np.ndarray:
 def _hash_array(digest: Any, array: np.ndarray) -> None:
     rows = max(1, _BLOCK // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
     for start in range(0, len(array), rows):
-        block = np.ascontiguousarray(array[start : start + rows])
+        block = np.ascontiguousarray(canonical_nan(array[start : start + rows]))
         digest.update(block.reshape(-1).view(np.uint8).data)
 
 

@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 
 from rankgrad.data import memory_limit, streams, text_lines
 from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
+from rankgrad.data.missing import MissingValues
 from rankgrad.quoting import quote, shorten
 
 Array = np.ndarray[Any, Any]
@@ -39,7 +40,7 @@ _BLOCK = 1 << 20  # bytes of text parsed at a time
 _BEHIND = 40  # bytes behind a block: for a line end that is missing, and for the kernel
 _PROBE = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
-_DOCID = re.compile(rb"[^\n#]*#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)")
+_DOCID = re.compile(rb"#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)[^\n]*")
 _SHOWN = 60  # bytes of a faulty line that an error shows: from its start, and about the fault
 _DENSE = 1 << 25  # bytes of a matrix of a block; one that would be larger is parsed in pieces
 _PLAUSIBLE = 1 << 30, 100_000  # a matrix of so many bytes has a value in so many cells
@@ -52,15 +53,17 @@ def read(
     n_features: int | None = None,
     zero_based: bool | None = None,
     threads: int | None = None,
-    ids: bool = False,
+    ids: bool | Literal["auto"] = False,
     finite: bool = False,
+    labeled: bool = True,
+    missing: Sequence[str | float] = (),
     _block: int = _BLOCK,
 ) -> Dataset:
     r"""Read LETOR/LibSVM files, one after the other, as one data set.
 
-    Values become the float32 nearest to the float64 that Python's ``float`` makes of them, so
-    ``nan`` and ``inf`` are taken as values; a label must be finite. Features that a row does not
-    name are 0. Rows of one qid belong to one list, wherever they stand.
+    Values become the float32 nearest to the float64 that Python's ``float`` makes of them; empty
+    values, ``?``, ``NA``, ``nan`` and ``NULL`` are missing and become NaN. A label must be finite.
+    Features that a row does not name are 0. Rows of one qid belong to one list, wherever they are.
 
     Args:
         paths: a file or several; compression is seen from the content.
@@ -70,8 +73,12 @@ def read(
             highest feature id. A higher id in the files is an error.
         zero_based: whether feature ids start at 0. By default they do if there is an id 0.
         threads: how many blocks to parse at a time; by default one on each core.
-        ids: take item ids from ``docid = X`` in the comments, as in MQ2008.
-        finite: take a feature value that is not finite for an error.
+        ids: take item ids from ``docid = X`` in the comments, as in MQ2008; ``"auto"`` if all rows
+            have one.
+        finite: take an infinite feature value for an error.
+        labeled: without it rows may begin with their qid, as in data that are to be scored, or have
+            a missing label; the label is then 0.
+        missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
 
     Raises:
         ValueError: a malformed line, with file, line number and text.
@@ -93,8 +100,10 @@ def read(
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     spare: list[bytearray] = []
-    guard = _Guard(memory_limit.available() // 2, n_features is not None)
-    parser = _Parser(sizes is None, n_features, zero_based, ids, finite, spare, guard)
+    guard = _SizeLimit(memory_limit.available() // 2, n_features is not None)
+    also = MissingValues.of(missing)
+    rows_options = _RowOptions(sizes is None, ids, labeled, finite, also)
+    parser = _Parser(rows_options, n_features, zero_based, spare, guard)
     blocks = (block for path in files for block in _blocks(path, _block, spare, guard.limit))
     parts: list[_Part] = []
     for pieces in _in_order(parser.parse, blocks, threads):
@@ -108,14 +117,19 @@ def read(
         raise ValueError(f"{named}: no rows, only blank lines or comments")
     base, width = _columns(parts, n_features, zero_based)
     labels = np.concatenate([part.labels for part in parts])
-    item_ids = id_array("ids", [name for part in parts for name in part.ids]) if ids else None
+    item_ids = None
+    if ids and all(part.ids for part in parts):
+        item_ids = id_array("ids", [name for part in parts for name in part.ids])
     if sizes is None:
         offsets, qids, moved, target = _lists(parts, rows)
     else:
         offsets, moved, target = _grouped(sizes, rows, named), 0, None
         qids = np.arange(1, len(sizes) + 1).astype(str)
-    notes = _notes(parts, labels, base, moved, sizes is not None)
     features = _assemble(parts, rows, base, width, target, threads)
+    marked = also.mark(features)
+    notes = _notes(parts, labels, base, moved, sizes is not None, marked)
+    if item_ids is None and any(part.ids for part in parts):
+        notes += ("some rows have no 'docid = ...': items have no ids",)
     back = None
     if target is not None:
         back = np.empty_like(target)
@@ -206,13 +220,15 @@ class _Part:
     features: Array | _Sparse
     labels: Array
     runs: list[tuple[int, str]]  # the first row of each run of rows with one qid, and that qid
-    ids: list[str]
+    ids: list[str]  # of all rows, or empty
     zeros: int
     above: int
     highest: _Place
     unsorted: int
     duplicates: int
-    not_finite: int
+    infinite: int
+    missing: int
+    unlabeled: int
 
     @property
     def rows(self) -> int:
@@ -226,7 +242,7 @@ class _Part:
 
 
 @dataclass
-class _Guard:
+class _SizeLimit:
     """Bounds the matrix of all rows: by memory, and by what sparse data can sensibly be."""
 
     limit: int  # bytes
@@ -267,17 +283,26 @@ class _Guard:
         )
 
 
+@dataclass(frozen=True)
+class _RowOptions:
+    """What rows have, and what is an error in them."""
+
+    with_qids: bool
+    ids: bool | Literal["auto"]
+    labeled: bool
+    finite: bool
+    missing: MissingValues
+
+
 @dataclass
 class _Parser:
     """Blocks to parts. It remembers how wide rows have been, to guess right at the next block."""
 
-    with_qids: bool
+    options: _RowOptions
     n_features: int | None
     zero_based: bool | None
-    with_ids: bool
-    finite: bool
     spare: list[bytearray]  # where the text of a block goes once it is parsed, to be used again
-    guard: _Guard
+    guard: _SizeLimit
     width: int = field(default=0, init=False)
 
     def parse(self, block: _Block) -> list[_Part]:
@@ -293,7 +318,7 @@ class _Parser:
         if self.width:
             return self.width
         probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
-        found = _run(block, probe, 0, self.with_qids)
+        found = _run(block, probe, 0, self.options.with_qids)
         place = block.place(found.above_at)
         self.guard.check(len(found.starts), found.above - 1, probe // 2, place)
         return found.above
@@ -305,7 +330,7 @@ class _Parser:
             for piece in block.pieces(lines):
                 yield from self._parts(piece, max(width, self.width))
             return
-        found = _run(block, block.end, width, self.with_qids)
+        found = _run(block, block.end, width, self.options.with_qids)
         if found.above <= width or self.n_features is not None:
             self.width = max(self.width, found.above)
             yield self._part(block, found)
@@ -319,13 +344,17 @@ class _Parser:
     def _part(self, block: _Block, found: _Found) -> _Part:
         """What the kernel found, checked, with the numbers and names it left to Python."""
         self._check_ids(block, found)
-        not_finite = found.not_finite + _resolve(block, found)
+        if found.unlabeled and self.options.labeled:
+            raise block.place(found.unlabeled_at).error("no label before the qid")
+        resolved = _resolve(block, found, self.options)
+        infinite, missing = found.infinite + resolved[0], found.missing + resolved[1]
+        unlabeled = found.unlabeled + resolved[2]
         _check_labels(block, found)
         if found.problem:
             raise block.place(found.stop).error(_problem(block, found))
         rows = len(found.starts)
         features = found.features.reshape(len(found.labels), found.width)[:rows]
-        if self.finite and not_finite:
+        if self.options.finite and infinite:
             _check_finite(block, found, features)
         # Counting takes time, so it is done where a matrix is larger than its text by far.
         is_wide = features.nbytes > 8 * block.end
@@ -333,13 +362,15 @@ class _Parser:
             features=_Sparse.of(features) if is_wide else features,
             labels=found.labels[:rows],
             runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
-            ids=[_docid(block, start) for start in found.starts.tolist()] if self.with_ids else [],
+            ids=_docids(block, found.starts, self.options.ids is True) if self.options.ids else [],
             zeros=found.zeros,
             above=found.above,
             highest=block.place(found.above_at),
             unsorted=found.unsorted,
             duplicates=found.duplicates,
-            not_finite=not_finite,
+            infinite=infinite,
+            missing=missing,
+            unlabeled=unlabeled,
         )
 
     def _check_ids(self, block: _Block, found: _Found) -> None:
@@ -364,11 +395,14 @@ class _Found:
     hard: Array
     unsorted: int
     duplicates: int
-    not_finite: int
+    infinite: int
     zeros: int
     zero_at: int
     above: int
     above_at: int
+    missing: int
+    unlabeled: int
+    unlabeled_at: int
 
 
 def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
@@ -393,16 +427,27 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
     )
 
 
-def _resolve(block: _Block, found: _Found) -> int:
-    """Numbers that the kernel is not sure of, by Python's ``float``; how many are not finite.
+def _resolve(block: _Block, found: _Found, options: _RowOptions) -> tuple[int, int, int]:
+    """Parse numbers that the kernel is not sure of by Python's ``float``.
 
     They come in the order of the file, and with them all later values of a feature that comes twice
-    in a line, so that the last one stands.
+    in a line, so that the last one counts.
+
+    Returns:
+        How many values are infinite, how many are missing, and how many labels are.
     """
-    not_finite = 0
+    infinite = missing = unlabeled = 0
     with np.errstate(over="ignore"):
         for at, cell in found.hard.tolist():
             token = block.token(at)
+            if token in options.missing and (cell >= 0 or not options.labeled):
+                if cell >= 0:
+                    found.features[cell] = np.nan
+                    missing += 1
+                else:
+                    found.labels[-1 - cell] = 0.0
+                    unlabeled += 1
+                continue
             try:
                 value = np.float32(text_lines.parse_number(token))
             except ValueError:
@@ -410,17 +455,18 @@ def _resolve(block: _Block, found: _Found) -> int:
                 raise block.place(at).error(f"{what} {quote(token)} is not a number") from None
             if cell >= 0:
                 found.features[cell] = value
-                not_finite += not np.isfinite(value)
+                missing += bool(np.isnan(value))
+                infinite += bool(np.isinf(value))
             elif np.isfinite(value):
                 found.labels[-1 - cell] = value
             else:
                 raise block.place(at).error(f"label {quote(token)} is not a finite float32")
-    return not_finite
+    return infinite, missing, unlabeled
 
 
 def _check_finite(block: _Block, found: _Found, features: Array) -> None:
-    """Where a line has a value that is not finite and stands: the last one of its feature."""
-    rows, ids = np.nonzero(~np.isfinite(features))
+    """An error for an infinite value, unless a later one of its feature replaces it."""
+    rows, ids = np.nonzero(np.isinf(features))
     if len(rows):
         value = features[rows[0], ids[0]]
         raise block.place(int(found.starts[rows[0]])).error(
@@ -466,13 +512,24 @@ def _qid(block: _Block, start: int, stop: int) -> str:
     return qid
 
 
-def _docid(block: _Block, start: int) -> str:
-    match = _DOCID.match(block.text, start)
-    if not match:
-        raise block.place(start).error("ids=True, but there is no 'docid = ...' in a comment")
-    docid = match.group(1).decode("utf-8", "replace")
-    _check_length(block, start, "docid", docid)
-    return docid
+def _docids(block: _Block, starts: Array, required: bool) -> list[str]:
+    """The ids in the comments of the rows; none if a row has none, unless they are required."""
+    matches = list(_DOCID.finditer(block.text, 0, block.end))
+    rows = np.searchsorted(starts, [match.start() for match in matches], side="right") - 1
+    found: dict[int, str] = {}
+    for row, match in zip(rows.tolist(), matches, strict=True):
+        if row < 0 or block.text.find(b"\n", int(starts[row]), match.start()) >= 0:
+            continue  # a line that is all comment
+        docid = match.group(1).decode("utf-8", "replace")
+        _check_length(block, match.start(), "docid", docid)
+        found[row] = docid
+    if len(found) == len(starts):
+        return list(found.values())
+    if required:
+        row = next(row for row in range(len(starts)) if row not in found)
+        what = "ids=True, but there is no 'docid = ...' in a comment"
+        raise block.place(int(starts[row])).error(what)
+    return []
 
 
 def _check_length(block: _Block, at: int, what: str, text: str) -> None:
@@ -622,20 +679,24 @@ def _assemble(
 
 
 def _notes(
-    parts: list[_Part], labels: Array, base: int, moved: int, grouped: bool
+    parts: list[_Part], labels: Array, base: int, moved: int, grouped: bool, marked: int
 ) -> tuple[str, ...]:
     """What a person should know of how the files were read."""
     unsorted = sum(part.unsorted for part in parts)
     duplicates = sum(part.duplicates for part in parts)
-    not_finite = sum(part.not_finite for part in parts)
+    infinite = sum(part.infinite for part in parts)
+    missing = sum(part.missing for part in parts) + marked
+    unlabeled = sum(part.unlabeled for part in parts)
     notes = {
         "feature ids start at 0": base == 0,
         f"rows of {moved} queries were not contiguous and were brought together": moved,
         f"feature ids of {unsorted} rows were not in order and were put in order": unsorted,
-        f"{duplicates} values were of a feature that the row had before; the last one stands": (
+        f"{duplicates} values were of a feature that the row had before; the last one counts": (
             duplicates
         ),
-        f"{not_finite} values are not finite: nan, inf, or beyond float32": not_finite,
+        f"{missing:,} feature values are missing": missing,
+        f"{infinite} values are infinite, or beyond float32": infinite,
+        f"{unlabeled:,} rows have no label": unlabeled,
         "labels are not all whole numbers": bool((labels != np.rint(labels)).any()),
         "queries have no names in the files and were numbered from 1": grouped,
     }

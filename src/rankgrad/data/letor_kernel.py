@@ -25,16 +25,17 @@ Unsigned = np.uint64
 _compiled = partial(compile_cached, nogil=True, error_model="numpy")
 _inlined = partial(compile_cached, nogil=True, error_model="numpy", inline="always")
 
-# What the loop counted in a block: the slots of its ``counts``.
+# What the loop counted in a block: the indices of its ``counts``.
 ROWS, RUNS, HARD, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5
 ZEROS, ZERO_AT, ABOVE, ABOVE_AT = 6, 7, 8, 9
-COUNTS = 10
+MISSING_VALUES, UNLABELED, UNLABELED_AT = 10, 11, 12
+COUNTS = 13
 
 # How a block ended.
 DONE, BAD_PAIR, BAD_ID, QID_EMPTY, QID_MISSING, QID_UNEXPECTED = 0, 1, 2, 3, 4, 5
 
 # What is known of a number.
-UNSURE, FINITE, INFINITE = 0, 1, 2
+UNSURE, FINITE, INFINITE, MISSING = 0, 1, 2, 3
 
 MAX_ID = 2**31 - 2  # what fits an int32 column index, as in scipy's sparse matrices
 
@@ -244,14 +245,31 @@ def _token_end(text: Array, i: Unsigned) -> Unsigned:
 
 
 @_compiled
+def _missing(text: Array, i: Unsigned, end: Unsigned) -> bool:
+    """Whether ``text[i:end]`` is empty, ``?``, ``NA``, ``NaN`` or ``NULL``, in capitals or not."""
+    length = end - i
+    if length < _2:
+        return bool(length == _0 or text[i] == 63)
+    if (text[i] | 32) != 110 or length > _4:
+        return False
+    if length == _4:
+        return bool(
+            (text[i + _1] | 32) == 117 and (text[i + _2] | 32) == 108 and (text[i + _3] | 32) == 108
+        )
+    return bool((text[i + _1] | 32) == 97 and (length == _2 or (text[i + _2] | 32) == 110))
+
+
+@_compiled
 def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
     """The float32 of the token at ``i``, where it ends, and what is known of it."""
     end = _token_end(text, i)
+    if _missing(text, i, end):
+        return np.nan, end, MISSING
     negative = text[i] == 45
     if negative or text[i] == 43:
         i += _1
-    if (text[i] | 32) == 110 and (text[i + _1] | 32) == 97 and (text[i + _2] | 32) == 110:
-        return np.nan, end, INFINITE if i + _3 == end else UNSURE
+        if end - i == _3 and _missing(text, i, end):  # a NaN with a sign
+            return np.nan, end, MISSING
     start = i
     points = _0
     while text[i] - _48 < _10 or text[i] == 46:
@@ -384,7 +402,8 @@ def parse(
     label is ``-1 - row``. ``stamps`` (zeros) is scratch space of ``n_columns``.
     """
     end, width = Unsigned(size), Unsigned(n_columns)
-    rows = n_runs = n_hard = unsorted = duplicates = not_finite = 0
+    rows = n_runs = n_hard = unsorted = duplicates = not_finite = missing = 0
+    unlabeled, unlabeled_at = 0, _0
     zeros, zero_at = 0, _0  # lines with a feature id 0
     above, above_at = _0, _0  # one above the highest id
     i = qid = qid_end = cells = _0
@@ -396,13 +415,19 @@ def parse(
             i += _1
             continue
         starts[rows] = line
-        value, stop, known = _number(text, i)
-        labels[rows] = value
-        if known != FINITE:
-            hard[n_hard, 0] = i
-            hard[n_hard, 1] = -1 - rows
-            n_hard += 1
-        i = _next(text, stop)
+        if _qid_follows(text, i):
+            labels[rows] = 0.0
+            if unlabeled == 0:
+                unlabeled_at = line
+            unlabeled += 1
+        else:
+            value, stop, known = _number(text, i)
+            labels[rows] = value
+            if known != FINITE:
+                hard[n_hard, 0] = i
+                hard[n_hard, 1] = -1 - rows
+                n_hard += 1
+            i = _next(text, stop)
 
         if _qid_follows(text, i):
             start = i + _4
@@ -421,7 +446,7 @@ def parse(
             status = QID_MISSING
             break
 
-        first, first_hard, first_not_finite = i, n_hard, not_finite
+        first, first_hard, first_not_finite, first_missing = i, n_hard, not_finite, missing
         careful = zero = False
         least = min(_1, width)
         while True:
@@ -440,6 +465,7 @@ def parse(
                 least = width
                 unsorted += 1
                 i, n_hard, not_finite = first, first_hard, first_not_finite
+                missing = first_missing
                 continue
             if feature == _0 and not zero:
                 zero, zero_at = True, line
@@ -459,6 +485,7 @@ def parse(
             elif feature < width:
                 features[cells + feature] = value
             not_finite += known == INFINITE
+            missing += known == MISSING
             if not careful:
                 least = min(feature + _1, width)
         if not careful and least > max(above, _1):
@@ -472,4 +499,6 @@ def parse(
     counts[UNSORTED], counts[DUPLICATES], counts[NOT_FINITE] = unsorted, duplicates, not_finite
     counts[ZEROS], counts[ZERO_AT] = zeros, zero_at
     counts[ABOVE], counts[ABOVE_AT] = above, above_at
+    counts[MISSING_VALUES] = missing
+    counts[UNLABELED], counts[UNLABELED_AT] = unlabeled, unlabeled_at
     return status, int(i)

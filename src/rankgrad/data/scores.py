@@ -1,9 +1,9 @@
 """Scores in files: one for each item of a data set, from any ranker, to any evaluation.
 
 Three formats: ``plain``, one score a line in the order of the rows of the data's file; ``parquet``,
-the columns ``qid``, ``id`` where there are ids, ``label`` and ``score``, list by list; ``trec``, a
-run file whose lines are ``qid Q0 id rank score tag``, best first. Items without ids are called by
-their place in their list, from 1.
+the columns ``qid``, ``id``, ``label`` and ``score``, list by list; ``trec``, a run file whose lines
+are ``qid Q0 id rank score tag``, best first. The id of an item without one is its position in its
+list, from 1.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def write(
     kind = format or format_of(path)
     if kind not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
-    with _whole(path, overwrite) as file:
+    with _output(path, overwrite) as file:
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
         else:
@@ -108,7 +108,7 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
 
 
 @contextmanager
-def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
+def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
     """A file that takes its place once it is written without error."""
     if os.fspath(path) == "-":
         yield sys.stdout.buffer
@@ -135,18 +135,18 @@ def _decimals(scores: Array) -> list[str]:
     return texts
 
 
-def _names(dataset: Dataset) -> list[str]:
-    """The items' ids, or their places in their lists."""
-    if dataset.ids is not None:
-        ids: list[str] = dataset.ids.tolist()
-        return ids
-    lengths = np.diff(dataset.offsets)
-    places = np.arange(dataset.n_items) - np.repeat(dataset.offsets[:-1], lengths) + 1
-    return [str(place) for place in places]
+def item_ids(dataset: Dataset) -> list[str]:
+    """The items' ids, or their positions in their lists, from 1."""
+    return _positions(dataset) if dataset.ids is None else list(map(str, dataset.ids))
+
+
+def _positions(dataset: Dataset) -> list[str]:
+    firsts = np.repeat(dataset.offsets[:-1], np.diff(dataset.offsets))
+    return [str(position) for position in np.arange(dataset.n_items) - firsts + 1]
 
 
 def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
-    names, offsets = _names(dataset), dataset.offsets.tolist()
+    names, offsets = item_ids(dataset), dataset.offsets.tolist()
     for qid, start, stop in zip(dataset.qids.tolist(), offsets[:-1], offsets[1:], strict=True):
         ranked = trec.RankedList(names[start:stop], scores[start:stop])
         yield from trec.format_run({qid: ranked}, tag)
@@ -154,9 +154,7 @@ def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
     arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
-    columns = {"qid": _qids(dataset)}
-    if dataset.ids is not None:
-        columns["id"] = dataset.ids.tolist()
+    columns = {"qid": _qids(dataset), "id": item_ids(dataset)}
     table = arrow.table({**columns, "label": dataset.labels, "score": scores})
     parquet.write_table(table, file, write_page_checksum=True)
 
@@ -205,12 +203,15 @@ def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) 
 
 
 def _read_trec(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
-    qids = _qids(dataset)
-    item = {key: row for row, key in enumerate(zip(qids, _names(dataset), strict=True))}
+    qids, lines = _qids(dataset), list(trec.run_lines(path, numbered))
+    names = item_ids(dataset)
+    if lines and lines[0].document not in names:
+        names = _positions(dataset)  # as of a run that was written without ids
+    item = {key: row for row, key in enumerate(zip(qids, names, strict=True))}
     if len(item) < dataset.n_items:
         raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
     scores = np.full(dataset.n_items, np.nan, np.float32)
-    for line in trec.run_lines(path, numbered):
+    for line in lines:
         row = item.get((line.query, line.document))
         if row is None:
             raise ValueError(
@@ -220,7 +221,7 @@ def _read_trec(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -
         scores[row] = line.score
     missing = np.flatnonzero(np.isnan(scores))
     if len(missing):
-        qid, name = qids[missing[0]], _names(dataset)[missing[0]]
+        qid, name = qids[missing[0]], names[missing[0]]
         raise ValueError(
             f"{path} has no score for {len(missing)} items of the data; the first is {quote(name)} "
             f"of query {quote(qid)}"

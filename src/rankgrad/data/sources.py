@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rankgrad import files
 from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
 from rankgrad.data.dataset import Dataset, FeaturesError
+from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
 
@@ -36,8 +37,13 @@ def load(
     feature_names: Sequence[str] | None = None,
     finite: bool = False,
     labeled: bool = True,
+    ids: bool | Literal["auto"] = False,
+    missing: Sequence[str | float] = (),
 ) -> Dataset:
     r"""Read a data set, whatever the path is.
+
+    Missing feature values are NaN: in LETOR and text files empty values, ``?``, ``NA``, ``nan`` and
+    ``NULL``, in Parquet and Arrow files null and NaN.
 
     path: a LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or ``-`` for the standard input), one
         with LightGBM's ``.query`` file beside it,
@@ -50,8 +56,11 @@ def load(
         training data says; by default they do if there is an id 0.
     feature_names: the names the features must have, such as those of the training data. Of a
         columnar file these columns are read, in this order; a source without names is taken as is.
-    finite: take a value in a LETOR file that is not finite for an error, as in columnar files.
-    labeled: without it a columnar file may have no label, as data that are to be scored.
+    finite: take an infinite value in a LETOR file for an error, as in columnar files.
+    labeled: without it labels may be missing, as in data that are to be scored; they are then 0.
+    ids: item ids of LETOR files from ``docid = X`` in the comments; ``"auto"`` if all rows have
+        one. Other files have them where they have a column for them.
+    missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -61,54 +70,69 @@ def load(
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
     place = Path(path)
+    options = _ReadOptions(
+        n_features=n_features,
+        zero_based=zero_based,
+        feature_names=feature_names,
+        finite=finite,
+        labeled=labeled,
+        ids=ids,
+        missing=tuple(missing),
+    )
     return files.snapshot(
-        lambda: store.manifests(place),
-        lambda: _load(place, split, fold, n_features, zero_based, feature_names, finite, labeled),
+        lambda: store.manifests(place), lambda: _load(place, split, fold, options)
     )
 
 
-def _load(
-    path: Path,
-    split: str | None,
-    fold: int | None,
-    n_features: int | None,
-    zero_based: bool | None,
-    feature_names: Sequence[str] | None,
-    finite: bool,
-    labeled: bool,
-) -> Dataset:
+@dataclass(frozen=True)
+class _ReadOptions:
+    """How data are read: the arguments of :func:`load`."""
+
+    n_features: int | None = None
+    zero_based: bool | None = None
+    feature_names: Sequence[str] | None = None
+    finite: bool = False
+    labeled: bool = True
+    ids: bool | Literal["auto"] = False
+    missing: tuple[str | float, ...] = ()
+
+
+def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
     """Read a data set, which may not be replaced meanwhile."""
     layout.check_exists(path)
     path = files.readable_path(path)
     if layout.is_single(path):
         if split is not None or fold is not None:
-            whole = "one store" if store.is_store(path) else "one data set in parts"
-            kind = "a file" if path.is_file() or streams.is_stream(path) else whole
+            folder = "one store" if store.is_store(path) else "one data set in parts"
+            kind = "a file" if path.is_file() or streams.is_stream(path) else folder
             raise ValueError(
                 f"{streams.shown(path)} is {kind}: split= and fold= go with folders of splits"
             )
-        return _read(path, n_features, zero_based, feature_names, finite, labeled)
+        return _read(path, options)
     if split is None:
         raise ValueError(f"{layout.describe(path, fold)}; say which split")
     found = layout.splits(path, fold)
     name = layout.split_name(split)
     if name not in found:
         raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
-    if zero_based is None:
-        zero_based = _zero_based(found.values())
-    return _read(found[name], n_features, zero_based, feature_names, finite, labeled)
+    if options.zero_based is None:
+        options = replace(options, zero_based=_zero_based(found.values()))
+    return _read(found[name], options)
 
 
 def load_pair(
-    train: str | os.PathLike[str], vali: str | os.PathLike[str]
+    train: str | os.PathLike[str],
+    vali: str | os.PathLike[str],
+    *,
+    missing: Sequence[str | float] = (),
 ) -> tuple[Dataset, Dataset]:
     """Training and validation data from two places, with the same features.
 
     As with the splits of a folder, sparse files of which one names fewer features get the wider
-    one's width, and count features from 0 if one does.
+    one's width, and count features from 0 if one does. ``missing`` is as in :func:`load`.
     """
     train, vali = Path(train), Path(vali)
-    training = load(train)
+    training = load(train, missing=missing)
     layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
         return training, load(
@@ -116,8 +140,9 @@ def load_pair(
             n_features=training.n_features,
             zero_based=training.zero_based,
             feature_names=training.feature_names,
+            missing=missing,
         )
-    validation = load(vali, zero_based=training.zero_based or None)
+    validation = load(vali, zero_based=training.zero_based or None, missing=missing)
     if validation.zero_based and training.zero_based is False:
         training = _from_zero(training)
     width = max(training.n_features, validation.n_features)
@@ -129,13 +154,15 @@ def load_splits(
     fold: int | None = None,
     *,
     finite: bool = False,
-    ids: bool = False,
+    ids: bool | Literal["auto"] = False,
+    missing: Sequence[str | float] = (),
     columns: Mapping[str, Any] | None = None,
 ) -> dict[str, Dataset]:
     """All splits of a folder, with the same features.
 
-    finite: take a value in a LETOR file that is not finite for an error.
-    ids: item ids of LETOR files from ``docid = X`` in the comments.
+    finite: take an infinite value in a LETOR file for an error.
+    ids: as in :func:`load`.
+    missing: as in :func:`load`.
     columns: options of :func:`rankgrad.data.columnar.read`, for columnar files.
 
     Sparse files may name fewer features in one split than in another: all get the widest one's
@@ -143,8 +170,9 @@ def load_splits(
     what differs is warned of.
     """
     path = Path(path)
+    options = _ReadOptions(finite=finite, ids=ids, missing=tuple(missing))
     datasets = files.snapshot(
-        lambda: store.manifests(path), lambda: _load_splits(path, fold, finite, ids, columns)
+        lambda: store.manifests(path), lambda: _load_splits(path, fold, options, columns)
     )
     entry = catalog.recognize(path)
     if entry is not None:
@@ -154,7 +182,7 @@ def load_splits(
 
 
 def _load_splits(
-    path: Path, fold: int | None, finite: bool, ids: bool, columns: Mapping[str, Any] | None
+    path: Path, fold: int | None, options: _ReadOptions, columns: Mapping[str, Any] | None
 ) -> dict[str, Dataset]:
     """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
@@ -162,12 +190,12 @@ def _load_splits(
     for name, source in found.items():
         first = next(iter(datasets.values()), None)
         if _is_columnar(source):
-            options = dict(columns or {})
+            given = {"missing": options.missing} | dict(columns or {})
             if first is not None:
-                options["features"] = first.feature_names
-            datasets[name] = columnar.read(source, **options)
+                given["features"] = first.feature_names
+            datasets[name] = columnar.read(source, **given)
         else:
-            datasets[name] = _read(source, finite=finite, ids=ids)
+            datasets[name] = _read(source, options)
     if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
             if _is_letor(found[name]) and not data.zero_based:
@@ -175,23 +203,21 @@ def _load_splits(
     return _same_width(path, datasets)
 
 
-def _read(
-    path: Path,
-    n_features: int | None = None,
-    zero_based: bool | None = None,
-    feature_names: Sequence[str] | None = None,
-    finite: bool = False,
-    labeled: bool = True,
-    ids: bool = False,
-) -> Dataset:
+def _read(path: Path, options: _ReadOptions) -> Dataset:
     """Read one file, store or folder of parts."""
     if _is_letor(path):
-        return _read_letor(path, n_features, zero_based, finite, ids)
+        return _read_letor(path, options)
+    n_features = options.n_features
     if not _is_columnar(path):
-        dataset = store.open(path)
-        _check_features(path, dataset, zero_based, feature_names)
+        dataset = _mark_missing(store.open(path), options.missing)
+        _check_features(path, dataset, options.zero_based, options.feature_names)
     else:
-        dataset = columnar.read(path, features=feature_names, labeled=labeled)
+        dataset = columnar.read(
+            path,
+            features=options.feature_names,
+            labeled=options.labeled,
+            missing=options.missing,
+        )
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
@@ -199,6 +225,16 @@ def _read(
             f"{path} has {dataset.n_features} features, {n_features} were asked for"
         )
     return dataset.widen(n_features)
+
+
+def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
+    """A store's data with some numbers as missing values: a copy, if there are such numbers."""
+    also = MissingValues.of(missing)
+    if not also.numbers:
+        return dataset
+    features = np.array(dataset.features)
+    also.mark(features)
+    return replace(dataset, features=features, check=False)
 
 
 def _check_features(
@@ -261,10 +297,8 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
     return True if found else None
 
 
-def _read_letor(
-    path: Path, n_features: int | None, zero_based: bool | None, finite: bool, ids: bool
-) -> Dataset:
-    """Read a LETOR file, with the groups and weights that LightGBM keeps in files beside it."""
+def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
+    """Read a LETOR file, with LightGBM's groups and weights in files beside it."""
     from rankgrad.data import letor
 
     beside = not streams.is_stream(path)
@@ -274,10 +308,12 @@ def _read_letor(
     dataset = letor.read(
         [path],
         groups=sizes,
-        n_features=n_features,
-        zero_based=zero_based,
-        finite=finite,
-        ids=ids,
+        n_features=options.n_features,
+        zero_based=options.zero_based,
+        finite=options.finite,
+        labeled=options.labeled,
+        ids=options.ids,
+        missing=options.missing,
     )
     if weights is None:
         return dataset

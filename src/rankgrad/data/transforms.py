@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Real
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.deprecation import renamed_attributes
+from rankgrad.shapes import Bool, Float, Int, Real
 from rankgrad.specs import Registry, Spec, spec_of
-from rankgrad.validation import check_choice, check_positive
+from rankgrad.validation import check_choice, check_positive, check_whole
 
 transforms: Registry[Transform] = Registry("transform")
 
@@ -69,8 +70,11 @@ class Transform(nn.Module):
     """A map of feature vectors that is fitted on training data.
 
     ``fit`` learns it from an array ``[N, F]``. ``transform`` applies it to tensors ``[..., F]`` of
-    raw features on any device, and refuses values that are not finite; calling the module does the
-    same without looking at the values, which on a GPU would mean to wait for them.
+    raw features on any device, and refuses infinite values; calling the module does the same
+    without a check of the values, which on a GPU would synchronize.
+
+    NaN is a missing value. What is learned of a feature is learned from the values that are there,
+    and missing values stay NaN until :class:`Impute` replaces them.
     """
 
     name: ClassVar[str]
@@ -108,7 +112,7 @@ class Transform(nn.Module):
         blocks = Blocks(features, offsets)
         first = 0
         for block in blocks:
-            _check_finite(block, first)
+            _check_infinite(block, first)
             first += len(block)
         return self.fit_blocks(blocks)
 
@@ -124,10 +128,11 @@ class Transform(nn.Module):
     def transform(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
         """The transformed features: a new tensor, float32 or, for float64 features, float64."""
         self._check_width(features)
-        _check_finite(features)
+        _check_infinite(features)
         transformed: Tensor = self(features)
         return transformed
 
+    @override
     def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
         self._check_width(features)
         values = features if features.dtype == torch.float64 else features.float()
@@ -221,14 +226,14 @@ class Log1p(Transform):
 class Quantile(Transform):
     """The share of training items below x, or the normal quantile of that share.
 
-    Between the quantiles kept, shares are interpolated; tied training items take the middle of
-    their shares. This is scikit-learn's ``QuantileTransformer``, except that ties at the smallest
-    or largest training value take their middle too, where scikit-learn puts all of them at the end:
-    in ranking data most features are 0 for most items.
+    Between the quantiles of the table, shares are interpolated; tied training items take the middle
+    of their shares. This is scikit-learn's ``QuantileTransformer``, except that ties at the
+    smallest or largest training value take their middle too, where scikit-learn puts all of them at
+    the end: in ranking data most features are 0 for most items.
 
     Args:
         output: ``"normal"``, which ends at ±5.2, or ``"uniform"``, from 0 to 1.
-        quantiles: how many are kept of each feature.
+        quantiles: how many the table has for each feature.
         sample: they are taken from at most so many items, drawn without replacement.
         seed: of the draw.
 
@@ -259,14 +264,9 @@ class Quantile(Transform):
         self.output, self.quantiles, self.sample, self.seed = output, quantiles, sample, seed
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        items = len(blocks)
-        if items > self.sample:
-            drawn = np.random.default_rng(self.seed).choice(items, self.sample, replace=False)
-            values = blocks.rows(np.sort(drawn)).numpy()
-        else:
-            values = blocks.rows(slice(None)).numpy()
+        values = _sample(blocks, self.sample, self.seed).numpy()
         shares = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
-        table = np.stack([np.quantile(column.astype(np.float64), shares) for column in values.T])
+        table = np.stack([_quantiles(column.astype(np.float64), shares) for column in values.T])
         return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -279,7 +279,8 @@ class Quantile(Transform):
         blocks = [
             (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
         ]
-        shares = torch.cat([_shares(block, table).T for block in blocks]).reshape(values.shape)
+        shares = torch.cat([_cumulative(block, table).T for block in blocks]).reshape(values.shape)
+        shares = torch.where(values.isnan(), values, shares)
         if self.output == "uniform":
             return shares
         normal: Tensor = torch.special.ndtri(shares)
@@ -328,6 +329,8 @@ class Clip(Transform):
 class DropConstant(Transform):
     """Leaves out features that have one value in all training data.
 
+    A feature that is missing for some items and has one value for all others stays.
+
     Args:
         per_list: also leave out features that vary between lists, but within none of them. By
             itself such a feature orders nothing; a non-linear model may still use it.
@@ -338,7 +341,7 @@ class DropConstant(Transform):
     """
 
     name = "drop_constant"
-    learned = ("kept",)
+    learned = ("kept",)  # the name in saved models
 
     kept: Tensor
 
@@ -348,15 +351,17 @@ class DropConstant(Transform):
         self.per_list = per_list
 
     @property
+    @override
     def n_outputs(self) -> int:
         return min(self.n_features, len(self.kept))
 
     @property
+    @override
     def sources(self) -> Int[Tensor, " g"]:
         return self.kept.cpu()
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        varies = _varies_in_lists(blocks) if self.per_list else _Moments.of(blocks).varies
+        varies = _varies_in_lists(blocks) if self.per_list else _Moments.of(blocks).informs
         if not varies.any():
             where = "within every list" if self.per_list else "in the training data"
             raise ValueError(
@@ -367,6 +372,77 @@ class DropConstant(Transform):
 
     def _map(self, values: Tensor) -> Tensor:
         return values.index_select(-1, self.kept)
+
+
+@transforms.register("impute")
+class Impute(Transform):
+    """Missing values replaced by a constant, and a column that says where each was missing.
+
+    The columns of 0 and 1, one for each feature with missing values in training data, come after
+    the features (as scikit-learn's ``SimpleImputer(add_indicator=True)`` has them). With a linear
+    layer behind, a feature's indicator weight learns the value that missing ones are worth.
+
+    Args:
+        fill: ``"median"`` (the lower one) or ``"mean"`` of the feature in training data, or a
+            number.
+        indicator: add the columns.
+        sample: medians are taken from at most so many items, drawn without replacement.
+        seed: of the draw.
+
+    >>> features = np.array([[1.0, 5.0], [3.0, np.nan], [4.0, 6.0]])
+    >>> Impute().fit(features).transform(torch.tensor([[np.nan, np.nan], [0.0, 7.0]])).tolist()
+    [[3.0, 5.0, 1.0], [0.0, 7.0, 0.0]]
+    """
+
+    name = "impute"
+    learned = ("values", "indicated")
+
+    values: Tensor
+    indicated: Tensor
+
+    def __init__(
+        self,
+        *,
+        fill: Literal["median", "mean"] | float = "median",
+        indicator: bool = True,
+        sample: int = 50_000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if isinstance(fill, bool) or not isinstance(fill, int | float):
+            check_choice("fill", fill, ("median", "mean"))
+        check_choice("indicator", indicator, (False, True))
+        self.fill, self.indicator = fill, indicator
+        self.sample, self.seed = check_whole("sample", sample), seed
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of features and of indicators."""
+        return self.n_features + len(self.indicated)
+
+    @property
+    def sources(self) -> Int[Tensor, " g"]:
+        """Which feature each column is of, counting from 0."""
+        return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        moments = _Moments.of(blocks)
+        if self.fill == "mean":
+            values = moments.mean
+        elif self.fill == "median":
+            values = _sample(blocks, self.sample, self.seed).nanmedian(0).values.nan_to_num()
+        else:
+            values = torch.full((blocks.width,), float(self.fill))
+        indicated = (moments.missing > 0) & (moments.count > 0) & self.indicator
+        return {"values": values, "indicated": indicated.nonzero().flatten()}
+
+    def _map(self, values: Tensor) -> Tensor:
+        missing = values.isnan()
+        filled = torch.where(missing, self.values.to(values.dtype), values)
+        if not len(self.indicated):
+            return filled
+        indicators = missing.index_select(-1, self.indicated).to(values.dtype)
+        return torch.cat([filled, indicators], -1)
 
 
 @transforms.register("pipeline")
@@ -396,7 +472,21 @@ class Pipeline(Transform):
         self._steps = [transforms.get(step) for step in steps]
         self.steps = nn.ModuleList(self._steps)
 
+    @classmethod
+    def for_network(cls, steps: Sequence[str | Spec | Transform]) -> Pipeline:
+        """The pipeline in front of a network: ``impute`` comes last unless it is among the steps.
+
+        Trees take missing values as they are.
+
+        >>> print(Pipeline.for_network(["log1p"]))
+        pipeline(steps=[log1p, impute])
+        """
+        found = [transforms.get(step) for step in steps]
+        imputes = any(isinstance(step, Impute) for step in found)
+        return cls(found if imputes else [*found, Impute()])
+
     @property
+    @override
     def n_outputs(self) -> int:
         return self._steps[-1].n_outputs if self._steps else self.n_features
 
@@ -430,34 +520,53 @@ class Pipeline(Transform):
 
 @dataclass
 class _Moments:
-    """Mean, standard deviation and range of each column, in float64."""
+    """Mean, standard deviation and range of each column, in float64; missing values left out."""
 
     mean: Float[Tensor, " f"]
     deviation: Float[Tensor, " f"]
     low: Float[Tensor, " f"]
     high: Float[Tensor, " f"]
+    missing: Int[Tensor, " f"]  # how many values are missing
+    count: Int[Tensor, " f"]  # how many are not
 
     @classmethod
     def of(cls, blocks: Blocks) -> _Moments:
         """One pass; blocks are merged by the update of Chan, Golub and LeVeque, which is stable."""
-        count, mean, squares = 0, torch.zeros(1).double(), torch.zeros(1).double()
+        count = missing = torch.zeros(blocks.width, dtype=torch.int64)
+        mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
         low, high = mean + float("inf"), mean - float("inf")
         for block in blocks:
             values = block.double()
-            total = count + len(values)
-            own = values.mean(0)
+            absent = values.isnan()
+            here = len(values) - absent.sum(0)
+            total = count + here
+            if absent.any():
+                own = values.nansum(0) / here.clamp(min=1)
+                values = torch.where(absent, own, values)  # which adds nothing to the squares
+                low = low.minimum(values.where(~absent, float("inf")).amin(0))
+                high = high.maximum(values.where(~absent, float("-inf")).amax(0))
+            else:
+                own = values.mean(0)
+                low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
             step = own - mean
             squares = squares + (values - own).square().sum(0)
-            squares = squares + step.square() * (count * len(values) / total)
-            mean = mean + step * (len(values) / total)
-            low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
-            count = total
+            squares = squares + step.square() * (count * here / total.clamp(min=1).double())
+            mean = mean + step * (here / total.clamp(min=1).double())
+            count, missing = total, missing + absent.sum(0)
+        empty = count == 0
+        low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
+        deviation = (squares / count.clamp(min=1)).sqrt()
         # Rounding may leave a constant column with a mean a little beside its one value.
-        return cls(mean.clamp(low, high), (squares / count).sqrt(), low, high)
+        return cls(mean.clamp(low, high), deviation, low, high, missing, count)
 
     @property
     def varies(self) -> Bool[Tensor, " f"]:
         return self.high > self.low
+
+    @property
+    def informs(self) -> Bool[Tensor, " f"]:
+        """Whether items differ by the column: by its values, or by whether it has one."""
+        return self.varies | ((self.missing > 0) & (self.count > 0))
 
 
 def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
@@ -470,7 +579,8 @@ def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
     before, first = None, 0
     for block in blocks:
         rows = block if before is None else torch.cat([before, block])
-        differs = rows[1:] != rows[:-1]
+        missing = rows.isnan()
+        differs = (rows[1:] != rows[:-1]) & ~(missing[1:] & missing[:-1])
         end = first + len(block)
         inside = torch.from_numpy(~starts[end - len(differs) : end])
         varies |= (differs & inside[:, None]).any(0)
@@ -478,7 +588,24 @@ def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
     return varies
 
 
-def _shares(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
+def _sample(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
+    """All rows, or so many of them drawn without replacement."""
+    if len(blocks) <= size:
+        return blocks.rows(slice(None))
+    drawn = np.random.default_rng(seed).choice(len(blocks), size, replace=False)
+    return blocks.rows(np.sort(drawn))
+
+
+def _quantiles(values: Array, levels: Array) -> Array:
+    """The quantiles of the values that are not missing; zeros if all are."""
+    missing = np.isnan(values)
+    if missing.any():
+        values = values[~missing] if not missing.all() else np.zeros(1)
+    quantiles: Array = np.quantile(values, levels)
+    return quantiles
+
+
+def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
     """Where the values of each feature stand among its quantiles, from 0 to 1."""
     last = table.shape[-1] - 1
     left: Int[Tensor, "f m"] = torch.searchsorted(table, columns)
@@ -491,17 +618,17 @@ def _shares(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float
     return torch.where(right > left, (left + right - 1) / 2, between) / last
 
 
-def _check_finite(values: Tensor, first: int = 0) -> None:
-    """An error that names the first value that is not finite; rows count from ``first``."""
-    finite = values.isfinite()
-    if bool(finite.all()):
+def _check_infinite(values: Tensor, first: int = 0) -> None:
+    """An error that names the first infinite value; rows count from ``first``."""
+    infinite = values.isinf()
+    if not bool(infinite.any()):
         return
-    at = (~finite).nonzero()[0].tolist()
+    at = infinite.nonzero()[0].tolist()
     value = values[tuple(at)].item()
     where = ", ".join(str(index + (first if axis == 0 else 0)) for axis, index in enumerate(at))
     raise ValueError(
-        f"feature index {at[-1]} (counting from 0) is not finite: features[{where}] = {value}. "
-        "Replace missing values before"
+        f"feature index {at[-1]} (counting from 0) is infinite: features[{where}] = {value}. Give "
+        "a finite value, or NaN for a missing one"
     )
 
 

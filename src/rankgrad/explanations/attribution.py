@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankgrad.shapes import Float, Int
 from rankgrad.training import FittedRanker
 from rankgrad.training.fitted import TreeScorer
 

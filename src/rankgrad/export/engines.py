@@ -174,6 +174,8 @@ def _affine(step: Transform, what: str) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(step, transforms.Standardize):
         scale = 1 / _array(step.deviation)
         return np.diag(scale), -_array(step.mean) * scale
+    if isinstance(step, transforms.Impute) and not len(step.indicated):  # nothing was missing
+        return np.eye(step.n_features), np.zeros(step.n_features)
     raise ValueError(
         f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
         f"{what}: {_STUDENT}"

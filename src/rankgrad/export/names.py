@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rankgrad.export.transforms import steps_of
 from rankgrad.training import FittedRanker
+from rankgrad.training.fitted import TreeScorer
 
 
 def feature_names(ranker: FittedRanker) -> list[str]:
@@ -14,3 +16,10 @@ def feature_names(ranker: FittedRanker) -> list[str]:
         return list(ranker.feature_names)
     first = 0 if ranker.zero_based else 1
     return [str(first + at) for at in range(ranker.n_features)]
+
+
+def takes_missing_values(ranker: FittedRanker) -> bool:
+    """Whether features may be NaN: trees know what to do with it, networks impute it."""
+    if isinstance(ranker.network, TreeScorer):
+        return True
+    return any(step.name == "impute" for step in steps_of(ranker.transform))

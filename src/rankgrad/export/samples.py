@@ -13,6 +13,7 @@ from rankgrad.training.fitted import TreeScorer
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 _ITEMS = 1000  # of data, at most
+_MISSING = 0.1  # of the values, where the ranker was trained on data with missing values
 
 
 def sample_of(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -30,6 +31,9 @@ def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
     for at, known in enumerate(_known_values(ranker)):
         if len(known):
             columns[:, at] = _near(known, items, random)
+    for step in steps_of(ranker.transform):
+        if isinstance(step, transforms.Impute) and len(step.indicated):
+            columns[random.random(columns.shape) < _MISSING] = np.nan
     return _padded(columns, np.array(_LENGTHS))
 
 

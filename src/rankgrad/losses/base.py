@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankgrad import kernels
@@ -22,6 +21,7 @@ from rankgrad.lists import (
     reduce,
 )
 from rankgrad.losses.newton import derivatives_of_lists, expand_lists
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_cutoff
@@ -60,6 +60,8 @@ class Loss(DeclaresKernel, nn.Module):
         mask: Any = None,
         *,
         offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
         weights: Any = None,
     ) -> Float[Tensor, "*out"]:
         """The loss of the lists.
@@ -69,9 +71,13 @@ class Loss(DeclaresKernel, nn.Module):
             labels: of the same shape, not negative.
             mask: padded lists: True on real items.
             offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+            qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
         """
-        pending = start_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        pending = start_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
         call = self.kernel_call(pending.lists)  # while a GPU checks the values
         lists = pending.wait()
         return self._reduced(lists, None if lists.large else call)
@@ -96,7 +102,8 @@ class Loss(DeclaresKernel, nn.Module):
         return call if call is not None and kernels.ready(call.name, lists.flat.scores) else None
 
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
-        check_finite(lists)
+        if not lists.finite:
+            check_finite(lists)
         weights = lists.list_weights
         # What a kernel gives has no gradient by the weights.
         learned = weights is not None and weights.requires_grad
@@ -148,6 +155,8 @@ class Loss(DeclaresKernel, nn.Module):
         mask: Any = None,
         *,
         offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
         weights: Any = None,
     ) -> tuple[Float[Tensor, "*items"], Float[Tensor, "*items"]]:
         """Gradient and Hessian diagonal of the *sum* over lists, as gradient boosting takes them.
@@ -162,7 +171,9 @@ class Loss(DeclaresKernel, nn.Module):
             scores: ``[..., n]`` padded, or ``[N]`` flat.
             labels: of the same shape, not negative.
             mask: padded lists: True on real items.
-            offsets: flat lists: ``[B + 1]``.
+            offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+            qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
             weights: one per list, or one per item.
 
         Returns:
@@ -173,7 +184,9 @@ class Loss(DeclaresKernel, nn.Module):
         >>> loss.gradient_and_hessian(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
         (tensor([-0.5000,  0.5000]), tensor([0.2500, 0.2500]))
         """
-        found = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        found = as_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
         check_finite(found)
         with torch.no_grad():
             lists = _as_flat(found)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, distributed
 
 from rankgrad.inputs import as_lists
 from rankgrad.lists import reduce
 from rankgrad.losses.base import Loss
+from rankgrad.shapes import Float
 
 
 def distributed_mean(
@@ -20,6 +20,8 @@ def distributed_mean(
     mask: Any = None,
     *,
     offsets: Any = None,
+    lengths: Any = None,
+    qid: Any = None,
     weights: Any = None,
     group: Any = None,
 ) -> Float[Tensor, ""]:
@@ -41,7 +43,9 @@ def distributed_mean(
         scores: ``[..., n]`` padded, or ``[N]`` flat, of this process.
         labels: of the same shape.
         mask: padded lists: True on real items.
-        offsets: flat lists: ``[B + 1]``.
+        offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+        qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
         weights: one per list (a weighted mean), or one per item.
         group: of processes; by default all.
 
@@ -57,7 +61,9 @@ def distributed_mean(
     >>> losses.distributed_mean(loss, *lists) == loss(*lists)
     tensor(True)
     """
-    lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+    lists = as_lists(
+        scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+    )
     with torch.autocast(lists.flat.scores.device.type, enabled=False):
         values, defined = loss.values(lists)
         total = reduce(values, defined, lists, "sum")

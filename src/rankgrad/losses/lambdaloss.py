@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels.pair_derivatives import PairConfig
 from rankgrad.lists import Lists, Reduction, divide, hard_ranks, tiles
@@ -23,6 +23,7 @@ from rankgrad.losses.pairwise import (
 )
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.validation import check_choice, check_positive
@@ -76,17 +77,21 @@ class LambdaPairs(PairwiseLoss):
         self.gain = gain
         self.threshold = threshold
 
+    @override
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
         return logistic(differences, self.now(self.sigma))
 
+    @override
     def curvature(self, differences: Tensor) -> Tensor:
         return logistic_curvature(differences, self.now(self.sigma))
 
+    @override
     def check_labels(
         self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
     ) -> Float[Tensor, " s"]:
         return NDCG(gain=self.gain).check_labels(labels, mask) if self.metric == "ndcg" else labels
 
+    @override
     def pair_weights(self, lists: Lists) -> PairWeights:
         with torch.no_grad():
             weigh = self.lambdas(self._current_ranking(lists))
@@ -188,9 +193,11 @@ class LambdaRank(LambdaPairs):
         check_choice("norm", norm, (True, False))
         self.norm = norm
 
+    @override
     def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         return self._swap_costs(ranking)
 
+    @override
     def pair_weights(self, lists: Lists) -> PairWeights:
         weigh = super().pair_weights(lists)
         return self._normalized(lists, weigh) if self.norm else weigh
@@ -215,6 +222,7 @@ class LambdaRank(LambdaPairs):
         factor = torch.where(total > 0, divide(torch.log2(1 + total), total), 1.0)
         return lambda rows: regularized(rows) * factor[:, None, None]
 
+    @override
     def average_duplicates(self, lists: Lists) -> GradientMap:
         return (lambda grad_scores: grad_scores) if self.norm else super().average_duplicates(lists)
 
@@ -226,12 +234,14 @@ class LambdaRank(LambdaPairs):
             return 1 / torch.log2(1 + ranks)
         return super()._discount(ranks)
 
+    @override
     def newton_kernel(self) -> PairConfig | None:
         if self.metric != "ndcg":
             return None
         sigma, linear = self.now(self.sigma), self.gain == "linear"
         return PairConfig("lambdarank", self.k or 0, sigma, linear=linear, norm=self.norm)
 
+    @override
     def pair_kernel(self) -> PairOptions | None:
         return None if self.norm else self._pair_options("lambdarank")
 
@@ -289,10 +299,12 @@ class LambdaLoss(LambdaPairs):
         self.truncation = truncation
         self.mu = mu
 
+    @override
     def pair_kernel(self) -> PairOptions | None:
         kind = self.scheme if self.metric == "ndcg" else "ndcg_loss2"
         return self._pair_options(kind, self.truncation, self.mu)
 
+    @override
     def newton_kernel(self) -> PairConfig | None:
         if self.metric != "ndcg":
             return None
@@ -305,6 +317,7 @@ class LambdaLoss(LambdaPairs):
             mu=self.mu,
         )
 
+    @override
     def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         if self.metric in ("ap", "rr"):
             return self._swap_costs(ranking)
@@ -361,7 +374,9 @@ def _delta(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _ap_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
-    """Swapping a relevant item and another, at ranks a < b, moves AP by (1 / R) times
+    """The change of AP when two items swap places.
+
+    Swapping a relevant item and another, at ranks a < b, changes AP by (1 / R) times
     ``c / a - C_b / b + Σ_{a<r<b} rel_r / r``: C_r counts relevant items up to r, and c those up to
     a if the one at a is relevant. Terms past the cutoff drop out.
     """
@@ -386,8 +401,10 @@ def _ap_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
 
 
 def _rr_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
-    """A swap moves RR only if it moves the first relevant item: up to rank j, if j stands before
-    all relevant ones; or, if i is the first, down to j or to the second relevant one.
+    """The change of RR when two items swap places.
+
+    A swap changes RR only if it moves the first relevant item: up to rank j, if j is before all
+    relevant ones; or, if i is the first, down to j or to the second relevant one.
     """
     ranks, relevance = ranking.ranks, ranking.gains
     far = ranks.shape[-1] + 1.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from rankgrad.lists import Lists
+from rankgrad.shapes import Float, Int
 from rankgrad.threads import for_work
 
 #: Gradient and Hessian diagonal of the value of each list, ``[b, n]``.

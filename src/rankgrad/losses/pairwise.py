@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from rankgrad.autograd import differentiable_once
 from rankgrad.kernels import KernelCall, pair_derivatives
@@ -16,6 +16,7 @@ from rankgrad.kernels.pair_derivatives import PairConfig, declared_by
 from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
 from rankgrad.losses.base import Loss, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Schedule
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.validation import check_choice, check_positive
@@ -60,6 +61,7 @@ class PairwiseLoss(Loss):
 
         return weigh
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         weigh = self.pair_weights(lists)
         weights = lists.item_weights
@@ -108,6 +110,7 @@ class PairwiseLoss(Loss):
         average = self.average_duplicates(lists)
         return average(gradient), average(hessian), has_pairs(lists.labels, lists.mask)
 
+    @override
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
         found = self.newton_kernel() if declared_by(type(self), "newton_kernel") else None
         flat = lists.flat
@@ -124,6 +127,7 @@ class PairwiseLoss(Loss):
         """What the kernel of gradient and Hessian is to compute; None where it does not."""
         return None
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         options = self.pair_kernel()
         return None if options is None else KernelCall("pairs", options)
@@ -179,20 +183,25 @@ class RankNet(PairwiseLoss):
         self.sigma = as_temperature("sigma", sigma)
         self.ties = ties
 
+    @override
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
         return logistic(differences, self.now(self.sigma))
 
+    @override
     def pair_kernel(self) -> PairOptions | None:
         half = self.ties == "half"
         return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
+    @override
     def curvature(self, differences: Tensor) -> Tensor:
         return logistic_curvature(differences, self.now(self.sigma))
 
+    @override
     def newton_kernel(self) -> PairConfig | None:
         half = self.ties == "half"
         return PairConfig("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
+    @override
     def pair_weights(self, lists: Lists) -> PairWeights:
         weigh = super().pair_weights(lists)
         if self.ties == "skip":
@@ -233,9 +242,11 @@ class Hinge(PairwiseLoss):
         check_positive("margin", margin)
         self.margin = margin
 
+    @override
     def pair_kernel(self) -> PairOptions | None:
         return PairOptions("hinge", self.k or 0, self.margin)
 
+    @override
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
         values = (self.margin - differences).clamp(min=0.0)
         return values, -(values > 0).to(differences.dtype)
@@ -249,6 +260,7 @@ class Hinge(PairwiseLoss):
         """
         return 0.5 / (self.margin - differences).abs().clamp(min=self.margin)
 
+    @override
     def newton_kernel(self) -> PairConfig | None:
         return PairConfig("hinge", self.k or 0, self.margin)
 
@@ -278,6 +290,7 @@ class MarginMSE(Loss):
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         n = lists.lengths.clamp(min=2).to(lists.scores)[:, None]
         errors = lists.scores - lists.labels

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists, Reduction, divide
 from rankgrad.losses.base import Loss, item_mean, item_mean_terms, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_positive
 
 
@@ -30,6 +31,7 @@ class PointwiseLoss(Loss):
         """The loss of each item."""
         raise TypeError(f"{type(self).__name__} does not say its value per item")
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         return item_mean(lists, self.terms(lists.scores, lists.labels)), lists.lengths > 0
 
@@ -60,14 +62,17 @@ class MSE(PointwiseLoss):
 
     name: ClassVar[str] = "mse"
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pointwise", ("mse", 0.0))
 
+    @override
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
         return (scores - labels).square()
 
+    @override
     def term_curvature(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"] | None:
@@ -92,14 +97,17 @@ class RMSE(PointwiseLoss):
         check_positive("levels", levels)
         self.levels = levels
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pointwise", ("rmse", float(self.levels)))
 
+    @override
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
         return (self.levels * scores.sigmoid() - labels).square()
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         squares, defined = super().per_list(lists)
         # The derivative of the root at 0 is infinite; an error of zero has nothing to learn from.
@@ -140,15 +148,18 @@ class BCE(PointwiseLoss):
         check_positive("threshold", threshold)
         self.threshold = threshold
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pointwise", ("bce", self.threshold))
 
+    @override
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
         targets = (labels >= self.threshold).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
 
+    @override
     def term_curvature(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"] | None:
@@ -177,9 +188,11 @@ class Ordinal(PointwiseLoss):
             raise ValueError(f"levels must be a whole number of at least 2, found {levels!r}")
         self.levels = levels
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pointwise", ("ordinal", float(self.levels)))
 
+    @override
     def terms(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
@@ -188,6 +201,7 @@ class Ordinal(PointwiseLoss):
         targets = (labels[:, :, None] >= level).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
 
+    @override
     def term_curvature(
         self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b n"] | None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels.operators import relaxed_metric
@@ -22,6 +22,7 @@ from rankgrad.lists import Lists, Reduction, reduce
 from rankgrad.losses.base import Loss, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
 from rankgrad.sorting.schedules import as_temperature
 from rankgrad.specs import Spec
@@ -70,6 +71,7 @@ class RelaxedMetric(Loss):
         self.metric.check_relaxed(self.relaxation, through)
         self._cached_call: tuple[tuple[Any, ...], KernelCall | None] | None = None
 
+    @override
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         relaxation = self.relaxation.at(self.progress)
         value = self.metric.relax(relaxation, lists, self.through, self.now(self.beta), self.expect)
@@ -77,14 +79,17 @@ class RelaxedMetric(Loss):
         return value if self.metric.lower_is_better else 1 - value, defined
 
     @property
+    @override
     def score_scale(self) -> float:
         return _score_scale(self.relaxation.at(self.progress))
 
+    @override
     def check_labels(
         self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
     ) -> Float[Tensor, " s"]:
         return self.metric.check_labels(labels, mask)
 
+    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         if torch.compiler.is_compiling():
             return self._find_kernel()
@@ -184,6 +189,7 @@ class GridLoss(RelaxedMetric):
             self._options["seed"] = relaxation.seed
 
     @property
+    @override
     def spec(self) -> Spec:
         return Spec(self.cell, self.k, self._options)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, divide, tiles
 from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
 from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.shapes import Float
 
 
 @metrics.register("ap")
@@ -29,8 +29,10 @@ class AP(BinaryMetric):
     kernel: ClassVar[str | None] = "ap"
 
     def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
-        """Ties as McSherry and Najork 2008: with R relevant of m in a group and ``before`` ahead of
-        it, position j is relevant with probability R / m, and then has
+        """The expectation over the orders of tied items (McSherry and Najork 2008).
+
+        With R relevant of m items in a tie group and ``before`` relevant items ahead of it,
+        position j is relevant with probability R / m, and then has
         ``before + 1 + (j - 1)(R - 1) / (m - 1)`` relevant items up to itself, on average.
         """
         everything = self.gains(ranked.labels) * ranked.mask

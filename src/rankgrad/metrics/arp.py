@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearMetric
+from rankgrad.shapes import Bool, Float
 
 
 @metrics.register("arp")
@@ -32,9 +33,11 @@ class ARP(LinearMetric):
     kernel: ClassVar[str | None] = "arp"
     lower_is_better: ClassVar[bool] = True
 
+    @override
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
         return labels
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return ranks
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from typing_extensions import override
 
 from rankgrad.inputs import as_lists, check_finite, largest_exponent
 from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists, descending, tie_groups
 from rankgrad.metrics import other_names
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_cutoff, check_positive
 
@@ -23,6 +24,7 @@ from rankgrad.validation import check_choice, check_cutoff, check_positive
 class MetricRegistry(Registry["Metric"]):
     """The metrics, which are known by other tools' names too."""
 
+    @override
     def parse(self, text: str) -> Spec:
         return other_names.parse(text, self.names())
 
@@ -40,16 +42,21 @@ class SortRelaxation(Protocol):
     """What a metric asks of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
 
     @property
-    def forms(self) -> tuple[Route, ...]: ...
+    def forms(self) -> tuple[Route, ...]:
+        """The forms it comes in, the native one first."""
 
     @property
-    def stochastic(self) -> bool: ...
+    def stochastic(self) -> bool:
+        """Whether it adds noise to the scores."""
 
-    def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor: ...
+    def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
+        """``P[:k] @ values``."""
 
-    def rank(self, scores: Tensor, mask: Tensor) -> Tensor: ...
+    def rank(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The relaxed ranks."""
 
-    def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor: ...
+    def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The scores to sort, ``[samples, b, n]``."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,8 @@ class Metric(DeclaresKernel):
         mask: Any = None,
         *,
         offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
         weights: Any = None,
         retrieved: Any = None,
     ) -> Float[Tensor, "*b"]:
@@ -163,13 +172,17 @@ class Metric(DeclaresKernel):
             scores: of the items, padded or flat, see :mod:`rankgrad.lists`.
             labels: as scores.
             mask: of padded lists.
-            offsets: of flat lists.
+            offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+            qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
             weights: per item or per list.
             retrieved: False on items that are known and were not retrieved, such as a relevant
                 document that is not in a run: they have no rank, whatever their score, and count
                 in the ideal ranking and the number of relevant items. By default all were.
         """
-        lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        lists = as_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
         if retrieved is not None:
             has_rank = as_retrieved(retrieved, lists)
             return self.of(Ranked.of(lists, self.ties, has_rank)).reshape(lists.shape)
@@ -190,6 +203,8 @@ class Metric(DeclaresKernel):
         mask: Any = None,
         *,
         offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
         weights: Any = None,
         through: Route | None = None,
         beta: float = 1.0,
@@ -203,6 +218,8 @@ class Metric(DeclaresKernel):
             labels: as above.
             mask: as above.
             offsets: as above.
+            lengths: as above.
+            qid: as above.
             weights: as above.
             through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
             beta: through ranks, how sharply comparisons of ranks are drawn: "is it within the top
@@ -212,7 +229,9 @@ class Metric(DeclaresKernel):
             expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
-        lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+        lists = as_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
         check_finite(lists)
         with torch.autocast(lists.scores.device.type, enabled=False):
             values = self.relax(relaxation, lists, through, beta, expect)
@@ -343,6 +362,7 @@ class BinaryMetric(Metric):
         super().__post_init__()
         check_positive("threshold", self.threshold)
 
+    @override
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         return (labels >= self.threshold).to(labels.dtype)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, divide, tiles
 from rankgrad.metrics.base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
 from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.shapes import Float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,10 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
     """A cascade of binary relevance: the user stops at the first relevant item, for certain."""
 
     def _stopped(self, ranked: Ranked) -> Float[Tensor, "b n"]:
-        """In a tie group of m items, R of them relevant, the j-th (from 0) is passed by one who got
-        there with probability ``(m - R - j) / (m - j)``; then the chances multiply.
+        """The expectation over the orders of tied items.
+
+        In a tie group of m items, R of them relevant, a user who reads the j-th (from 0) goes on
+        with probability ``(m - R - j) / (m - j)``; the probabilities multiply.
         """
         relevance = self.gains(ranked.labels) * ranked.retrieved
         relevant = ranked.group_sums(relevance)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearGradedMetric
+from rankgrad.shapes import Bool, Float
 
 
 @metrics.register("dcg")

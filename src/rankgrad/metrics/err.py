@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.inputs import check_exponents
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_positive
 
 
@@ -37,6 +38,7 @@ class ERR(CascadeMetric):
         super().__post_init__()
         check_positive("max_grade", self.max_grade)
 
+    @override
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         labels = self.check_labels(labels)
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
@@ -48,6 +50,7 @@ class ERR(CascadeMetric):
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
         return torch.exp2(-top) - torch.expm1((labels - top) * math.log(2))
 
+    @override
     def check_labels(
         self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
     ) -> Float[Tensor, "*items"]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.inputs import as_lists
 from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, exact_values, metrics
+from rankgrad.shapes import Bool, Float
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -81,6 +81,8 @@ def evaluate(
     mask: Any = None,
     *,
     offsets: Any = None,
+    lengths: Any = None,
+    qid: Any = None,
     weights: Any = None,
     retrieved: Any = None,
     metrics: str | Metric | Iterable[str | Metric] = DEFAULT,
@@ -101,7 +103,9 @@ def evaluate(
     if isinstance(metrics, str | Metric):
         metrics = [metrics]
     chosen = tuple(_get(metric) for metric in metrics)
-    lists = as_lists(scores, labels, mask, offsets=offsets, weights=weights)
+    lists = as_lists(
+        scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+    )
     with torch.no_grad():
         found = list(list_values(chosen, lists, retrieved))
         sums = [_sums(values, relevant, lists.list_weights) for values, relevant in found]

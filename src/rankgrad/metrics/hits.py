@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import BinaryCascadeMetric
@@ -25,5 +26,6 @@ class Hits(BinaryCascadeMetric):
     kernel: ClassVar[str | None] = "hits"
     loss_cutoff: ClassVar[int | None] = 1  # all of a list hits in any order: nothing to learn
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)

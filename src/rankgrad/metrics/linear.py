@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.inputs import check_exponents
 from rankgrad.lists import Lists, divide
@@ -18,6 +18,7 @@ from rankgrad.metrics.base import (
     Ranked,
     SortRelaxation,
 )
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice
 
 
@@ -116,14 +117,17 @@ class LinearGradedMetric(LinearMetric):
         super().__post_init__()
         check_choice("gain", self.gain, ("exponential", "linear"))
 
+    @override
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
         return labels if self.gain == "linear" else torch.exp2(self.check_labels(labels)) - 1
 
+    @override
     def check_labels(
         self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
     ) -> Float[Tensor, "*items"]:
         return labels if self.gain == "linear" else check_exponents(labels, mask)
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return 1 / torch.log2(1 + ranks)
 

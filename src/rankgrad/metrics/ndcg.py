@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearGradedMetric
+from rankgrad.shapes import Bool, Float
 
 
 @metrics.register("ndcg")

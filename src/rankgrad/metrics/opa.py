@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float
 from torch import Tensor
 
 from rankgrad.lists import divide
 from rankgrad.metrics.base import Ranked, metrics
 from rankgrad.metrics.pairs import PairCounts, PairMetric
+from rankgrad.shapes import Float
 
 
 @metrics.register("opa")

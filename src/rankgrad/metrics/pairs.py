@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, has_pairs, tiles
 from rankgrad.metrics.base import Metric, Ranked
+from rankgrad.shapes import Bool, Float
 
 
 @dataclass(frozen=True, kw_only=True)

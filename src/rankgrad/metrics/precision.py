@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
+from rankgrad.shapes import Bool, Float
 
 
 @metrics.register("precision")
@@ -27,6 +28,7 @@ class Precision(LinearBinaryMetric):
     name: ClassVar[str] = "precision"
     kernel: ClassVar[str | None] = "precision"
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)
 

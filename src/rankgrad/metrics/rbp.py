@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_between
 
 
@@ -39,12 +40,15 @@ class RBP(LinearBinaryMetric):
         super().__post_init__()
         check_between("persistence", self.persistence, 0, 1)
 
+    @override
     def kernel_options(self) -> MetricOptions | None:
         return None if self.graded else super().kernel_options()  # its relevance is binary
 
+    @override
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
         return labels if self.graded else super().gains(labels)
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return (1 - self.persistence) * self.persistence ** (ranks - 1)
 

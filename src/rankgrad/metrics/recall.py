@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
+from rankgrad.shapes import Bool, Float
 
 
 @metrics.register("recall")
 @dataclass(frozen=True, kw_only=True)
 class Recall(LinearBinaryMetric):
-    """The part of the relevant items that is in the top k. Without a cutoff it is 1, unless
-    relevant items were not retrieved.
+    """The proportion of the relevant items that is in the top k.
+
+    Without a cutoff it is 1, unless relevant items were not retrieved.
 
     >>> Recall(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.5000])
@@ -26,6 +28,7 @@ class Recall(LinearBinaryMetric):
     name: ClassVar[str] = "recall"
     kernel: ClassVar[str | None] = "recall"
 
+    @override
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.lists import Lists, descending, divide, hard_ranks, has_pairs, invert, tie_groups
 from rankgrad.metrics.base import Metric, Ranked, metrics
+from rankgrad.shapes import Bool, Float
 
 
 @metrics.register("spearman")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from rankgrad.shapes import Bool, Float
 from rankgrad.specs import Registry, spec_of
 from rankgrad.validation import check_choice, check_whole
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from rankgrad.shapes import Bool, Float
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from rankgrad.models.base import (
     OUTPUTS,
@@ -23,6 +23,7 @@ from rankgrad.models.base import (
     output_layer,
 )
 from rankgrad.models.dropout import Dropout
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.validation import check_rate, check_whole
 
 Positional = Literal["fixed", "learned"]
@@ -90,6 +91,7 @@ class ContextAware(Model):
                 f"{self.heads} heads and width {self.fc[-1]}"
             )
 
+    @override
     def build(self, n_features: int) -> ContextAwareNet:
         return ContextAwareNet(self, n_features)
 
@@ -114,6 +116,7 @@ class ContextAwareNet(Scorer):
             if isinstance(linear, nn.Linear):
                 nn.init.xavier_uniform_(linear.weight)
 
+    @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         shape = features.shape[:-1]
         if features.numel() == 0:

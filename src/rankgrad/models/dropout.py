@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 
 class Dropout(nn.Dropout):
@@ -22,6 +23,7 @@ class Dropout(nn.Dropout):
 
     generator: torch.Generator | None = None
 
+    @override
     def forward(self, values: Tensor) -> Tensor:
         if self.generator is None or not self.training or self.p == 0:
             return super().forward(values)
@@ -43,6 +45,7 @@ class FastDropout(nn.Module):
         self.rate = rate
         self.dropped = round(rate * 2**16)
 
+    @override
     def forward(self, values: Tensor) -> Tensor:
         if not self.training:
             return values
@@ -52,6 +55,7 @@ class FastDropout(nn.Module):
         kept = bits.view(values.shape) >= self.dropped - 2**15
         return values * kept * (2**16 / (2**16 - self.dropped))
 
+    @override
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice
 
 InList = Literal["rank", "score"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.models.base import (
     ACTIVATIONS,
@@ -24,6 +24,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.dropout import Dropout
+from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice, check_rate
 
 
@@ -71,6 +72,7 @@ norm_decay=0.9, output=None), 'mlp(hidden=[])')
         check_choice("input_norm", self.input_norm, (False, True))
         check_rate("norm_decay", self.norm_decay)
 
+    @override
     def build(self, n_features: int) -> MLPNet:
         return MLPNet(self, n_features)
 
@@ -96,6 +98,7 @@ class MLPNet(Scorer):
         layers += [nn.Linear(width, 1), nn.Flatten(0), output_layer(model.output)]
         self.layers = nn.Sequential(*layers)
 
+    @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             return self.score_items(features.flatten(0, -2)).reshape(features.shape[:-1])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.models.base import (
     ACTIVATIONS,
@@ -21,6 +21,7 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.dropout import FastDropout
 from rankgrad.models.in_list import IN_LIST, InList, check_in_list
+from rankgrad.shapes import Float
 from rankgrad.validation import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
@@ -78,6 +79,7 @@ class TabM(Model):
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
 
+    @override
     def build(self, n_features: int) -> TabMNet:
         return TabMNet(self, n_features)
 
@@ -106,9 +108,11 @@ class TabMNet(Scorer):
             width = size
         self.layers = nn.Sequential(*layers, _Own(model.members, width, 1))
 
+    @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         return self.score_inputs(self.inputs(features, mask), mask)
 
+    @override
     def inputs(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if not self.in_list:
             return features
@@ -116,6 +120,7 @@ class TabMNet(Scorer):
             mask = torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
         return torch.cat([features, *(IN_LIST[kind](features, mask) for kind in self.in_list)], -1)
 
+    @override
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
         features, shape = inputs, inputs.shape[:-1]
         # A GPU would have to be waited for to find the real items, so there all are scored.

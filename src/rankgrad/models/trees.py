@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NoReturn
 
+from typing_extensions import override
+
 from rankgrad.models.base import Model, models
 from rankgrad.quoting import quote
 from rankgrad.validation import check_positive, check_whole
@@ -116,6 +118,7 @@ class LightGBM(TreeModel):
         check_whole("min_data_in_leaf", self.min_data_in_leaf)
         _check_numbers(self, ("feature_fraction", "bagging_fraction"))
 
+    @override
     def options(self) -> dict[str, Any]:
         return {**super().options(), "bagging_freq": int(self.bagging_fraction < 1)}
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rankgrad import files
 from rankgrad.data import Dataset, catalog, layout, load_splits, synthetic
+from rankgrad.extras import requires
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
@@ -61,8 +62,9 @@ class Chart:
 
     def to_html(self, title: str) -> str:
         """A page that opens from the disk, with nothing to fetch."""
-        import plotly.graph_objects as go
-        from plotly.subplots import make_subplots
+        with requires("report"):
+            import plotly.graph_objects as go
+            from plotly.subplots import make_subplots
 
         panels = list(dict.fromkeys(one.panel for one in self.series))
         drawn = make_subplots(1, len(panels), subplot_titles=panels, shared_yaxes=True)

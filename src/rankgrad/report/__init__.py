@@ -6,7 +6,10 @@ Traceback (most recent call last):
 FileNotFoundError: /nowhere is not there
 """
 
-from rankgrad.report.page import build, write
-from rankgrad.report.runs import Run, find, read
+from rankgrad.extras import requires
+
+with requires("report"):
+    from rankgrad.report.page import build, write
+    from rankgrad.results.runs import Run, find, read
 
 __all__ = ["Run", "build", "find", "read", "write"]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankgrad.inputs import as_scores, check_mask
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import is_unchecked
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
 from rankgrad.validation import check_cutoff
@@ -58,6 +58,19 @@ class Relaxation(DeclaresKernel):
         mask: Bool[Tensor, "*b n"] | None = None,
         k: int | None = None,
     ) -> Float[Tensor, "*out"]:
+        """The native form of the relaxation on these scores.
+
+        Args:
+            scores: ``[..., n]``.
+            mask: ``[..., n]``, True on real items.
+            k: the number of rows of a permutation; all, if None.
+
+        Returns:
+            ``P [..., k, n]``, or ranks ``[..., n]``.
+
+        Raises:
+            ValueError: a score is not finite, or shapes do not agree.
+        """
         check_cutoff(k)
         if self.forms[0] == "ranks":
             return self.ranks(scores, mask)

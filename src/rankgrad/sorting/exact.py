@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
@@ -77,6 +78,7 @@ class StraightThrough(Relaxation):
         object.__setattr__(self, "base", as_base(self.base))
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return self.base.forms
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.inputs import as_scores
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels.isotonic import block_sums, pool
 from rankgrad.lists import descending, invert
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.validation import check_choice, check_positive, check_whole
@@ -53,9 +54,11 @@ class FastSort(Relaxation):
         check_choice("regularization", self.regularization, REGULARIZATIONS)
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
+    @override
     def kernel(self) -> KernelCall | None:
         entropic = self.regularization != "l2"
         return KernelCall("fastsort", (number(self.strength), entropic))

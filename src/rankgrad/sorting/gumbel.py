@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Randomness
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
@@ -58,10 +59,12 @@ class Gumbel(Relaxation):
         object.__setattr__(self, "seed", self._random.seed)  # type: ignore[union-attr]
 
     @property
+    @override
     def stochastic(self) -> bool:
         return True
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return self.base.forms
 
@@ -69,6 +72,7 @@ class Gumbel(Relaxation):
         """That of the base, on noisy scores."""
         return self.base.kernel() if self.base.kernel_applies else None
 
+    @override
     def permutation(
         self,
         scores: Float[Tensor, "*b n"],
@@ -80,6 +84,7 @@ class Gumbel(Relaxation):
         mean = self.base.permutation(noisy, inside.expand_as(noisy), k).mean(0)
         return mean.reshape(*batch, *mean.shape[1:])
 
+    @override
     def ranks(
         self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
     ) -> Float[Tensor, "*b n"]:
@@ -88,6 +93,7 @@ class Gumbel(Relaxation):
         mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
         return mean.reshape(*batch, mean.shape[-1])
 
+    @override
     def sample_scores(
         self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "samples b n"]:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, invert
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
@@ -40,9 +41,11 @@ class LapSum(Relaxation):
         set_temperature(self, "temperature")
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("lapsum", (number(self.temperature),))
 
@@ -54,7 +57,9 @@ class LapSum(Relaxation):
 
 
 class _Ranks(ListFunction):
-    """With A_i and B_i the sums of ``exp(-|s_i - s_j|)`` over the items above and below, the i-th
+    """Ranks as sums of Laplace distribution functions.
+
+    With A_i and B_i the sums of ``exp(-|s_i - s_j|)`` over the items above and below, the i-th
     largest item has rank ``i - A_i / 2 + B_i / 2``.
     """
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, divide, invert, tie_groups
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
@@ -51,6 +52,7 @@ class OptimalTransport(Relaxation):
         check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("ot", (number(self.epsilon), self.iterations, self.tolerance))
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_positive
 
@@ -50,6 +52,7 @@ class Constant(Schedule):
     def __post_init__(self) -> None:
         check_positive("value", self.value)
 
+    @override
     def at(self, progress: float) -> float:
         return self.value
 
@@ -71,6 +74,7 @@ class Linear(Schedule):
         _check_range("start", self.start)
         _check_range("end", self.end)
 
+    @override
     def at(self, progress: float) -> float:
         return self.start + _clamp(progress) * (self.end - self.start)
 
@@ -92,6 +96,7 @@ class Exponential(Schedule):
         _check_range("start", self.start)
         _check_range("end", self.end)
 
+    @override
     def at(self, progress: float) -> float:
         return float(self.start * (self.end / self.start) ** _clamp(progress))
 

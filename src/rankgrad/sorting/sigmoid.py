@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import tiles
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
@@ -40,9 +41,11 @@ class SigmoidRanks(Relaxation):
         set_temperature(self, "alpha")
 
     @property
+    @override
     def forms(self) -> tuple[Route, ...]:
         return ("ranks",)
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("sigmoid", (number(self.alpha),))
 

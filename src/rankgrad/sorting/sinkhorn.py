@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.schedules import number
@@ -54,6 +55,7 @@ class Sinkhorn(Relaxation):
         check_positive("tolerance", self.tolerance)
         check_flag("transposed", self.transposed)
 
+    @override
     def kernel(self) -> KernelCall | None:
         base = self.base
         if not (isinstance(base, NeuralSort) and base.kernel_applies):

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.validation import check_between, check_flag
@@ -47,6 +48,7 @@ class SmoothI(Relaxation):
         check_between("delta", self.delta, 0, 0.5)
         check_flag("stop_gradient", self.stop_gradient)
 
+    @override
     def kernel(self) -> KernelCall | None:
         if not self.stop_gradient:
             return None

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import descending, invert, is_unchecked, tie_groups
+from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.schedules import Schedule, number, set_temperature
 
@@ -40,6 +41,7 @@ class SoftSort(Relaxation):
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
 
+    @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("softsort", (number(self.temperature),))
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankgrad.lists import descending, invert, is_unchecked
+from rankgrad.shapes import Bool, Float, Int
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.validation import check_positive, check_whole

@@ -87,7 +87,7 @@ class FittedRanker:
         zero_based: bool | None = None,
     ) -> FittedRanker:
         """Transforms fitted on these features, and a network that is not trained yet."""
-        transform = Pipeline(settings.transforms).fit(features, offsets)
+        transform = Pipeline.for_network(settings.transforms).fit(features, offsets)
         custom = network is not None
         if network is None:
             network = models.get(settings.model).build(transform.n_outputs)
@@ -245,8 +245,10 @@ class FittedRanker:
                 "one as network= and its weights are loaded into it"
             )
         tensors = files.read_tensors(folder / WEIGHTS, manifest)
-        transform = Pipeline(settings.transforms)
         model = models.get(settings.model)
+        transform = Pipeline(settings.transforms)
+        if f"transform.steps.{len(transform.steps)}.values" in tensors:  # not in earlier versions
+            transform = Pipeline.for_network(settings.transforms)
         if network is None and isinstance(model, TreeModel):
             network = TreeScorer.read(model, folder, manifest)
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):

@@ -43,7 +43,7 @@ def check_data(
     for name, data in beside.items():
         _check_same_features(train, name, data)
     for name, data in {"training": train, **beside}.items():
-        _check_finite(name, data)
+        _check_infinite(name, data)
 
 
 def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
@@ -62,20 +62,20 @@ def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
                 )
 
 
-def _check_finite(name: str, data: Dataset) -> None:
+def _check_infinite(name: str, data: Dataset) -> None:
     height = max(1, _VALUES // max(1, data.n_features))
     for start in range(0, data.n_items, height):
-        finite = np.isfinite(data.features[start : start + height])
-        if finite.all():
+        infinite = np.isinf(data.features[start : start + height])
+        if not infinite.any():
             continue
-        row, column = np.argwhere(~finite)[0].tolist()
+        row, column = np.argwhere(infinite)[0].tolist()
         item = start + row
         at = int(np.searchsorted(data.offsets, item, side="right")) - 1
         named = f" {data.feature_names[column]!r}" if data.feature_names else ""
         raise ValueError(
-            f"the {name} data have a feature that is not finite: feature{named} at index {column} "
+            f"the {name} data have an infinite feature: feature{named} at index {column} "
             f"(counting from 0) of item {item} (list {at}, qid {str(data.qids[at])!r}) is "
-            f"{data.features[item, column]}. Replace missing values before"
+            f"{data.features[item, column]}. Give a finite value, or NaN for a missing one"
         )
 
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, override
 
 from rankgrad import files, schemas
 from rankgrad.specs import Registry, spec_of
@@ -228,6 +228,7 @@ class Callbacks:
         return self
 
     def __call__(self, line: Mapping[str, float]) -> None:
+        """Log an epoch."""
         for each in self._called:
             each(dict(line))
 
@@ -255,6 +256,7 @@ class TensorBoard(Logger):
     folder: str | None = None
     _writer: Any = field(default=None, init=False, repr=False)
 
+    @override
     def start(self, settings: Settings, folder: Path | None) -> None:
         place = self.folder or folder
         if place is None:
@@ -267,10 +269,12 @@ class TensorBoard(Logger):
             raise _missing("TensorBoard", "tensorboard") from None
         self._writer = SummaryWriter(str(place))
 
+    @override
     def log(self, values: dict[str, float], epoch: int) -> None:
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, epoch)
 
+    @override
     def finish(self, failed: bool) -> None:
         self._writer.close()
 
@@ -297,6 +301,7 @@ class MLflow(Logger):
     _client: Any = field(default=None, init=False, repr=False)
     _id: str = field(default="", init=False, repr=False)
 
+    @override
     def start(self, settings: Settings, folder: Path | None) -> None:
         try:
             from mlflow import MlflowClient
@@ -320,6 +325,7 @@ class MLflow(Logger):
         self._client.log_batch(self._id, params=parameters)
         _remember(folder, self.name, self._id)
 
+    @override
     def log(self, values: dict[str, float], epoch: int) -> None:
         from mlflow.entities import Metric
 
@@ -331,6 +337,7 @@ class MLflow(Logger):
             self._id, metrics=[Metric(k, v, now, epoch) for k, v in named.items()]
         )
 
+    @override
     def finish(self, failed: bool) -> None:
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
@@ -362,6 +369,7 @@ class WandB(Logger):
         if self.mode is not None:
             check_choice("mode", self.mode, ("online", "offline", "disabled"))
 
+    @override
     def start(self, settings: Settings, folder: Path | None) -> None:
         try:
             import wandb
@@ -382,9 +390,11 @@ class WandB(Logger):
         )
         _remember(folder, self.name, str(self._run.id))
 
+    @override
     def log(self, values: dict[str, float], epoch: int) -> None:
         self._run.log(values, step=epoch)
 
+    @override
     def finish(self, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from rankgrad.specs import Registry, spec_of
 from rankgrad.validation import check_positive, check_rate, check_whole
@@ -135,6 +136,7 @@ class Constant(LearningRate):
 
     name: ClassVar[str] = "constant"
 
+    @override
     def factor(self, epoch: float, epochs: int) -> float:
         return 1.0
 
@@ -157,6 +159,7 @@ class Step(LearningRate):
         check_whole("every", self.every)
         check_positive("by", self.by)
 
+    @override
     def factor(self, epoch: float, epochs: int) -> float:
         return float(self.by ** (epoch // self.every))
 
@@ -178,6 +181,7 @@ class Cosine(LearningRate):
     end: float = 0.0
     warmup: float = 0.0
 
+    @override
     def factor(self, epoch: float, epochs: int) -> float:
         if epoch < self.warmup:
             return epoch / self.warmup

@@ -216,9 +216,9 @@ def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) ->
 
 @compiled
 def _swap_costs(relevance: Array, metric: int, k: int, discount: Array) -> Array:
-    """Rows U, F and L, so that ``|U_a - F_a L_b|`` times the gap in gains is what a metric changes
-    by if the items at the ranks a < b swap places.
+    """Rows U, F and L, by which a metric changes if the items at ranks a < b swap places.
 
+    The change is ``|U_a - F_a L_b|`` times the difference of their gains.
     Of a sum of gains times discounts these are the discounts. For ap and rr see
     :mod:`rankgrad.losses.lambdaloss`.
     """

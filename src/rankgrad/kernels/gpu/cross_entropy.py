@@ -86,8 +86,10 @@ def _targets(label, best, weight, real, NORMALIZED: tl.constexpr):
 
 @triton.jit
 def _sums(score, label, weight, real, NORMALIZED: tl.constexpr):
-    """The largest score, the sum of exponentials from there, the largest label and the same of it,
-    the sum of the targets, and of those times how far scores lie below the largest.
+    """What the softmax and the cross-entropy of a list are computed from.
+
+    The largest score and the sum of exponentials below it, the same of the labels, the sum of the
+    targets, and that of the targets times how far scores lie below the largest.
     """
     top = _finite(tl.max(score, 0))
     best = _finite(tl.max(label, 0))

@@ -72,6 +72,7 @@ class LapSumRanks:
         self.ranks = lapsum_ranks(*self._lists)
 
     def adjoint(self, grad: Tensor) -> Tensor:
+        """The vector-Jacobian product by the scores."""
         return lapsum_ranks_vjp(grad, *self._lists)
 
 

@@ -62,6 +62,7 @@ class LaunchCache:
         self._recent: set[int] = set()
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the function, or launch what was recorded of such a call."""
         shape = arguments[0].shape
         if shape not in self.shapes and self._is_new(shape):
             return self.function(*arguments)
@@ -97,7 +98,7 @@ class LaunchCache:
         """Whether a shape or a call has not come lately.
 
         It may never again: options are scheduled, and ragged batches differ in size or only happen
-        not to. Noting a call, which takes several times as long as making it, would be vain then.
+        not to. Recording a call takes several times as long as making it.
         """
         digest = hash(key)
         if digest in self._recent:

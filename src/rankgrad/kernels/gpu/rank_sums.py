@@ -42,7 +42,8 @@ class RankOperator(Protocol):
 
     ranks: Tensor
 
-    def adjoint(self, grad: Tensor) -> Tensor: ...
+    def adjoint(self, grad: Tensor) -> Tensor:
+        """The vector-Jacobian product by the scores."""
 
 
 class StepValues(NamedTuple):

@@ -146,6 +146,7 @@ class SigmoidRanks:
         self.ranks = sigmoid_ranks(*self._lists)
 
     def adjoint(self, grad: Tensor) -> Tensor:
+        """The vector-Jacobian product by the scores."""
         return sigmoid_ranks_vjp(grad, *self._lists)
 
 

@@ -300,9 +300,10 @@ def _backward(
     parts, barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The steps in reverse: from ``part``, the program's part of the derivative by the last column
-    factors, and ``grad_rows``, that by the row factors before them, to the column sums by the first
-    row step.
+    """The steps in reverse order, down to the column sums by the first row step.
+
+    They start from ``part``, the program's part of the derivative by the last column factors, and
+    ``grad_rows``, the derivative by the row factors before them.
     """
     at_step = step
     while at_step > 0:

@@ -873,8 +873,9 @@ def _row_error(rows, base, items, top, end, step, size, ROWS: tl.constexpr):
 
 @triton.jit
 def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
-    """Whether all sums were right within the tolerance, found a step later; then that step does not
-    count, but for transposed ones, whose row step is not used.
+    """Whether all sums were within the tolerance, which is known a step later.
+
+    That later step does not count, except in transposed scaling, whose row step is not used.
     """
     least = 1 if TRANSPOSED else 2
     if step >= least:

@@ -1,0 +1,59 @@
+"""``rankgrad serve``: trained rankers behind HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rankgrad.cli.predict import load_ranker
+
+
+def serve(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]RUN...",
+            help="Run folders of `rankgrad train`, or saved models; the first also answers at "
+            "/rank. A ranker has the name of its folder, unless one is given.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; 0.0.0.0 for all.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000,
+    threads: Annotated[int, typer.Option(help="Of one batch.", min=1)] = 1,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 8 << 20,
+    max_lists: Annotated[int, typer.Option(help="Lists of a request.", min=1)] = 1000,
+    max_items: Annotated[int, typer.Option(help="Items of a list.", min=1)] = 10_000,
+    grace: Annotated[
+        int, typer.Option(help="Seconds to answer what was taken, when told to stop.", min=0)
+    ] = 30,
+) -> None:
+    """Answer requests over HTTP with the scores and the order of lists of items.
+
+    Features are raw, by name or in the order of training; GET /models says which. Requests that
+    arrive together are scored together. SIGTERM and Ctrl-C stop the service once it has answered
+    what it has taken.
+
+    \b
+    Examples:
+      rankgrad serve runs/first --port 8000
+      rankgrad serve main=runs/first small=runs/student --host 0.0.0.0
+      curl localhost:8000/rank --json '{"lists": [{"items": [{"bm25": 3.1}, {"bm25": 7.4}]}]}'
+      curl localhost:8000/models/small/rank --json '{"lists": [{"items": [[3.1], [7.4]]}]}'
+      curl localhost:8000/models      # also /health, /ready, /version, /metrics, /openapi.json
+    """  # noqa: D301
+    from importlib.metadata import version
+
+    from rankgrad.serving import Limits, ServedRanker
+    from rankgrad.serving import serve as answer
+    from rankgrad.serving.ranker import named_runs
+
+    rankers = {
+        name: ServedRanker.of(load_ranker(run), name, threads)
+        for name, run in named_runs(runs).items()
+    }
+    limits = Limits(max_body, max_lists, max_items)
+    answer(rankers, host=host, port=port, limits=limits, grace=grace, version=version("rankgrad"))

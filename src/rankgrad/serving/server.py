@@ -1,0 +1,81 @@
+"""serve: the application in a server, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rankgrad.serving.app import create_app
+from rankgrad.serving.bodies import Limits
+from rankgrad.serving.ranker import ServedRanker
+
+
+def serve(
+    rankers: Mapping[str, ServedRanker],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Limits | None = None,
+    grace: int = 30,
+    version: str = "unknown",
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C, then answer those that were taken, and return.
+
+    Args:
+        rankers: by name; the first also answers at ``/rank``.
+        host: the address to listen at; ``0.0.0.0`` for all.
+        port: 0 for any that is free, which the first line of the log names.
+        limits: of a request.
+        grace: seconds to answer what was taken when told to stop.
+        version: of rankgrad.
+
+    Raises:
+        OSError: the address or the port cannot be had.
+        ImportError: the extra ``serve`` is not installed; the message has the install line.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ImportError("uvicorn is not installed: pip install 'rankgrad[serve]'") from error
+    app = create_app(rankers, limits, version)
+    service = app.state.service
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: Any = None) -> None:
+            service.ready = False  # so that nobody sends more, while what was taken is answered
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=grace,
+        server_header=False,
+    )
+    with _listen(host, port) as listening, _ended_by_signals():
+        at = listening.getsockname()
+        print(f"serving {', '.join(rankers)} at http://{at[0]}:{at[1]}", flush=True)
+        Server(config).run([listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        said = (error.strerror or str(error)).partition(" (")[0]
+        raise OSError(f"cannot listen at {host}:{port}: {said}; choose another") from None
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """While open, signals that stop the server do not end the process once more afterwards."""
+    stopping = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(one, signal.SIG_IGN) for one in stopping]
+    try:
+        yield
+    finally:
+        for one, handler in zip(stopping, before, strict=True):
+            signal.signal(one, handler)

@@ -1,0 +1,24 @@
+"""Shape annotations, such as ``Float[Tensor, "b n"]``: jaxtyping's where it is already imported.
+
+Annotations are strings at run time and nothing reads them, so jaxtyping need not be installed, and
+is not imported for them. The tests import it first; then every annotation is checked.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Bool", "Float", "Int", "Real"]
+
+if TYPE_CHECKING or "jaxtyping" in sys.modules:
+    from jaxtyping import Bool, Float, Int, Real
+else:
+
+    class _Unchecked:
+        """Any subscript is any type."""
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            return Any
+
+    Bool = Float = Int = Real = _Unchecked

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+from learnable import lists as learnable
+
+from rankgrad.data import Dataset
+from rankgrad.serving import ServedRanker
+from rankgrad.training import Settings, fit
+
+NAMES = ("bm25", "pagerank", "age", "length")
+
+
+@pytest.fixture(scope="session")
+def lists():
+    made = learnable(20, features=4)
+    features = np.asarray(made.features)
+    return Dataset(features, made.labels, made.offsets, made.qids, feature_names=NAMES)
+
+
+@pytest.fixture(scope="session")
+def fitted(lists):
+    """Rankers whose scores depend on the list, on the item, and trees."""
+    specs = {
+        "in_list": "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])",
+        "plain": "mlp(hidden=[4])",
+        "trees": "lightgbm(num_leaves=5)",
+    }
+    plain = {"transforms": ("standardize",), "epochs": 2, "device": "cpu"}
+    tree = {"transforms": (), "epochs": 3, "device": "cpu"}
+    return {
+        name: fit(Settings(model=spec, **(tree if name == "trees" else plain)), lists, lists).model
+        for name, spec in specs.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def served(fitted):
+    return {name: ServedRanker.of(ranker, name) for name, ranker in fitted.items()}

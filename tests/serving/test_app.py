@@ -1,0 +1,160 @@
+"""The service in this process: what it answers, and what it says is wrong."""
+
+import asyncio
+import io
+import json
+import re
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rankgrad.serving import Limits, create_app
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@pytest.fixture
+def app(served):
+    return create_app(served, Limits(body=100_000, lists=3, items=30), "1.2.3")
+
+
+@pytest.fixture
+def call(app):
+    """Sends requests, several at once, and gives the responses."""
+
+    async def send(requests):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await asyncio.gather(*(client.request(*a, **named) for a, named in requests))
+
+    def call(*requests):
+        return asyncio.run(send(requests))
+
+    return call
+
+
+@pytest.fixture
+def post(call):
+    def post(path="/rank", **named):
+        return call((("POST", path), named))[0]
+
+    return post
+
+
+def items_of(lists, at):
+    return np.asarray(lists.features[lists.offsets[at] : lists.offsets[at + 1]])
+
+
+def body(lists, at, named=False):
+    rows = items_of(lists, at).tolist()
+    items = [dict(zip(lists.feature_names, row, strict=True)) for row in rows] if named else rows
+    return {"lists": [{"id": str(at), "items": items}]}
+
+
+@pytest.mark.parametrize("name", ["in_list", "plain", "trees"])
+@pytest.mark.parametrize("named", [False, True])
+def test_scores_are_those_of_the_ranker(name, named, lists, fitted, served, post):
+    response = post(f"/models/{name}/rank", json=body(lists, 2, named))
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    (found,) = answer["lists"]
+    ours = fitted[name].predict(items_of(lists, 2))
+    np.testing.assert_allclose(found["scores"], ours, atol=1e-5)
+    assert found["id"] == "2" and answer["version"] == served[name].version
+    assert np.array(found["scores"])[found["order"]].tolist() == sorted(found["scores"])[::-1]
+
+
+def test_arrow_in_and_out(lists, fitted, post):
+    first, second = items_of(lists, 0), items_of(lists, 1)
+    rows = np.concatenate([first, second])
+    columns = dict(zip(lists.feature_names, rows.T, strict=True))
+    names = ["a"] * len(first) + ["b"] * len(second)
+    packed = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)
+    by_name = pa.table({"list": names, **columns})
+    for table in (by_name, pa.table([names, packed], ["list", "features"])):
+        sent = io.BytesIO()
+        with pa.ipc.new_stream(sent, table.schema) as writer:
+            writer.write_table(table)
+        headers = {"content-type": ARROW, "accept": ARROW}
+        response = post(content=sent.getvalue(), headers=headers)
+        assert response.status_code == 200, response.text
+        found = pa.ipc.open_stream(response.content).read_all()
+        ours = fitted["in_list"].predict(rows, np.array([0, len(first), len(rows)]))
+        np.testing.assert_allclose(found["score"], ours, atol=1e-5)
+        assert sorted(found["rank"].to_pylist()[: len(first)]) == list(range(1, len(first) + 1))
+    bad = post(content=sent.getvalue()[:100], headers=headers)
+    assert bad.status_code == 400 and "not an Arrow stream" in bad.text
+
+
+def test_requests_at_once_are_scored_together(lists, fitted, call):
+    sent = [(("POST", "/rank"), {"json": body(lists, at)}) for at in range(len(lists))]
+    answers = call(*sent)
+    for at, response in enumerate(answers):
+        ours = fitted["in_list"].predict(items_of(lists, at))
+        np.testing.assert_allclose(response.json()["lists"][0]["scores"], ours, atol=1e-5)
+    metrics = call((("GET", "/metrics"), {}))[0].text
+    count = f'rankgrad_requests_total{{model="in_list",status="200"}} {len(lists)}.0'
+    assert count in metrics
+    (batches,) = re.findall(r'batch_requests_count\{model="in_list"\} (\S+)', metrics)
+    assert float(batches) < len(lists)
+
+
+def test_what_the_service_says_of_itself(call, served):
+    paths = ["/health", "/version", "/models", "/models/trees", "/models/none", "/openapi.json"]
+    health, version, models, trees, none, schema = call(*((("GET", path), {}) for path in paths))
+    assert health.json() == {"status": "ok"}
+    assert version.json()["rankgrad"] == "1.2.3" and set(version.json()["models"]) == set(served)
+    assert [model["name"] for model in models.json()["models"]] == ["in_list", "plain", "trees"]
+    assert trees.json()["feature_names"] == ["bm25", "pagerank", "age", "length"]
+    assert trees.json()["runtime"] == "onnxruntime" and trees.json()["missing_values"]
+    assert none.status_code == 404 and "in_list, plain, trees" in none.text
+    assert "/rank" in schema.json()["paths"]
+
+
+ROW = [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "field"),
+    [
+        ([], 422, "body"),
+        ({}, 422, "lists"),
+        ({"lists": 3}, 422, "lists"),
+        ({"lists": [{}]}, 422, "lists[0].items"),
+        ({"lists": [{"items": [], "itmes": 1}]}, 422, "lists[0].itmes"),
+        ({"lists": [{"items": [], "id": [1]}]}, 422, "lists[0].id"),
+        ({"lists": [{"items": [ROW, ROW[:3]]}]}, 422, "lists[0].items[1]"),
+        ({"lists": [{"items": [ROW]}, {"items": [[1, 2, "3", 4]]}]}, 422, "lists[1].items[0][2]"),
+        ({"lists": [{"items": [[1, 2, True, 4]]}]}, 422, "lists[0].items[0][2]"),
+        ({"lists": [{"items": [[1, 2, 1e39, 4]]}]}, 422, "lists[0].items[0][2]"),
+        ({"lists": [{"items": [[1, 2, 10**400, 4]]}]}, 422, "lists[0].items[0][2]"),
+        ({"lists": [{"items": [{"bm25": 1, "x": 1}]}]}, 422, "lists[0].items[0].x"),
+        ({"lists": [{"items": [7]}]}, 422, "lists[0].items[0]"),
+        ({"lists": [{"items": [ROW] * 31}]}, 413, "lists[0].items"),
+        ({"lists": [{"items": []}] * 4}, 413, "lists"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_field(sent, status, field, post):
+    response = post(content=json.dumps(sent), headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error"]["field"]) == (status, field)
+
+
+def test_other_errors(post, lists):
+    assert post(content=b"{").status_code == 400
+    assert post(content=b'{"lists": NaN}').status_code == 400
+    assert post(content=b"[" * 50_000).status_code == 400
+    assert post(content=b" " * 100_001).status_code == 413
+    assert post(content=b"", headers={"content-type": "text/csv"}).status_code == 415
+    assert post("/models/none/rank", json=body(lists, 0)).status_code == 404
+    empty = post(json={"lists": [{"items": []}]})
+    assert empty.json()["lists"] == [{"scores": [], "order": []}]
+
+
+def test_missing_values_where_the_ranker_takes_them(post, fitted):
+    items = [[1.0, None, 0.5, 2.0], {"bm25": 1.0, "age": 0.5, "length": 2.0}]
+    sent = {"lists": [{"items": [item]} for item in items]}
+    response = post("/models/trees/rank", json=sent)
+    first, second = (found["scores"] for found in response.json()["lists"])
+    assert first == second
