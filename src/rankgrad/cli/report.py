@@ -43,7 +43,7 @@ def report(
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="The candidate that the others are tested against.",
+            help="The ranker that the others are tested against.",
             show_default="that of `rankgrad compare`, or the best, for each metric",
         ),
     ] = None,
@@ -58,7 +58,7 @@ def report(
     correction: Annotated[
         Literal["holm", "bonferroni", "none"] | None,
         typer.Option(
-            help="For the number of candidates.",
+            help="For the number of rankers.",
             show_default="that of `rankgrad compare`, or bonferroni",
         ),
     ] = None,
@@ -69,7 +69,7 @@ def report(
 
     The page needs no network and no server: open it in a browser, or send it to someone. Runs are
     compared on their evaluations, which `rankgrad compare` makes, and `rankgrad evaluate RUN DATA
-    --save`; those that have none are shown as gaps.
+    --save`; those that have none are listed as missing.
 
     \b
     Examples:

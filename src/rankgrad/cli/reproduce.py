@@ -114,7 +114,7 @@ def reproduce(
     given = {"device": device}
     found = _run(chosen, data, only, output, (quick, extra, seeds, search, given), workers)
     if json:
-        show_json([one.facts() for one in found])
+        show_json([one.to_json() for one in found])
     else:
         for one in found:
             _show(one, format)
@@ -185,7 +185,7 @@ def _progress() -> Iterator[OnChange]:
             if title not in tasks:  # the column of counts has no word for a total of None
                 tasks[title] = bars.add_task(title, total=total, state="")
             done = sum(row.done + row.failed for row in now.rows)
-            busy = [f"{row.candidate} {text}" for row in now.rows for text in row.running]
+            busy = [f"{row.entry} {text}" for row in now.rows for text in row.running]
             bars.update(tasks[title], completed=done, total=total, state="; ".join(busy)[:70])
 
         yield show

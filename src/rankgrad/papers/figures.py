@@ -136,7 +136,7 @@ def write(
     chart = figure.make(inputs)
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{figure.title} (quick)" if quick else figure.title
-    facts = {
+    metadata = {
         "figure": figure.name,
         "title": title,
         "x": chart.x,
@@ -146,7 +146,7 @@ def write(
     }
     made = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
     files.write(made["html"], chart.to_html(title))
-    files.write(made["json"], json.dumps(facts, indent=1) + "\n")
+    files.write(made["json"], json.dumps(metadata, indent=1) + "\n")
     files.write(made["csv"], chart.to_csv())
     return made
 

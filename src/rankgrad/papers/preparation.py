@@ -87,8 +87,8 @@ def prepare(
         return source, given[:folds]
     numbers = [(fold, drawing) for fold in given for drawing in range(1, repeats + 1)][:folds]
     single = given == (None,) and repeats == 1
-    facts = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
-    _check(folder, facts, source, [fold for fold, _ in numbers])
+    metadata = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
+    _check(folder, metadata, source, [fold for fold, _ in numbers])
     for number, (fold, drawing) in enumerate(numbers, 1):
         label = number if repeats > 1 or fold is None else fold
         place = folder / "splits" if single else folder / f"Fold{label}"
@@ -101,21 +101,21 @@ def prepare(
 
 
 def _check(
-    folder: Path, facts: Mapping[str, Any], source: Path, folds: Iterable[int | None]
+    folder: Path, metadata: Mapping[str, Any], source: Path, folds: Iterable[int | None]
 ) -> None:
     """An error if what is there was made in another way, or from other data; else write it down."""
     path = folder / FACTS
     then = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     known = then.pop("checksums", {})
     schemas.check(path, known, data_checksums.Checksums)
-    if then and then != json.loads(json.dumps(facts)):
+    if then and then != json.loads(json.dumps(metadata)):
         raise ValueError(
             f"{folder} holds data that were prepared in another way: choose another folder"
         )
     found = data_checksums.of_data(source, dict.fromkeys(folds), known)
     data_checksums.check(found, known, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = {**facts, "checksums": {**known, **found}}
+    written = {**metadata, "checksums": {**known, **found}}
     files.write(path, json.dumps(written, indent=1) + "\n")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
+from rankgrad.metrics import metrics as known_metrics
 from rankgrad.quoting import quote
 from rankgrad.significance import Significance
 from rankgrad.training import evaluations
@@ -91,6 +92,16 @@ class Run:
         """The fold, or None where nothing says it."""
         fold = self.labels.get("fold")
         return fold if isinstance(fold, int) else None
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch that validation chose, or None where nothing says it."""
+        metric = str(self.settings.get("metric"))
+        values = [line[metric] for line in self.history if metric in line]
+        if not values:
+            return None
+        lower = known_metrics.get(metric).lower_is_better
+        return 1 + values.index(min(values) if lower else max(values))
 
     @property
     def seconds(self) -> float | None:
