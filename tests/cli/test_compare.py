@@ -98,7 +98,7 @@ def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):
     assert [run["seed"] for run in metadata["rows"][0]["runs"]] == [0, 1]
 
 
-def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
+def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
     arguments = ["compare", str(folder), "--losses", "mse", "-o", str(tmp_path / "out"), *QUICK]
     result = CliRunner().invoke(app, [*arguments, "--lr", "1e30", "--epochs", "2"])
     assert result.exit_code == 1, result.output

@@ -1,4 +1,4 @@
-"""Comparisons: runs, resumption, gaps, significance."""
+"""Comparisons: runs, resumption, missing runs, significance."""
 
 import fcntl
 import json
@@ -185,7 +185,7 @@ def test_finished_runs_are_not_repeated(plan, tmp_path, monkeypatch):
     assert same(run(small, tmp_path / "out", workers=0), first)
 
 
-def test_candidates_seeds_and_folds_can_be_added(plan, tmp_path):
+def test_entries_seeds_and_folds_can_be_added(plan, tmp_path):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*.npy")}
@@ -290,7 +290,7 @@ def test_a_folder_in_use_is_refused(plan, tmp_path):
             run(plan(folds=(1,)), tmp_path / "out", workers=0)
 
 
-def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
+def test_a_failed_run_is_missing_with_its_reason(plan, tmp_path):
     small = plan(entries=(NetworkEntry.of("mse"), BAD, NetworkEntry.of("softmax")))
     events = []
     found = run(small, tmp_path / "out", workers=0, on_change=lambda p: events.append(p))
@@ -315,7 +315,7 @@ def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
     assert events[-1].rows[0].means["ap"] == pytest.approx(found.mean("mse", "ap"))
 
 
-def test_a_gap_in_one_seed_is_not_averaged_away(plan, tmp_path):
+def test_a_missing_seed_is_not_averaged_away(plan, tmp_path):
     small = plan(folds=(1,), seeds=(0, 1))
     run(small, tmp_path / "out", workers=0)
     shutil.rmtree(tmp_path / "out" / "runs" / "mse" / "fold1-seed1" / "evaluations")
@@ -328,7 +328,7 @@ def test_a_gap_in_one_seed_is_not_averaged_away(plan, tmp_path):
     assert found.best("ap") == "softmax"
 
 
-def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, tmp_path):
+def test_an_evaluation_of_another_version_is_missing_until_it_is_made_again(plan, tmp_path):
     small = plan(folds=(1,))
     first = run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
@@ -343,7 +343,7 @@ def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, t
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
+def test_a_run_of_another_version_is_missing(plan, tmp_path, evaluated):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
@@ -355,7 +355,7 @@ def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
         assert "(format 99, this one reads 1): remove it" in found.missing["mse", 1, 0]
 
 
-def test_a_damaged_run_is_a_gap(plan, tmp_path):
+def test_a_damaged_run_is_missing(plan, tmp_path):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     place = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
@@ -365,7 +365,7 @@ def test_a_damaged_run_is_a_gap(plan, tmp_path):
     assert "run.json is damaged" in found.missing["mse", 1, 0]
 
 
-def test_a_missing_split_is_a_gap_or_an_error(plan, folds, tmp_path):
+def test_a_missing_split_is_a_missing_run_or_an_error(plan, folds, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(folds, data)
     shutil.rmtree(data / "Fold2" / "vali")
@@ -499,7 +499,7 @@ def test_names_of_folders_are_safe_and_last():
 
 
 @pytest.mark.slow
-def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_gap(plan, tmp_path):
+def test_processes_give_what_one_process_gives_and_a_killed_worker_is_missing(plan, tmp_path):
     both = (NetworkEntry.of("mse"), Dying("dying", {"loss": "mse"}), NetworkEntry.of("softmax"))
     found = run(plan(entries=both), tmp_path / "out", workers=2)
     assert set(found.missing) == {("dying", 1, 0), ("dying", 2, 0)}
@@ -569,7 +569,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(folds, tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err
     last = err.splitlines()[-1]
-    assert last.startswith("rankgrad: interrupted; what is done is kept in")
+    assert last.startswith("rankgrad: interrupted; what is done is in")
     assert "To go on: rankgrad compare" in last
     assert "Traceback" not in err
     small = expected(folds)
@@ -633,7 +633,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     assert trials[0]["trials"][0]["reason"] == "diverged"
 
 
-def test_a_search_of_which_all_trials_fail_is_a_gap(plan, tmp_path):
+def test_a_search_of_which_all_trials_fail_is_missing(plan, tmp_path):
     found = run(plan(folds=(1,), entries=[BAD], tune=1), tmp_path / "out", workers=0)
     assert "tuning: all 1 trials of tuning failed; the last: training" in found.missing["bad", 1, 0]
 

@@ -22,7 +22,7 @@ def tree(kind, **options):
 
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
-def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path, kind):
+def test_a_tree_is_tuned_trained_and_evaluated_like_any_entry(plan, tmp_path, kind):
     small = plan(folds=(1,), entries=[tree(kind)])
     found = run(small, tmp_path / "out", workers=0)
     assert not found.missing
@@ -75,7 +75,9 @@ def test_boosting_is_deterministic_and_stops_by_the_validation_metric(folds, kin
 
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
-def test_a_missing_library_is_a_gap_that_says_how_to_get_it(plan, tmp_path, monkeypatch, kind):
+def test_a_missing_library_is_a_missing_run_that_says_how_to_get_it(
+    plan, tmp_path, monkeypatch, kind
+):
     def missing(name):
         raise ImportError(name)
 

@@ -1,4 +1,4 @@
-"""A table run again: every row, the marks of its test, its gaps, and what is said under it."""
+"""A table run again: every row, the marks of its test, missing runs, and what is said under it."""
 
 import csv
 import dataclasses
@@ -282,7 +282,7 @@ def test_quick_is_less_and_says_so(source, tmp_path):
     assert len(quick.found.evaluated["Good", 1, 0].qids) == 10
 
 
-def test_a_row_that_fails_is_a_gap_with_its_reason(source, tmp_path):
+def test_a_row_that_fails_is_missing_with_its_reason(source, tmp_path):
     table = protocol()
     broken = source / "Fold2" / "vali"
     broken.rename(tmp_path / "moved")

@@ -195,7 +195,7 @@ def compare(
 
     Every loss, model, fold and seed is a run folder of its own; runs go side by side. The same
     command goes on after Ctrl-C or a crash, and with more losses, seeds or folds it makes only what
-    is missing. The test lists are looked at once, by the epoch that was best on validation. A run
+    is missing. The test lists are scored once, by the epoch that was best on validation. A run
     that fails is missing in the table, with its reason; then the exit code is 1.
 
     \b
@@ -254,7 +254,7 @@ def compare(
                 plan, output, workers=workers, on_change=show, how=how, baseline=baseline
             )
     except KeyboardInterrupt:
-        raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
+        raise stop(f"interrupted; what is done is in {output}. To go on: {_again()}") from None
     _finish(found, intervals, format, json)
 
 

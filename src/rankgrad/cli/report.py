@@ -1,4 +1,4 @@
-"""``rankgrad report``: run folders as one page to look at."""
+"""``rankgrad report``: run folders as one page."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def report(
 
 
 def show_written(output: Path, found: Comparison) -> None:
-    """Say what was written and how to look at it."""
+    """Say what was written and how to open it."""
     from rankgrad import files
     from rankgrad.report.sections import counted, rivals
 

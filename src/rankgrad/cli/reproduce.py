@@ -42,7 +42,7 @@ def reproduce(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Where runs and tables are kept."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="The folder of runs and tables."),
     ] = Path("reproduced"),
     quick: Annotated[
         bool,
@@ -158,7 +158,7 @@ def _run(
         from rankgrad.training.run import command
 
         again = shlex.join(command())
-        raise stop(f"interrupted; what is done is kept in {output}. To go on: {again}") from None
+        raise stop(f"interrupted; what is done is in {output}. To go on: {again}") from None
 
 
 @contextmanager

@@ -54,10 +54,10 @@ def run(
     how: Significance | None = None,
     baseline: str | None = None,
 ) -> Comparison:
-    """Make every run of a plan that is not there yet, and put all of them together.
+    """Make every run of a plan that is not there yet, and compare them all.
 
-    Every run has its own folder, ``folder/runs/CANDIDATE/fold1-seed0``. Called again with the same
-    plan after a crash, finished runs are left as they are and half-runs are continued. Candidates,
+    Every run has its own folder, ``folder/runs/ENTRY/fold1-seed0``. Called again with the same
+    plan after a crash, finished runs are left as they are and half-runs are continued. Entries,
     folds, seeds and metrics may be added; an entry whose settings differ is an error, and so are
     other data than those the folder's results were made with.
 

@@ -88,7 +88,7 @@ class NetworkEntry:
     def of(
         cls, loss: str, model: str | None = None, *, name: str | None = None, **settings: Any
     ) -> NetworkEntry:
-        """A entry named after its loss, and its model if that is given."""
+        """An entry named after its loss, and its model if that is given."""
         options = {"loss": loss} if model is None else {"loss": loss, "model": model}
         default = loss if model is None else f"{loss} × {model}"
         return cls(name or default, options | settings)
@@ -133,8 +133,8 @@ class NetworkEntry:
         from rankgrad.training import RunFolder, fit
 
         settings = self.training(task.plan.settings, seed=task.seed, **task.values)
-        begun = (task.path / "run.json").exists()
-        if begun:  # metrics that are only logged may be others now
+        started = (task.path / "run.json").exists()
+        if started:  # metrics that are only logged may be others now
             logged = RunFolder.open(task.path).settings.metrics
             settings = Settings(**{**settings.model_dump(), "metrics": logged})
         on_progress("training")
@@ -143,7 +143,7 @@ class NetworkEntry:
             data["train"],
             data["vali"],
             folder=task.path,
-            resume=begun,
+            resume=started,
             on_epoch=lambda line: on_progress(f"epoch {line['epoch']}/{settings.epochs}"),
         )
         if done.stopped == "interrupted":
@@ -187,9 +187,9 @@ class Plan:
                 raise ValueError(f"there are no {name} to compare")
         specs = dict.fromkeys(str(metrics.get(spec)) for spec in self.metrics)
         object.__setattr__(self, "metrics", tuple(specs))
-        for what, given in (("fold", self.folds), ("seed", self.seeds)):
-            for one in given:
-                if given.count(one) > 1:
+        for what, values in (("fold", self.folds), ("seed", self.seeds)):
+            for one in values:
+                if values.count(one) > 1:
                     raise ValueError(f"{what} {one} is given twice")
         if self.tune is not None and self.tune < 1:
             raise ValueError(f"tune is how many trials there are, at least 1; found {self.tune}")
@@ -213,7 +213,7 @@ class Plan:
                     raise ValueError(f"{also!r} is there twice: leave one of them out")
                 raise ValueError(
                     f"rankers {entry.name!r} and {also!r} would both be in the folder "
-                    f"{place}: name one anew"
+                    f"{place}: rename one"
                 )
             taken[place] = entry.name
 
@@ -226,7 +226,7 @@ class Plan:
         raise ValueError(f"there is no ranker {name!r}. There are: {listed}")
 
     def tasks(self, folder: Path, only: Entry | None = None) -> list[Task]:
-        """Every run, of one entry or of all, those on the same data beside each other."""
+        """Every run, of one entry or of all, those on the same data next to each other."""
         return [
             Task(self, entry, fold, seed, folder)
             for fold in self.folds

@@ -4,7 +4,7 @@ A loss's search space is its learning rate and those of its own options that are
 drawn log-uniformly from a tenth to ten times the value that the entry has (δ of SmoothI, which
 lies between 0 and 0.5, uniformly). What defines the problem (gain, threshold, cutoff) or the
 numerics (iterations, samples) stays as it is, and so does an option that is a schedule. The first
-trial is the entry as it was given, so tuning never chooses worse on the validation data.
+trial is the entry as it is, so tuning never chooses worse on the validation data.
 
 The search is Optuna's TPE. Each finished trial is written down at once, and the next depends on
 nothing but those before it and the seed, so a search that was killed goes on as if it had not been.
@@ -240,7 +240,7 @@ def _next(
     """What Optuna tries after these trials."""
     optuna = _optuna()
     distributions = {name: _distribution(one) for name, one in space.items()}
-    # A new seed for each trial: the sampler's own state is not kept when the process dies.
+    # A new seed for each trial: the sampler's own state is lost when the process dies.
     sampler = optuna.samplers.TPESampler(seed=(seed * 1_000_003 + len(done)) % 2**32)
     study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
     states = optuna.trial.TrialState

@@ -1,6 +1,6 @@
 """Workers: processes that do the jobs of a comparison, one job at a time each.
 
-They are started anew, not forked, each with one thread and one GPU where there are GPUs. A worker
+They are spawned, not forked, each with one thread and one GPU where there are GPUs. A worker
 that dies is replaced by another, and its run is missing in the table. Workers end when the process
 that started them does, however it ended.
 """
@@ -83,7 +83,7 @@ class Pool:
                 worker.end()
 
     def _assign(self, next_job: Next) -> bool:
-        """Give work to those that have none; whether anyone was given some."""
+        """Assign jobs to idle workers; whether there was one to assign."""
         assigned = False
         for at in range(self.count):
             worker = self.workers[at] if at < len(self.workers) else None
@@ -96,7 +96,7 @@ class Pool:
                 taken = [other.gpu for other in self.workers]
                 worker = _Worker(min(self.gpus, key=taken.count), self.folder)
                 self.workers.append(worker)
-            worker.begin(job)
+            worker.start(job)
             assigned = True
         return assigned
 
@@ -169,7 +169,7 @@ class _Worker:
             self.process.start()
         other.close()
 
-    def begin(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
         """Give it a job."""
         self.job, self.fold = job, job.task.fold
         with contextlib.suppress(BrokenPipeError):  # it died: that is heard of next

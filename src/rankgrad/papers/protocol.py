@@ -42,7 +42,7 @@ class Split(_Part):
 
     Args:
         pool: put all parts together before anything is drawn.
-        test: the share of lists drawn for the test part; None keeps the one there is.
+        test: the share of lists drawn for the test part; None for the published one.
         vali: the share of the lists left for training that is drawn for validation.
         repeats: how many times to draw; each drawing counts as a fold.
     """
@@ -61,9 +61,9 @@ class Data(_Part):
         label: as the paper calls it.
         folds: those that are run; none where the set has none.
         seeds: how many for each fold.
-        split: how the lists are divided anew.
+        split: how the lists are divided again.
         list_limit: cut every list, in the test part too, to so many items drawn at random.
-        test_lists: keep so many lists of the test part, drawn at random.
+        test_lists: so many lists of the test part, drawn at random.
         settings: of training, beside those of the table.
         not_run: why this data set is not run.
     """

@@ -45,7 +45,7 @@ class Options:
         quick: the reduced version that the protocol states.
         extra: rows of ours beside the paper's.
         seeds: so many, instead of what the protocol says.
-        search: among the entries of a row; without, its first one is taken.
+        search: among the grid points of a row; without, its first one is taken.
         settings: of training that do not change what is computed, such as the device.
     """
 
@@ -283,13 +283,13 @@ class Reproduced:
         counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((folds, what), (seeds, "seed"))]
         quick = self.protocol.quick
         if self.options.quick:
-            kept = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
+            limit = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
             lines.append(
-                f"quick: {' × '.join(counts)}, {quick.epochs} epochs{kept}, the first entry of "
+                f"quick: {' × '.join(counts)}, {quick.epochs} epochs{limit}, the first point of "
                 "each row without a search. The paper's numbers come from more"
             )
         elif not self.options.search:
-            lines.append("the first entry of each row without a search, unlike the paper's")
+            lines.append("the first point of each row without a search, unlike the paper's")
         lines.append(
             f"ours: mean over {' × '.join(counts)}, ± the standard error over queries"
             + ("; seeds: the standard error over seeds" if seeds > 1 else "")
@@ -385,7 +385,7 @@ def run(
         protocol: the table.
         data: one of its data sets.
         source: where that lies, see :func:`rankgrad.papers.preparation.find`.
-        folder: where runs and prepared data are kept.
+        folder: of the runs and prepared data.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
         on_change: called with the title and the progress.
@@ -535,7 +535,7 @@ def run_tables(
     Args:
         tables: of one or more papers.
         data: a data set, or a folder of data sets.
-        folder: where runs and tables are kept.
+        folder: of the runs and tables.
         options: how much to run.
         only: one data set.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.

@@ -359,7 +359,7 @@ def settings(entries: Sequence[RunGroup]) -> str:
 
 
 def _tree_settings(trees: Sequence[RunGroup]) -> str:
-    """All settings of boosted trees, a row for each set of values that a fold was given."""
+    """All settings of boosted trees, a row for each set of values of a fold."""
     rows = dict.fromkeys(
         (entry.name, name.replace("values", "tuned values"), plain(value))
         for entry in trees

@@ -65,7 +65,7 @@ class Run:
 
     @property
     def labels(self) -> Mapping[str, Any]:
-        """What the run is in its experiment: candidate, loss, model, fold, seed, where it says."""
+        """What the run is in its experiment: entry (``candidate``), loss, model, fold and seed."""
         own = self.metadata.get("labels")
         evaluated = self.evaluated
         stated = self.other_labels if evaluated is None else evaluated.labels_of_run
@@ -176,7 +176,7 @@ def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
                 if run["gap"]
             ]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # of another version, or damaged: the folders still tell what is there
+            continue  # of another version, or damaged: the run folders are read all the same
     return found
 
 
@@ -277,7 +277,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format "
-            f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it anew"
+            f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it again"
         )
     # Earlier versions said no data.
     schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
@@ -312,7 +312,7 @@ def _history(path: Path) -> list[Mapping[str, float]]:
 def _not_evaluated(
     path: Path, part: str, settings: Mapping[str, Any], history: list[Mapping[str, float]]
 ) -> str:
-    """Why a run has no evaluation, as far as its folder tells."""
+    """Why a run has no evaluation, as far as its folder says."""
     others = evaluations.names(path)
     has = f" (it has {', '.join(others)})" if others else ""
     if (path / SETTINGS).exists() and not files.readable_path(path / BEST).exists():
