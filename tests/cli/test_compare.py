@@ -159,7 +159,7 @@ def test_the_live_table():
     assert "1 failed" in text.getvalue()
 
 
-def test_a_report_tests_as_the_comparison_did_unless_told(out, rankgrad, tmp_path):
+def test_a_report_tests_as_the_comparison_did_by_default(out, rankgrad, tmp_path):
     place, _, arguments = out
     how = ["--test", "randomization", "--correction", "holm"]
     rankgrad("compare", *arguments, "-o", place, *QUICK, *how)

@@ -512,7 +512,7 @@ LONG = ("--epochs", "12", "--patience", "none", "--models", "mlp(hidden=[8])", "
 
 
 def start(folds, folder, workers):
-    """A real `rankgrad compare`, of which one run is done and another is begun."""
+    """A real `rankgrad compare`, of which one run is done and another is started."""
     command = [sys.executable, "-m", "rankgrad", "compare", str(folds), "-o", str(folder)]
     command += ["--losses", "mse, softmax", "-m", "ndcg@5", "--device", "cpu"]
     process = subprocess.Popen(
@@ -639,7 +639,7 @@ def test_a_search_of_which_all_trials_fail_is_missing(plan, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_is_told_so(folds, tmp_path):
+def test_a_script_without_a_main_guard_gets_an_error(folds, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from rankgrad.experiments.compare import NetworkEntry, Plan, run\n"

@@ -2,9 +2,9 @@
 
 Both boost trees on any loss, or on their own LambdaRank gradients of NDCG, and stop early by the
 comparison's own validation metric, not by their own, which count lists without relevant items as 1.
-Values are chosen on the validation data of each fold: those of a small grid, or by as many trials as
-the losses have where a comparison is tuned. A run folder has ``run.json``, ``metrics.jsonl`` (a line
-per tree) and the model in its library's own format beside ``evaluations``.
+Values are chosen on the validation data of each fold: those of a small grid, or by as many trials
+as the losses have where a comparison is tuned. A run folder has ``run.json``, ``metrics.jsonl`` (a
+line per tree) and the model in its library's own format beside ``evaluations``.
 """
 
 from __future__ import annotations
