@@ -35,7 +35,7 @@ sys.path.insert(0, {str(SOURCE)!r})
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LIGHT + program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_losses_metrics_and_relaxations_need_no_extra():
@@ -109,7 +109,7 @@ def test_import_loads_nothing_heavy():
 
 
 #: Packages of which some public names are not in ``__all__`` yet.
-PENDING = (*("boosting", "experiments", "integrations", "papers"),)
+PENDING = (*("boosting", "experiments", "integrations", "papers", "results"),)
 
 
 def _packages() -> list[str]:
