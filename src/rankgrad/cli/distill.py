@@ -55,7 +55,7 @@ def distill(
         float, typer.Option(help="Divides the teacher's scores, with shift and softmax.")
     ] = 1.0,
     json: Json = False,
-    **given: Any,
+    **overrides: Any,
 ) -> None:
     """Train a student on the scores of a trained ranker, and say what is lost.
 
@@ -76,7 +76,7 @@ def distill(
     from rankgrad.training import fit
     from rankgrad.training.fitting import check_run
 
-    chosen = _settings(given)
+    chosen = _settings(overrides)
     check_run(chosen, output, resume=False)
     teacher = load_ranker(run)
     parts = _read(data, vali, test, fold, teacher)
@@ -94,10 +94,10 @@ def distill(
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(overrides: dict[str, Any]) -> Settings:
     from rankgrad.training.tree_fitting import is_tree
 
-    named = {name: value for name, value in given.items() if value is not None}
+    named = {name: value for name, value in overrides.items() if value is not None}
     chosen = options.chosen({**_CHOSEN, **named}, None)
     if "transforms" not in named:
         transforms = () if is_tree(chosen) else _TRANSFORMS
