@@ -28,7 +28,7 @@ from rankgrad.boosting.boosters import (
     boost,
     predictor,
 )
-from rankgrad.boosting.rows import library
+from rankgrad.boosting.objectives import library
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, Scored, Task, Tell
 from rankgrad.experiments.tuning import Range, finish, search
