@@ -127,9 +127,9 @@ def make(
     >>> synthetic.make(2, seed=7).qids.tolist()
     ['train-0', 'train-1']
     """
-    queries = _whole("queries", queries, least=0)
-    seed = _whole("seed", seed, least=0)
-    names = _names(_whole("features", features, least=len(INFORMATIVE)))
+    queries = _check_whole("queries", queries, least=0)
+    seed = _check_whole("seed", seed, least=0)
+    names = _names(_check_whole("features", features, least=len(INFORMATIVE)))
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
     check_choice("world", world, WORLDS)
@@ -248,7 +248,9 @@ def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
     topic = random.standard_normal(n, np.float32)
     text = columns[: len(NAMES) - len(PAGE)].reshape(len(KINDS), len(STREAMS), n)
     match = _text(text, queries, lists, topic, random)
-    _facts(columns[len(NAMES) - len(PAGE) : len(NAMES)], queries, lists, topic, match, random)
+    _page_features(
+        columns[len(NAMES) - len(PAGE) : len(NAMES)], queries, lists, topic, match, random
+    )
     for name in EMPTY:
         columns[NAMES.index(name)] = 0
     informative = {name: columns[NAMES.index(name)] for name in INFORMATIVE}
@@ -304,10 +306,10 @@ def _text(
     total = np.maximum(total, covered)
     uneven = 1 / (1 + np.exp(-latent[3]))
 
-    covered = _with_whole(covered, covered.max(0))
-    length = _with_whole(length, length.sum(0))
-    total = _with_whole(total, total.sum(0))
-    uneven = _with_whole(uneven, uneven[0])
+    covered = _with_page(covered, covered.max(0))
+    length = _with_page(length, length.sum(0))
+    total = _with_page(total, total.sum(0))
+    uneven = _with_page(uneven, uneven[0])
     _frequencies(out, terms, idf, covered, length, total, uneven)
     _models(out, terms, idf, jitter)
     return match
@@ -346,7 +348,7 @@ def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
     out[24] = terms * np.log(0.9 * mean / (length + 1) + 0.1 * rare)
 
 
-def _facts(
+def _page_features(
     out: Array,
     queries: _Queries,
     lists: Array,
@@ -379,7 +381,7 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
-    def standing(values: Array) -> Array:
+    def above_mean(values: Array) -> Array:
         """How far above its list's mean an item stands, in saturated standard deviations."""
         mean = np.bincount(lists, values, count) / sizes
         apart = values - mean[lists]
@@ -396,11 +398,11 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     np.maximum.at(most, lists, votes)
     clicked = votes / np.maximum(most[lists], 1)
     stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
-    length = standing(np.log1p(x["body length"]))
+    length = above_mean(np.log1p(x["body length"]))
     return (
         1.2 * text * (quality - 0.4)
-        + 0.7 * standing(text)
-        + (2.4 * navigational - 1.2) * standing(np.log1p(x["pagerank"]))
+        + 0.7 * above_mean(text)
+        + (2.4 * navigational - 1.2) * above_mean(np.log1p(x["pagerank"]))
         + 1.4 * clicked * stayed
         - 0.8 * spam
         - 1.8 * np.square(length)
@@ -455,8 +457,8 @@ def _sources(queries: _Queries, lists: Array, chance: Array, which: Array) -> Ar
     return np.where(chance < 0.14, other, np.arange(len(lists)))
 
 
-def _with_whole(parts: Array, whole: Array) -> Array:
-    return np.concatenate([parts, whole[None]])
+def _with_page(parts: Array, page: Array) -> Array:
+    return np.concatenate([parts, page[None]])
 
 
 def _stream(key: tuple[int, int, int], purpose: int) -> np.random.Generator:
@@ -475,7 +477,7 @@ def _names(features: int) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in kept)
 
 
-def _whole(argument: str, value: int, least: int) -> int:
+def _check_whole(argument: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{argument} must be a whole number of at least {least}, found {value!r}")
     return int(value)
