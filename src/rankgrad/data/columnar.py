@@ -151,7 +151,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
 
 @dataclass
 class _Roles:
-    """Which column is what, settled once the file's schema is known; later parts have the same."""
+    """Which column is what, known once the file's schema is known; later parts have the same."""
 
     path: Path
     query: str
@@ -554,9 +554,9 @@ def _checksum(dataset: Dataset) -> str:
     return f"{total:08x}"
 
 
-def _numeric(schema: Any, given: Sequence[str]) -> list[str]:
+def _numeric(schema: Any, used: Sequence[str]) -> list[str]:
     """The columns of numbers that have no other role."""
-    return [c.name for c in schema if c.name not in given and _is_number(c.type)]
+    return [c.name for c in schema if c.name not in used and _is_number(c.type)]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:

@@ -70,7 +70,7 @@ def load(
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
     place = Path(path)
-    options = _Options(
+    options = _ReadOptions(
         n_features=n_features,
         zero_based=zero_based,
         feature_names=feature_names,
@@ -85,7 +85,7 @@ def load(
 
 
 @dataclass(frozen=True)
-class _Options:
+class _ReadOptions:
     """How data are read: the arguments of :func:`load`."""
 
     n_features: int | None = None
@@ -97,7 +97,7 @@ class _Options:
     missing: tuple[str | float, ...] = ()
 
 
-def _load(path: Path, split: str | None, fold: int | None, options: _Options) -> Dataset:
+def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
     """Read a data set, which may not be replaced meanwhile."""
     layout.check_exists(path)
     path = files.readable_path(path)
@@ -170,7 +170,7 @@ def load_splits(
     what differs is warned of.
     """
     path = Path(path)
-    options = _Options(finite=finite, ids=ids, missing=tuple(missing))
+    options = _ReadOptions(finite=finite, ids=ids, missing=tuple(missing))
     datasets = files.snapshot(
         lambda: store.manifests(path), lambda: _load_splits(path, fold, options, columns)
     )
@@ -182,7 +182,7 @@ def load_splits(
 
 
 def _load_splits(
-    path: Path, fold: int | None, options: _Options, columns: Mapping[str, Any] | None
+    path: Path, fold: int | None, options: _ReadOptions, columns: Mapping[str, Any] | None
 ) -> dict[str, Dataset]:
     """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
@@ -203,7 +203,7 @@ def _load_splits(
     return _same_width(path, datasets)
 
 
-def _read(path: Path, options: _Options) -> Dataset:
+def _read(path: Path, options: _ReadOptions) -> Dataset:
     """Read one file, store or folder of parts."""
     if _is_letor(path):
         return _read_letor(path, options)
@@ -297,7 +297,7 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
     return True if found else None
 
 
-def _read_letor(path: Path, options: _Options) -> Dataset:
+def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
     """Read a LETOR file, with LightGBM's groups and weights in files beside it."""
     from rankgrad.data import letor
 
