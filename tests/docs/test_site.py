@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import importlib
 import re
 import shlex
 import shutil
@@ -101,6 +102,18 @@ def test_links_resolve(site):
             ):
                 broken.append(f"{page.relative_to(site)}: {link}")
     assert not broken, "\n".join(broken[:20])
+
+
+def test_every_public_name_has_its_place(site, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
+    import reference_pages
+
+    for module in reference_pages.API:
+        anchors = Page((site / "reference" / "api" / f"{module}.html").read_text()).anchors
+        for name in reference_pages.public_names(module):
+            value = getattr(importlib.import_module(module), name)
+            places = {f"{module}.{name}", getattr(value, "__module__", "")}
+            assert name.startswith("__") or places & anchors, f"{module}.{name}"
 
 
 def test_every_page_is_in_the_navigation(site):
