@@ -24,6 +24,11 @@ _COMPARED, _TESTS = "What is compared", "Significance and tables"
 _TEXT = "Text, where DATA is a TREC run"
 
 
+@options.settings_options(
+    *("transforms", "list_size", "optimizer", "learning_rate", "weight_decay", "schedule"),
+    *("epochs", "patience", "batching", "batch_size", "documents", "clip", "average"),
+    *("accumulate", "precision", "device", "memory"),
+)
 def compare(
     data: Annotated[
         Path,
@@ -127,13 +132,13 @@ def compare(
     ] = "t",
     correction: Annotated[
         Literal["holm", "bonferroni", "none"],
-        typer.Option(help="For the number of candidates.", rich_help_panel=_TESTS),
+        typer.Option(help="For the number of rankers.", rich_help_panel=_TESTS),
     ] = "bonferroni",
     sides: Annotated[int, typer.Option(help="1 or 2.", min=1, max=2, rich_help_panel=_TESTS)] = 2,
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="The candidate that all are tested against.",
+            help="The ranker that all are tested against.",
             rich_help_panel=_TESTS,
             show_default="the best one",
         ),
@@ -146,23 +151,6 @@ def compare(
         Literal["terminal", "markdown", "latex", "csv"],
         typer.Option(help="Of the table.", rich_help_panel=_TESTS),
     ] = "terminal",
-    transforms: options.Transforms = None,
-    list_size: options.ListSize = None,
-    optimizer: options.Optimizer = None,
-    learning_rate: options.LearningRate = None,
-    weight_decay: options.WeightDecay = None,
-    schedule: options.Schedule = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    batching: options.Batching = None,
-    batch_size: options.BatchSize = None,
-    documents: options.Documents = None,
-    clip: options.Clip = None,
-    average: options.Average = None,
-    accumulate: options.Accumulate = None,
-    precision: options.Precision = None,
-    device: options.Device = None,
-    memory: options.Memory = None,
     collection: Annotated[
         str | None,
         typer.Option(
@@ -190,13 +178,14 @@ def compare(
         ),
     ] = False,
     json: Json = False,
+    **given: Any,
 ) -> None:
     """Compare losses and models on the same data, and say what is significant.
 
     Every loss, model, fold and seed is a run folder of its own; runs go side by side. The same
     command goes on after Ctrl-C or a crash, and with more losses, seeds or folds it makes only what
-    is missing. The test lists are looked at once, by the epoch that was best on validation. A run
-    that fails is a gap in the table with its reason; then the exit code is 1.
+    is missing. The test lists are scored once, by the epoch that was best on validation. A run
+    that fails is missing in the table, with its reason; then the exit code is 1.
 
     \b
     Examples:
@@ -213,9 +202,7 @@ def compare(
     from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
     from rankgrad.metrics.evaluate import DEFAULT
-    from rankgrad.training import Settings
 
-    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
@@ -247,14 +234,14 @@ def compare(
         tune=tune,
     )
     if baseline is not None:
-        baseline = plan.candidate(baseline).name
+        baseline = plan.entry(baseline).name
     try:
         with _progress(plan) as show:
             found = experiment.run(
                 plan, output, workers=workers, on_change=show, how=how, baseline=baseline
             )
     except KeyboardInterrupt:
-        raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
+        raise stop(f"interrupted; what is done is in {output}. To go on: {_again()}") from None
     _finish(found, intervals, format, json)
 
 
@@ -277,14 +264,14 @@ def _finish(
 
 def _networks(losses: str | None, models: str | None, shared: Settings, alone: bool) -> list[Any]:
     """Every loss with every model; none where trees alone are asked for."""
-    from rankgrad.experiments.compare import Candidate
+    from rankgrad.experiments.compare import NetworkEntry
     from rankgrad.specs import split
 
     each = split(losses) if losses is not None else [shared.loss]
     networks = split(models) if models is not None else [shared.model]
     named = len(networks) > 1
     return [
-        Candidate.of(loss, model, name=f"{loss} × {model}" if named else loss)
+        NetworkEntry.of(loss, model, name=f"{loss} × {model}" if named else loss)
         for model in networks
         for loss in ([] if alone else each)
     ]
@@ -292,15 +279,15 @@ def _networks(losses: str | None, models: str | None, shared: Settings, alone: b
 
 def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
     """The libraries' own objectives, then each of the losses with each library."""
-    from rankgrad.experiments.compare import TreeCandidate
+    from rankgrad.experiments.compare import TreeEntry
     from rankgrad.specs import split
 
-    found = [TreeCandidate("LightGBM", "lightgbm")] if lightgbm else []
+    found = [TreeEntry("LightGBM", "lightgbm")] if lightgbm else []
     if xgboost:
-        found.append(TreeCandidate("XGBoost", "xgboost"))
+        found.append(TreeEntry("XGBoost", "xgboost"))
     kinds = [own.kind for own in found] or ["lightgbm"]
     for loss in split(losses) if losses is not None else []:
-        found += [TreeCandidate(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
+        found += [TreeEntry(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
     return list(found)
 
 
@@ -353,7 +340,7 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
 
     metric = plan.metrics[0]
     drawn = Table()
-    drawn.add_column("candidate", overflow="fold")
+    drawn.add_column("ranker", overflow="fold")
     drawn.add_column("runs", justify="right")
     drawn.add_column(Text(f"{metric} so far"), justify="right")
     drawn.add_column("state", overflow="fold")
@@ -362,7 +349,7 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
         state = "; ".join(row.running) or ("" if row.done + row.failed < row.total else "done")
         if row.failed:
             state = f"{row.failed} failed" + (f"; {state}" if state else "")
-        cells = (row.candidate, f"{row.done}/{row.total}", mean, state)
+        cells = (row.entry, f"{row.done}/{row.total}", mean, state)
         drawn.add_row(*map(Text, cells))
     return drawn
 
