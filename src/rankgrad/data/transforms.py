@@ -8,7 +8,7 @@ same spec takes it back. Several in a row are a :class:`Pipeline`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -516,6 +516,80 @@ class Pipeline(Transform):
         for step in self._steps:
             values = step(values)
         return values
+
+
+class SplitColumns(Transform):
+    """Columns of numbers through a pipeline; categories after them, as codes from 1 on.
+
+    The code 0 is for missing values. An embedding behind has a row for each code.
+
+    Args:
+        numbers: the pipeline.
+        sizes: the number of categories of each raw feature, 0 for a number.
+
+    >>> split = SplitColumns(Pipeline(["standardize"]), [0, 3])
+    >>> _ = split.fit(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    >>> split.transform(torch.tensor([[2.0, 1.0], [3.0, np.nan]])).tolist()
+    [[0.0, 2.0], [1.0, 0.0]]
+    """
+
+    name = "split_columns"
+
+    def __init__(self, numbers: Pipeline, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.numbers, self.sizes = numbers, tuple(sizes)
+        self._number_columns = [at for at, size in enumerate(sizes) if not size]
+        self._category_columns = [at for at, size in enumerate(sizes) if size]
+        if not self._number_columns:
+            raise ValueError("all features are categories: give at least one number beside them")
+
+    @property
+    def category_sizes(self) -> list[int]:
+        """The number of categories of each column that is one."""
+        return [size for size in self.sizes if size]
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of columns, those of categories included."""
+        return self.numbers.n_outputs + len(self._category_columns)
+
+    @property
+    def sources(self) -> Int[Tensor, " g"]:
+        """Which raw feature each column is made of, counting from 0."""
+        numbers = torch.tensor(self._number_columns)[self.numbers.sources]
+        return torch.cat([numbers, torch.tensor(self._category_columns)])
+
+    def __str__(self) -> str:
+        return f"{self.numbers} beside {len(self._category_columns)} categorical features"
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        chosen = _Columns(tuple(self._number_columns)).fit_blocks(blocks)
+        self.numbers.fit_blocks(replace(blocks, through=(*blocks.through, chosen)))
+        return {}
+
+    def _map(self, values: Tensor) -> Tensor:
+        device = values.device
+        numbers = values.index_select(-1, torch.tensor(self._number_columns, device=device))
+        codes = values.index_select(-1, torch.tensor(self._category_columns, device=device))
+        codes = torch.where(codes.isnan(), 0.0, codes + 1)
+        return torch.cat([self.numbers(numbers), codes.to(values.dtype)], -1)
+
+
+class _Columns(Transform):
+    """Some columns."""
+
+    name = "columns"
+
+    def __init__(self, chosen: tuple[int, ...]) -> None:
+        super().__init__()
+        self._chosen = torch.tensor(chosen)
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self._chosen)
+
+    def _map(self, values: Tensor) -> Tensor:
+        return values.index_select(-1, self._chosen)
 
 
 @dataclass

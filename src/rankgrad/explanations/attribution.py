@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankgrad.models import EmbeddedScorer
 from rankgrad.shapes import Float, Int
 from rankgrad.training import FittedRanker
 from rankgrad.training.fitted import TreeScorer
@@ -92,6 +93,8 @@ def pair_attributions(
     for row, path in zip(values, paths, strict=True):
         # Column c of the inputs is derived of column c % g behind the transforms.
         sources = ranker.transform.sources.cpu()
+        if isinstance(ranker.network, EmbeddedScorer):
+            sources = ranker.network.expand_sources(sources)
         raw = sources.repeat(path.change.shape[1] // max(1, len(sources)))
         row[:] = _integrate(path, raw, len(row)).numpy()
     ends = np.array([[path.start.item(), path.end.item()] for path in paths]).reshape(-1, 2)
