@@ -13,7 +13,7 @@ import pytest
 
 from rankgrad import Ranker, schemas
 from rankgrad.data import Dataset, store
-from rankgrad.report import runs
+from rankgrad.results import runs
 from rankgrad.training import RunFolder, Settings, fit
 from rankgrad.training.evaluations import Evaluated
 
@@ -47,7 +47,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "best/model.json": lambda run: RunFolder.open(run).best(),
     "last/state.json": lambda run: RunFolder.open(run).checkpoint(),
     "evaluations/test/evaluation.json": lambda run: (Evaluated.load(run), runs.read(run)),
-    "../comparison.json": lambda run: (runs.told([run.parent]), runs.failures([run.parent])),
+    "../comparison.json": lambda run: (runs.recorded([run.parent]), runs.failed_runs([run.parent])),
     "../store/manifest.json": lambda run: store.open(run.parent / "store"),
     "../ranker/ranker.json": lambda run: Ranker.load(run.parent / "ranker"),
 }

@@ -54,17 +54,40 @@ def bootstrap_interval(
     """
     known = np.asarray(values, np.float64)
     known = known[~np.isnan(known)]
-    if not len(known):
-        return Interval(float("nan"), float("nan"))
+    found = bootstrap_intervals(known[:, None], level=level, samples=samples, seed=seed)
+    return Interval(*found[0].tolist())
+
+
+def bootstrap_intervals(
+    values: Any, *, level: float = 0.95, samples: int = 2000, seed: int = 0
+) -> NDArray[np.float64]:
+    """:func:`bootstrap_interval` of several rankers on the same lists, which are drawn once.
+
+    Args:
+        values: ``[lists, rankers]``, without NaN.
+        level: the share of means inside.
+        samples: how many times to draw.
+        seed: of the draws.
+
+    Returns:
+        The ends ``[rankers, 2]``; NaN where there is no list.
+
+    >>> from rankgrad.significance import bootstrap_intervals
+    >>> bootstrap_intervals([[0.0, 1.0], [0.0, 1.0]]).tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+    columns = np.asarray(values, np.float64)
+    lists = len(columns)
+    if not lists:
+        return np.full((columns.shape[1], 2), np.nan)
     random = np.random.default_rng(seed)
-    shares = np.full(len(known), 1 / len(known))
-    height = max(1, _CELLS // len(known))
+    probabilities = np.full(lists, 1 / lists)
+    batch = max(1, _CELLS // lists)
     means = [
-        random.multinomial(len(known), shares, min(height, samples - start)) @ known / len(known)
-        for start in range(0, samples, height)
+        random.multinomial(lists, probabilities, min(batch, samples - start)) @ columns / lists
+        for start in range(0, samples, batch)
     ]
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
+    return np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2], axis=0).T
 
 
 def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided") -> float:

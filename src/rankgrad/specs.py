@@ -158,7 +158,8 @@ class Registry(Generic[T]):
 
     def factory(self, name: str) -> Callable[..., T]:
         """What makes the object of this name."""
-        name = renamed_value(name, self._former)
+        if name in self._former:
+            name = renamed_value(name, self._former)
         found = self._factories.get(name) or self._further(name)
         if found is None:
             hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)

@@ -176,7 +176,7 @@ def test_an_import_that_was_interrupted_is_no_import_error(monkeypatch, folder):
 def test_damaged_json_is_one_line(refused, folder, trained, tmp_path, command, file, content):
     run = shutil.copytree(trained, tmp_path / "run")
     (run / file).write_text(content)
-    if command == "report":  # it shows what is wrong as a gap
+    if command == "report":  # it shows what is wrong on the page
         page = tmp_path / "page.html"
         result = CliRunner().invoke(app, ["report", str(run), "-o", str(page)])
         assert result.exit_code == 0

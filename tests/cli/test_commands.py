@@ -270,7 +270,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     }
     page = tmp_path / "page.html"
     text = rankgrad("report", run, "-o", page).stdout
-    assert "1 candidate, 1 run, " in text and page.as_uri() in text
+    assert "1 ranker, 1 run, " in text and page.as_uri() in text
     assert f"{found.mean['ndcg@3']:.4f}" in page.read_text()
     assert "is there already" in refused("report", run, "-o", page)
     rankgrad("report", run, "-o", page, "--overwrite")

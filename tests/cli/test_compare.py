@@ -69,17 +69,17 @@ def test_formats(out, rankgrad):
     place, _, arguments = out
     command = ["compare", *arguments, "-o", place, *QUICK]
     markdown = rankgrad(*command, "--format", "markdown").stdout
-    assert markdown.startswith("| candidate | ndcg@5 | rr")
-    assert "| candidate | difference | 95% interval | p | corrected p | significant |" in markdown
+    assert markdown.startswith("| ranker | ndcg@5 | rr")
+    assert "| ranker | difference | 95% interval | p | corrected p | significant |" in markdown
     latex = rankgrad(*command, "--format", "latex").stdout
-    assert r"\begin{tabular}{lrr}" in latex
-    assert r"candidate & difference & 95\% interval & p & corrected p & significant" in latex
+    assert r"\begin{tabular}{lrrr}" in latex
+    assert r"ranker & difference & 95\% interval & p & corrected p & significant" in latex
     result = rankgrad(*command, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    assert [row["candidate"] for row in rows] == list(
+    assert [row["ranker"] for row in rows] == list(
         files.read_json(place / "plan.json")["candidates"]
     )
-    assert list(rows[0]) == ["candidate", "ndcg@5", "ndcg@5 mark", "rr", "rr mark"]
+    assert list(rows[0]) == ["ranker", "ndcg@5", "ndcg@5 mark", "rr", "rr mark", "seconds"]
     assert 0 < float(rows[0]["ndcg@5"]) < 1
     assert "tied scores: average" in result.stderr
     with_baseline = rankgrad(*command, "--baseline", "MSE", "--intervals", "--sides", "1").stdout
@@ -102,8 +102,8 @@ def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
     arguments = ["compare", str(folder), "--losses", "mse", "-o", str(tmp_path / "out"), *QUICK]
     result = CliRunner().invoke(app, [*arguments, "--lr", "1e30", "--epochs", "2"])
     assert result.exit_code == 1, result.output
-    assert "gap (0/1)" in result.stdout
-    assert "gap: mse, seed 0: training diverged" in result.stdout
+    assert "missing (0/1)" in result.stdout
+    assert "missing run: mse, seed 0: training diverged" in result.stdout
     assert "mse seed 0: failed: training diverged" in result.stderr
     facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert "diverged" in facts["rows"][0]["runs"][0]["gap"]
@@ -117,7 +117,7 @@ def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
         (["--losses", "mse", "--folds", "1"], "has no fold 1. There are: none"),
         (["--losses", "mse", "--seeds", "x"], "--seeds takes whole numbers"),
         (["--losses", "mse", "--seeds", "0"], "at least 1"),
-        (["--losses", "mse", "--baseline", "ranknet"], "no candidate 'ranknet'. There are: mse"),
+        (["--losses", "mse", "--baseline", "ranknet"], "no ranker 'ranknet'. There are: mse"),
         (["--losses", "mse, mse"], "'mse' is there twice: leave one of them out"),
         (["--losses", "mse", "-m", "ndgc"], "Did you mean 'ndcg'"),
     ],

@@ -60,7 +60,7 @@ def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
         assert reranked[query].scores == pytest.approx(tested[query].scores, abs=1e-4)
     rankgrad("evaluate", tmp_path / "new.run", place / "qrels")
     found = write([out], tmp_path / "report.html")
-    assert {c.name for c in found.candidates} == set(names)
+    assert set(found.names) == set(names)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
     assert means == [row["mean"]["ndcg@10(gain=linear)"] for row in found["rows"]]
     assert {d["reference"] for d in printed["differences"]} == {"first stage"}
     assert "Holm" in printed["significance"]
-    epochs_seen = write([out], tmp_path / "page.html")
-    assert epochs_seen.candidates[epochs_seen.baseline].name == "first stage"
-    assert "Holm" in str(epochs_seen.how)
+    shown = write([out], tmp_path / "page.html")
+    assert shown.baseline == "first stage"
+    assert "Holm" in str(shown.how)
     assert "ndcg@10(gain=linear)" in rankgrad("compare", out, "--format", "csv").stdout
     (out / "runs/hinge/fold1-seed0/evaluations/test/evaluation.json").unlink()
     less = CliRunner().invoke(app, ["compare", str(out)])
     assert less.exit_code == 1
-    assert "gap: hinge, fold 1 seed 0: it has not been run to its end" in less.stdout
+    assert "missing run: hinge, fold 1 seed 0: not evaluated on test" in less.stdout
     for more, message in (
         ([out, "--losses", "softmax"], "are compared as they are: leave out --losses"),
         ([*base, *options, "-o", out, "--tune", 3], "--tune is not for text"),

@@ -23,6 +23,10 @@ from rankgrad.data import Dataset, store
 from rankgrad.experiments import compare, data_checksums, jobs, plans, tuning
 from rankgrad.experiments.compare import Candidate, Plan, Significance, run
 from rankgrad.metrics import evaluate
+from rankgrad.results import comparison
+from rankgrad.results.comparison_tables import differences_table, table, tuned_table
+from rankgrad.results.groups import RunGroup
+from rankgrad.results.runs import Run
 from rankgrad.training import RunFolder, Settings
 from rankgrad.training.evaluations import Evaluated
 
@@ -41,7 +45,7 @@ def same(one, other):
 
 def test_every_combination_is_a_run_folder(plan, tmp_path):
     found = run(plan(seeds=(0, 3)), tmp_path / "out", workers=0)
-    assert not found.gaps
+    assert not found.missing
     assert len(found.evaluated) == 8
     place = tmp_path / "out" / "runs" / "softmax" / "fold2-seed3"
     kept = Evaluated.load(place)
@@ -54,17 +58,17 @@ def test_every_combination_is_a_run_folder(plan, tmp_path):
     }
     settings = RunFolder.open(place).settings
     assert (settings.loss, settings.seed, settings.epochs) == ("softmax", 3, 2)
-    test = store.open(Path(found.plan.data) / "Fold2" / "test")
+    test = store.open(Path(found.plan["data"]) / "Fold2" / "test")
     scores = RunFolder.open(place).best().predict(test.features, test.offsets)
     expected = evaluate(
         scores, np.array(test.labels), offsets=np.array(test.offsets), metrics="ndcg@5"
     )
-    assert found.runs("softmax", "ndcg@5")[1, 1] == pytest.approx(expected["ndcg@5"])
+    assert found.metric_values("softmax", "ndcg@5").means[1, 1] == pytest.approx(expected["ndcg@5"])
 
 
 def test_means_are_over_runs_and_tests_over_lists(plan, tmp_path):
     found = run(plan(seeds=(0, 1)), tmp_path / "out", workers=0)
-    means = found.runs("mse", "ap")
+    means = found.metric_values("mse", "ap").means
     assert means.shape == (2, 2)
     assert found.mean("mse", "ap") == pytest.approx(means.mean())
     values = found.values("mse", "ap")
@@ -73,9 +77,9 @@ def test_means_are_over_runs_and_tests_over_lists(plan, tmp_path):
         for fold in (1, 2)
     ]
     assert values == pytest.approx(np.concatenate(by_hand))
-    assert len(found.queries("mse")) == len(values) == 24
-    assert found.queries("mse")[12] == "2/0"
-    assert found.standard_error("mse", "ap") == pytest.approx(
+    assert len(found.queries) == len(values) == 24
+    assert (found.queries[12][0].number, found.queries[12][1]) == (2, "0")
+    assert found.metric_values("mse", "ap").standard_error == pytest.approx(
         np.std(means.mean(1), ddof=1) / np.sqrt(2)
     )
 
@@ -85,19 +89,35 @@ def test_differences_are_paired_tests_against_the_best_or_a_baseline(plan, tmp_p
     found = run(plan(candidates=candidates), tmp_path / "out", workers=0)
     best = max(found.names, key=lambda name: found.mean(name, "ndcg@5"))
     assert found.best("ndcg@5") == best
-    differences = found.differences("ndcg@5", how=Significance(correction="bonferroni"))
-    assert {d.candidate for d in differences} == set(found.names) - {best}
+    differences = found.tested(Significance(correction="bonferroni")).differences("ndcg@5")
+    assert {d.entry for d in differences} == set(found.names) - {best}
     for d in differences:
-        mine, theirs = found.values(d.candidate, "ndcg@5"), found.values(best, "ndcg@5")
+        mine, theirs = found.values(d.entry, "ndcg@5"), found.values(best, "ndcg@5")
         assert d.p_value == pytest.approx(ttest_rel(mine, theirs).pvalue)
         assert d.corrected == pytest.approx(min(1, 2 * d.p_value))
         assert d.difference == pytest.approx((mine - theirs).mean())
         assert d.interval.low <= d.difference <= d.interval.high
     one_sided = Significance(sides=1, correction="none")
-    for d in found.differences("ap", baseline="mse", how=one_sided):
-        mine, theirs = found.values(d.candidate, "ap"), found.values("mse", "ap")
+    for d in found.tested(one_sided, "mse").differences("ap"):
+        mine, theirs = found.values(d.entry, "ap"), found.values("mse", "ap")
         assert d.p_value == pytest.approx(ttest_rel(mine, theirs, alternative="greater").pvalue)
         assert d.better == (mine.mean() > theirs.mean())
+
+
+def of_runs(plan, evaluated):
+    """A comparison of evaluations by entry, fold and seed."""
+    groups = [
+        RunGroup(
+            entry.name,
+            tuple(
+                Run(Path("out"), {"labels": {"fold": fold, "seed": seed}}, evaluated=own)
+                for (name, fold, seed), own in evaluated.items()
+                if name == entry.name
+            ),
+        )
+        for entry in plan.candidates
+    ]
+    return comparison.compare(groups, metrics=plan.metrics, notes=plan.notes(), plan=plan.facts())
 
 
 def made(plan, values):
@@ -112,7 +132,7 @@ def made(plan, values):
         )
         for name, column in values.items()
     }
-    return compare.Comparison(plan, Path("out"), evaluated, {}, {})
+    return of_runs(plan, evaluated)
 
 
 def test_daggers_are_those_of_the_smoothi_paper(plan):
@@ -126,12 +146,12 @@ def test_daggers_are_those_of_the_smoothi_paper(plan):
     candidates = [Candidate("low"), Candidate("near"), Candidate("high")]
     found = made(plan(candidates=candidates, folds=(None,)), values)
     best = found.best("ndcg@5")
-    marks = {row[0].text: (row[1].mark, row[1].bold) for row in found.table().rows}
+    marks = {row[0].text: (row[1].mark, row[1].bold) for row in table(found).rows}
     assert marks["low"] == ("†", False)
     assert marks[best] == ("", True)
-    legend = found.table().notes[0]
+    legend = table(found).notes[0]
     assert "† significantly worse than the best one (paired t-test, two-sided, Bonf" in legend
-    against = found.table(baseline="low", how=Significance("randomization", "holm", 1))
+    against = table(found.tested(Significance("randomization", "holm", 1), "low"))
     marks = {row[0].text: row[1].mark for row in against.rows}
     assert marks == {"low": "", "near": "‡", "high": "‡"}
     assert "‡ significantly better than low (paired randomization test, one" in against.notes[0]
@@ -147,13 +167,13 @@ def test_metrics_where_lower_is_better(plan):
     }
     candidates = [Candidate("bad"), Candidate("good")]
     small = plan(candidates=candidates, folds=(None,), metrics=("arp",))
-    found = compare.Comparison(small, Path("out"), evaluated, {}, {})
+    found = of_runs(small, evaluated)
     assert found.best("arp") == "good"
     (difference,) = found.differences("arp")
     assert difference.difference > 0
     assert not difference.better
     assert difference.significant
-    assert found.table().rows[0][1].mark == "†"
+    assert table(found).rows[0][1].mark == "†"
 
 
 def test_finished_runs_are_not_repeated(plan, tmp_path, monkeypatch):
@@ -270,16 +290,16 @@ def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
     small = plan(candidates=(Candidate.of("mse"), BAD, Candidate.of("softmax")))
     events = []
     found = run(small, tmp_path / "out", workers=0, on_change=lambda p: events.append(p))
-    assert set(found.gaps) == {("bad", 1, 0), ("bad", 2, 0)}
-    assert all("training diverged in epoch 1" in reason for reason in found.gaps.values())
+    assert set(found.missing) == {("bad", 1, 0), ("bad", 2, 0)}
+    assert all("training diverged in epoch 1" in reason for reason in found.missing.values())
     assert np.isnan(found.mean("bad", "ap"))
-    assert [d.candidate for d in found.differences("ap")] != []
-    assert "bad" not in {d.candidate for d in found.differences("ap")}
-    table = found.table()
-    assert table.rows[1][1].text == "gap (0/2)"
+    assert [d.entry for d in found.differences("ap")] != []
+    assert "bad" not in {d.entry for d in found.differences("ap")}
+    shown = table(found)
+    assert shown.rows[1][1].text == "missing (0/2)"
     assert any(
-        note.startswith("gap: bad, fold 1 seed 0; fold 2 seed 0: training diverged")
-        for note in table.notes
+        note.startswith("missing run: bad, fold 1 seed 0; fold 2 seed 0: training diverged")
+        for note in shown.notes
     )
     with pytest.raises(ValueError, match="bad, fold 1, seed 0 is missing: training diverged"):
         found.values("bad", "ap")
@@ -292,13 +312,15 @@ def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
 
 
 def test_a_gap_in_one_seed_is_not_averaged_away(plan, tmp_path):
-    found = run(plan(folds=(1,), seeds=(0, 1)), tmp_path / "out", workers=0)
+    small = plan(folds=(1,), seeds=(0, 1))
+    run(small, tmp_path / "out", workers=0)
     shutil.rmtree(tmp_path / "out" / "runs" / "mse" / "fold1-seed1" / "evaluations")
-    found = compare.load(found.plan, tmp_path / "out")
-    assert found.gaps == {("mse", 1, 1): "it has not been run to its end"}
+    found = compare.load(small, tmp_path / "out")
+    reason = "not evaluated on test; 2 of at most 2 epochs are done"
+    assert found.missing == {("mse", 1, 1): reason}
     assert np.isnan(found.mean("mse", "ap"))
-    assert np.isfinite(found.runs("mse", "ap")[0, 0])
-    assert found.table().rows[0][1].text == "gap (1/2)"
+    assert np.isfinite(found.evaluated["mse", 1, 0].mean["ap"])
+    assert table(found).rows[0][1].text == "missing (1/2)"
     assert found.best("ap") == "softmax"
 
 
@@ -308,12 +330,12 @@ def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, t
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
     rewrite(path / "evaluation.json", version=99)
     found = compare.load(small, tmp_path / "out")
-    assert "another version of rankgrad (format 99" in found.gaps["mse", 1, 0]
+    assert "another version of rankgrad (format 99" in found.missing["mse", 1, 0]
     anew = run(small, tmp_path / "out", workers=0)
     assert same(anew, first)
-    [line] = [line for line in anew.table().notes if line.startswith("evaluated again: ")]
+    [line] = [line for line in table(anew).notes if line.startswith("evaluated again: ")]
     assert line.startswith("evaluated again: mse, fold 1, seed 0, since ") and "format 99" in line
-    assert not run(small, tmp_path / "out", workers=0).remade
+    assert not run(small, tmp_path / "out", workers=0).reevaluated
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
@@ -325,8 +347,8 @@ def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
     if not evaluated:
         shutil.rmtree(path / "evaluations")
     for found in (run(small, tmp_path / "out", workers=0), compare.load(small, tmp_path / "out")):
-        assert list(found.gaps) == [("mse", 1, 0)] and not found.remade
-        assert "(format 99, this one reads 1): remove it" in found.gaps["mse", 1, 0]
+        assert list(found.missing) == [("mse", 1, 0)] and not found.reevaluated
+        assert "(format 99, this one reads 1): remove it" in found.missing["mse", 1, 0]
 
 
 def test_a_damaged_run_is_a_gap(plan, tmp_path):
@@ -336,7 +358,7 @@ def test_a_damaged_run_is_a_gap(plan, tmp_path):
     shutil.rmtree(place / "evaluations")
     (place / "run.json").write_text("{")
     found = run(small, tmp_path / "out", workers=0)
-    assert "run.json is damaged" in found.gaps["mse", 1, 0]
+    assert "run.json is damaged" in found.missing["mse", 1, 0]
 
 
 def test_a_missing_split_is_a_gap_or_an_error(plan, folds, tmp_path):
@@ -344,8 +366,8 @@ def test_a_missing_split_is_a_gap_or_an_error(plan, folds, tmp_path):
     shutil.copytree(folds, data)
     shutil.rmtree(data / "Fold2" / "vali")
     found = run(plan(data=data), tmp_path / "out", workers=0)
-    assert set(found.gaps) == {("mse", 2, 0), ("softmax", 2, 0)}
-    assert "has no vali split" in found.gaps["mse", 2, 0]
+    assert set(found.missing) == {("mse", 2, 0), ("softmax", 2, 0)}
+    assert "has no vali split" in found.missing["mse", 2, 0]
     shutil.rmtree(data / "Fold1" / "test")
     with pytest.raises(ValueError, match=r"fold 1 of .* has no test split"):
         run(plan(data=data), tmp_path / "other", workers=0)
@@ -388,7 +410,7 @@ def test_queries_without_documents_are_said_under_the_table(plan, folds, tmp_pat
 
 def test_conventions_are_under_the_table(plan, tmp_path):
     small = plan(settings=Settings(**{**plan().settings.model_dump(), "list_size": 6}))
-    notes = run(small, tmp_path / "out", workers=0).table().notes
+    notes = table(run(small, tmp_path / "out", workers=0)).notes
     for words in (
         "means over 2 folds × 1 seed",
         "lists without relevant items",
@@ -412,31 +434,31 @@ def test_counts_and_gains_are_those_of_the_table(plan):
             data = replace(data, labels=labels)
             found[name, fold, 0] = Evaluated.of(scores, data, metrics)
         without.append(sum(not part.any() for part in np.split(labels, data.offsets[1:-1])))
-    made = compare.Comparison(plan(metrics=metrics), Path("out"), found, {}, {})
-    notes, counts = made.table().notes, f"({without[0]}, {without[1]})"
+    made = of_runs(plan(metrics=metrics), found)
+    notes, counts = table(made).notes, f"({without[0]}, {without[1]})"
     assert without[0] != without[1]
     others = "ndcg@5, ndcg@5(gain=linear), rr"
     assert f"lists without relevant items {counts} count 0 for {others}" in notes
     assert f"lists without relevant items {counts} are left out for ndcg@5(empty=skip)" in notes
     gains = "2^y - 1 for ndcg@5, ndcg@5(empty=skip); y for ndcg@5(gain=linear)"
     assert f"gain: {gains}" in notes
-    [note] = made.differences_table("ndcg@5(empty=skip)").notes
+    [note] = differences_table(made, "ndcg@5(empty=skip)").notes
     assert note.startswith(f"over {21 - sum(without)} of 21 test lists; ")
-    [note] = made.differences_table("ndcg@5").notes
+    [note] = differences_table(made, "ndcg@5").notes
     assert note.startswith("over 21 test lists; ")
 
 
 def test_how_much_was_searched_is_under_the_table(plan):
     both = (Candidate.of("mse"), compare.TreeCandidate("LightGBM"))
-    made = compare.Comparison(plan(candidates=both), Path("out"), {}, {}, {})
+    made = of_runs(plan(candidates=both), {})
     assert any(
         line.startswith("LightGBM: the best of 12 combinations of values by ndcg@5 on validation")
         and "the losses as they are given, without a search" in line
-        for line in made.conventions()
+        for line in made.conventions
     )
-    tuned = compare.Comparison(plan(candidates=both, tune=7), Path("out"), {}, {}, {}).conventions()
+    tuned = of_runs(plan(candidates=both, tune=7), {}).conventions
     assert not any("combinations" in line for line in tuned)
-    assert any("7 trials for each candidate and fold" in line for line in tuned)
+    assert any("7 trials for each ranker and fold" in line for line in tuned)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +495,9 @@ def test_names_of_folders_are_safe_and_last():
 def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_gap(plan, tmp_path):
     both = (Candidate.of("mse"), Dying("dying", {"loss": "mse"}), Candidate.of("softmax"))
     found = run(plan(candidates=both), tmp_path / "out", workers=2)
-    assert set(found.gaps) == {("dying", 1, 0), ("dying", 2, 0)}
-    assert "worker process was killed by signal 9" in found.gaps["dying", 1, 0]
-    assert found.gaps["dying", 2, 0] == "KeyError: 'lost'"
+    assert set(found.missing) == {("dying", 1, 0), ("dying", 2, 0)}
+    assert "worker process was killed by signal 9" in found.missing["dying", 1, 0]
+    assert found.missing["dying", 2, 0] == "KeyError: 'lost'"
     assert same(found, run(plan(), tmp_path / "alone", workers=0))
 
 
@@ -525,10 +547,10 @@ def test_killed_and_run_again_it_finds_the_same(folds, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     small = expected(folds)
-    assert compare.load(small, tmp_path / "killed").gaps
+    assert compare.load(small, tmp_path / "killed").missing
     kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("values.npy")}
     again = run(small, tmp_path / "killed", workers=0)
-    assert not again.gaps
+    assert not again.missing
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
     assert same(again, run(small, tmp_path / "whole", workers=0))
 
@@ -544,14 +566,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(folds, tmp_path):
     assert "To go on: rankgrad compare" in last
     assert "Traceback" not in err
     small = expected(folds)
-    assert compare.load(small, tmp_path / "out").gaps
-    assert not run(small, tmp_path / "out", workers=0).gaps
+    assert compare.load(small, tmp_path / "out").missing
+    assert not run(small, tmp_path / "out", workers=0).missing
 
 
 def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tmp_path):
     small = plan(folds=(1,), tune=3, candidates=[Candidate.of("mse"), Candidate.of("ranknet")])
     found = run(small, tmp_path / "out", workers=0)
-    assert not found.gaps
+    assert not found.missing
     for name, options in (("mse", {"learning_rate"}), ("ranknet", {"learning_rate", "sigma"})):
         journal = json.loads((tmp_path / "out" / "tuning" / name / "fold1.json").read_text())
         assert len(journal["trials"]) == 3
@@ -563,8 +585,8 @@ def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tm
         settings = RunFolder.open(tmp_path / "out" / "runs" / name / "fold1-seed0").settings
         assert settings.learning_rate == chosen["learning_rate"]
         assert settings.loss == chosen["loss"]
-    assert any("3 trials for each candidate" in note for note in found.table().notes)
-    assert [row[0].text for row in found.tuned_table().rows] == ["mse", "ranknet"]
+    assert any("3 trials for each ranker" in note for note in table(found).notes)
+    assert [row[0].text for row in tuned_table(found).rows] == ["mse", "ranknet"]
     seen = {}
 
     class Watching(Candidate):
@@ -614,7 +636,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
 
 def test_a_search_of_which_all_trials_fail_is_a_gap(plan, tmp_path):
     found = run(plan(folds=(1,), candidates=[BAD], tune=1), tmp_path / "out", workers=0)
-    assert "tuning: all 1 trials of tuning failed; the last: training" in found.gaps["bad", 1, 0]
+    assert "tuning: all 1 trials of tuning failed; the last: training" in found.missing["bad", 1, 0]
 
 
 @pytest.mark.slow

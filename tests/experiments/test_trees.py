@@ -25,7 +25,7 @@ def tree(kind, **options):
 def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path, kind):
     small = plan(folds=(1,), candidates=[tree(kind)])
     found = run(small, tmp_path / "out", workers=0)
-    assert not found.gaps
+    assert not found.missing
     log = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
     assert len(log["trials"]) == 3  # what is left of the grid: numbers of leaves
     best = max(log["trials"], key=lambda trial: trial["value"])
@@ -77,7 +77,7 @@ def test_a_missing_library_is_a_gap_that_says_how_to_get_it(plan, tmp_path, monk
 
     monkeypatch.setattr(importlib, "import_module", missing)
     found = run(plan(folds=(1,), candidates=[tree(kind)]), tmp_path / "out", workers=0)
-    assert f"{kind} is not installed: pip install 'rankgrad[trees]'" in found.gaps[kind, 1, 0]
+    assert f"{kind} is not installed: pip install 'rankgrad[trees]'" in found.missing[kind, 1, 0]
 
 
 def test_there_are_two_kinds():

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rankgrad.metrics import evaluate
 from rankgrad.papers import reproduce
 from rankgrad.papers.protocol import Metric, Protocol
 from rankgrad.papers.reproduce import Options
+from rankgrad.results.statistics import MetricValues
 from rankgrad.significance import Significance
 from rankgrad.training import Settings
 
@@ -119,8 +121,9 @@ def test_shifted_labels_change_the_gain_but_not_which_lists_are_empty(done):
     run = done.found.evaluated["Good", 1, 0]
     shifted = evaluate(run.scores, run.labels + 1, offsets=run.offsets, metrics=["ndcg"])
     expected = shifted.per_list["ndcg"].numpy()[1:]  # the first list is empty
-    assert done.values["Good", "odd"][0][:15][0] != done.values["Good", "odd"][0][:15][0]  # NaN
-    np.testing.assert_allclose(done.values["Good", "odd"][0][1:15], expected, rtol=1e-6)
+    ours = done.values["Good", "odd"].folds[0][0]
+    assert np.isnan(ours[0])
+    np.testing.assert_allclose(ours[1:], expected, rtol=1e-6)
 
 
 def test_a_metric_of_lists_of_one_length(done):
@@ -137,13 +140,16 @@ def test_the_comparison_is_tested_as_the_paper_does(done):
     kept = json.loads((done.found.folder / "comparison.json").read_text())["test"]
     assert (kept["test"], kept["correction"], kept["sides"]) == ("t", "none", 2)
     other = protocol(significance={"against": "Bad", "sided": "one", "correction": "holm"})
-    given = reproduce._test_of(other, done.found.plan)
+    plan = reproduce.plan_of(
+        other, done.data, Path(done.found.plan["data"]), done.found.folder, Options()
+    )
+    given = reproduce._test_of(other, plan)
     assert given == {"how": Significance("t", "holm", 1), "baseline": "Bad"}
 
 
 def test_marks_follow_the_papers_test(done):
     assert done.marks("NDCG@5") == {"Bad": "†"}
-    good = done.values["Good", "NDCG@5"].mean(0) - done.values["Bad", "NDCG@5"].mean(0)
+    good = done.values["Good", "NDCG@5"].per_list - done.values["Bad", "NDCG@5"].per_list
     assert good.mean() > 0.1
     bold = reproduce.Reproduced(
         protocol(significance={"sided": "one", "better": "*"}), done.data, Options(), done.found
@@ -161,13 +167,17 @@ def test_marks_follow_the_papers_test(done):
 def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
     scores = {"Good": 0.5, "Bad": 0.3, "Ours": 0.9}
     noise = np.random.default_rng(0).normal(scale=0.05, size=(3, 2, 30))
-    made = {(name, "NDCG@5"): value + noise[at] for at, (name, value) in enumerate(scores.items())}
+    made = {
+        (name, "NDCG@5"): MetricValues.of((value + noise[at],))
+        for at, (name, value) in enumerate(scores.items())
+    }
     both = reproduce.Reproduced(protocol(), done.data, Options(extra=True), done.found)
     both.__dict__["values"] = made
     assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "‡"}
-    made["Ours", "NDCG@5"] = 0.1 + noise[2]
+    made["Ours", "NDCG@5"] = MetricValues.of((0.1 + noise[2],))
     assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "†"}
-    made["Ours", "NDCG@5"] = made["Good", "NDCG@5"] + noise[2] / 10
+    near = made["Good", "NDCG@5"].folds[0] + noise[2] / 10
+    made["Ours", "NDCG@5"] = MetricValues.of((near,))
     assert both.marks("NDCG@5") == {"Bad": "†"}
 
 
@@ -226,7 +236,8 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
     found = dataclasses.replace(done.found, chosen={("Trees", 2): values})
     both = reproduce.Reproduced(table, done.data, Options(extra=True), found)
     names = ("Good", "Bad", "Ours", "Trees")
-    both.__dict__["values"] = {(name, "NDCG@5"): np.zeros((2, 30)) for name in names}
+    zeros = MetricValues.of((np.zeros((2, 30)),))
+    both.__dict__["values"] = {(name, "NDCG@5"): zeros for name in names}
     notes = both.notes()
     words = "corrected for their own number, 2, as the paper's rows are for theirs, 1"
     assert any(words in note for note in notes)
@@ -235,7 +246,7 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
 
 
 def test_files_are_written_and_runs_are_not_repeated(done):
-    place, source = done.found.folder.parent, done.found.plan.data
+    place, source = done.found.folder.parent, Path(done.found.plan["data"])
     facts = json.loads((place / "reproduction.json").read_text())
     [row] = [r for r in facts["rows"] if (r["row"], r["metric"]) == ("Good", "NDCG@5")]
     assert row["paper"] == 0.7 and row["difference"] == pytest.approx(row["ours"] - 0.7)
@@ -261,8 +272,8 @@ def test_quick_is_less_and_says_so(source, tmp_path):
     quick = reproduce.run(
         table, table.data[0], source, tmp_path / "out", Options(quick=True), workers=0
     )
-    assert quick.found.plan.folds == (1,) and quick.found.plan.seeds == (0,)
-    assert quick.found.plan.settings.epochs == 1
+    assert quick.found.plan["folds"] == [1] and quick.found.plan["seeds"] == [0]
+    assert quick.found.plan["candidates"]["Good"]["options"][0]["epochs"] == 1
     assert not (quick.found.folder / "tuning").exists()
     assert "quick" in quick.table().title and "1 fold × 1 seed" in "\n".join(quick.notes())
     assert len(quick.found.evaluated["Good", 1, 0].qids) == 10
@@ -274,7 +285,7 @@ def test_a_row_that_fails_is_a_gap_with_its_reason(source, tmp_path):
     broken.rename(tmp_path / "moved")
     found = reproduce.run(table, table.data[0], source, tmp_path / "out", workers=0)
     row = {(r[0].text, r[1].text): r[2:] for r in found.table().rows}["Good", "ours"]
-    assert row[0].gap and "vali" in row[0].text
+    assert row[0].missing and "vali" in row[0].text
     assert found.estimate("Good", "NDCG@5") is None and found.marks("NDCG@5") == {}
 
 

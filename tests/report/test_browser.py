@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from itertools import pairwise
 
@@ -58,7 +59,7 @@ def explained(data, scores_of):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory, run_folder, lists):
-    """A report of three losses with two seeds, one with a name that is HTML, and a gap."""
+    """A report of three losses with two seeds, one with a name that is HTML, and a missing run."""
     place = tmp_path_factory.mktemp("written")
     data = lists(80, items=30)
     for loss, quality in (("approx_ndcg", 2.0), ("neural_ndcg@10", 1.4), (HOSTILE, 0.7)):
@@ -144,26 +145,28 @@ def column(page, at):
 
 
 def numbers(cells):
-    return [float(cell.split()[0].rstrip("†")) for cell in cells if cell != "gap"]
+    return [float(cell.split()[0].rstrip("†‡")) for cell in cells if cell != "missing"]
 
 
-def test_the_table_starts_with_the_best(page):
-    assert page.locator("#comparison thead th").nth(2).get_attribute("aria-sort") == "descending"
-    values = numbers(column(page, 2))
+def test_the_table_starts_with_the_metric_of_the_headline_and_the_best(page):
+    head = page.locator("#comparison thead th").nth(1)
+    assert head.get_attribute("aria-sort") == "descending" and "ndcg@10" in head.inner_text()
+    values = numbers(column(page, 1))
     assert values == sorted(values, reverse=True) and len(values) == 3
 
 
 def test_charts_are_drawn(page):
     for chart in (
         *("curve-chart", "relaxed-path", "relaxed-epochs", "changes-sorted"),
-        "changes-histogram",
+        *("changes-histogram", "overview-means", "overview-differences", "overview-time"),
     ):
         place = page.locator(f"#{chart}")
         assert place.locator("svg.main-svg").count() >= 1, chart
-        assert place.locator("path.js-line, .bars path").count() >= 1, chart
+        drawn = place.locator("path.js-line, .bars path, path.point")
+        assert drawn.count() >= 1, chart
         assert len(place.get_attribute("aria-label")) > 20
         size = place.locator("svg.main-svg").first.bounding_box()
-        assert size["width"] > 300 and size["height"] > 250
+        assert size["width"] > 300 and size["height"] > 120
 
 
 def test_names_of_runs_are_shown_as_they_stand(page):
@@ -189,7 +192,7 @@ def test_the_table_sorts_by_clicks(page):
     ap.locator("button").click()
     assert ap.get_attribute("aria-sort") == "ascending"
     assert numbers(column(page, 3)) == sorted(values)
-    assert column(page, 3)[-1] == "gap"  # also last this way round
+    assert column(page, 3)[-1] == "missing"  # also last this way round
 
 
 def test_the_table_sorts_by_keyboard(page):
@@ -205,10 +208,10 @@ def test_the_table_sorts_by_keyboard(page):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert page.locator("#comparison thead th").nth(1).get_attribute("aria-sort") == "descending"
-    assert "Sorted by ndcg@5, descending" in page.locator("#said").inner_text()
+    assert "Sorted by ndcg@10, descending" in page.locator("#said").inner_text()
 
 
-def test_two_candidates_are_chosen(page):
+def test_two_rankers_are_chosen(page):
     before = page.locator("#tally").inner_text()
     chart = page.locator("#changes-sorted").get_attribute("aria-label")
     page.locator("#changes-b").select_option(label=HOSTILE)
@@ -347,7 +350,7 @@ def luminance(color):
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def test_with_one_candidate_or_none_it_still_opens(opens, written, run_folder, lists):
+def test_with_one_ranker_or_none_it_still_opens(opens, written, run_folder, lists):
     place = written.parent / "few"
     run_folder(place / "mse", lists(6), loss="mse", evaluate=False)
     report.write([place], place / "none.html")
@@ -358,7 +361,7 @@ def test_with_one_candidate_or_none_it_still_opens(opens, written, run_folder, l
     report.write([place / "ranknet"], place / "one.html")
     page = opens(place / "one.html")
     assert "ranknet has the highest" in page.locator(".headline").inner_text()
-    assert "Two candidates" in page.locator("#changes-sorted").inner_text()
+    assert "Two rankers" in page.locator("#changes-sorted").inner_text()
     assert page.locator("#list-a tbody tr").count() > 0
 
 
@@ -407,3 +410,48 @@ def test_the_inspector_says_why_an_item_stands_above_another(page):
     )
     page.select_option("#query", label=other)
     assert "not explained for this query" in page.inner_text("#why")
+
+
+def test_a_baseline_is_b_and_every_mark_is_explained(opens, written):
+    place = written.parent
+    report.write([place], place / "baseline.html", baseline=HOSTILE)
+    page = opens(place / "baseline.html")
+    table = page.locator("#comparison")
+    assert table.locator("td.main strong").count() == 1  # the best is bold, baseline or not
+    better = table.locator(".dagger.better")
+    assert better.count() >= 2 and set(better.all_inner_texts()) == {"‡"}
+    assert page.locator("#changes-b option:checked").inner_text() == HOSTILE
+    assert page.locator("#tally .words b").last.inner_text().startswith("+")
+    rows = page.locator(".tested").first.locator("tbody tr").all_inner_texts()
+    assert len(rows) == 2 and all("0.0001" in row and "‡ better" in row for row in rows)
+    assert "corrected p-values" in page.locator("#overview-differences-summary").inner_text()
+    assert page.locator(".meanings li").count() == 3
+    assert page.locator("#curve-chart .scatterlayer .point").count() >= 3  # the best epochs
+    assert page.locator("#theme").inner_text().count("☀") == 0
+
+
+def test_the_metric_of_the_headline_is_on_a_phones_screen(page):
+    page.set_viewport_size({"width": 390, "height": 800})
+    box = page.locator("#comparison td.main").first.bounding_box()
+    assert box["x"] + box["width"] <= 390
+    until(page, "document.querySelector('.scroll:has(#comparison)').dataset.more !== undefined")
+    assert "Left" not in page.locator("#relaxed").inner_text()
+
+
+def test_a_bad_first_epoch_and_a_metric_of_any_name(opens, written, run_folder, lists):
+    place, data = written.parent / "odd", lists(6)
+    for loss in ("mse", "ranknet"):
+        run = run_folder(place / loss, data, loss=loss, epochs=20)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines[0]["ndcg@10"] = -30.0
+        if loss == "mse":
+            lines = [{**line, "__proto__": 0.5, "constructor": 0.25} for line in lines]
+        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    report.write([place], place / "odd.html")
+    page = opens(place / "odd.html")
+    lowest = "document.getElementById('curve-chart').layout.yaxis.range[0]"
+    assert page.evaluate(lowest) > 0
+    assert "outside of the chart" in page.locator("#curve-summary").inner_text()
+    for metric in ("__proto__", "constructor"):
+        page.locator("#curve-metric").select_option(metric)
+        assert page.evaluate("document.getElementById('curve-chart').data.length") == 2

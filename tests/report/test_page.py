@@ -12,8 +12,11 @@ import pytest
 from pages import data_of, text_of
 
 from rankgrad import report
-from rankgrad.experiments.compare import Candidate, Comparison, Plan
-from rankgrad.report import queries
+from rankgrad.report import per_query
+from rankgrad.results import comparison
+from rankgrad.results.comparison_tables import to_json
+from rankgrad.results.groups import group
+from rankgrad.results.runs import find
 from rankgrad.significance import Significance
 from rankgrad.training.evaluations import Evaluated
 
@@ -60,32 +63,41 @@ def test_means_are_those_of_the_runs(compared):
         np.mean([Evaluated.load(run).mean["ndcg@10"] for run in (place / "runs" / loss).iterdir()])
         for loss in ("approx_ndcg", "lightgbm", "mse")
     ]
-    assert [candidate.name for candidate in found.candidates] == ["approx_ndcg", "lightgbm", "mse"]
-    at = found.metrics.index("ndcg@10")
-    np.testing.assert_allclose(found.mean[:, at], means, rtol=1e-9)
+    assert found.names == ("approx_ndcg", "lightgbm", "mse")
+    ours = [found.mean(name, "ndcg@10") for name in found.names]
+    np.testing.assert_allclose(ours, means, rtol=1e-9)
     text = text_of(page)
     for mean in means:
         assert f"{mean:.4f}" in text
-    assert (found.low < found.mean).all() and (found.mean < found.high).all()
+    for name in found.names:
+        for metric in METRICS:
+            low, high = found.interval(name, metric)
+            assert low < found.mean(name, metric) < high
 
 
 def test_the_headline_says_what_won_and_whether_it_is_significant(compared):
     place, page, found = compared
     text = text_of(page)
-    best = max((0, 1), key=lambda c: found.mean[c, found.primary])
-    name, other = (found.candidates[c].name for c in (best, 1 - best))
-    assert f"{name} has the highest ndcg@10: {found.mean[best, found.primary]:.4f}" in text
+    name, other = sorted(found.names[:2], key=lambda name: -found.mean(name, "ndcg@10"))
+    assert f"{name} has the highest ndcg@10: {found.mean(name, 'ndcg@10'):.4f}" in text
     assert f"significantly better than 1 of 2 others; its lead over {other} is not" in text
-    assert found.p[2, found.primary] < 0.05 < found.p[1 - best, found.primary]
+    p = {d.entry: d.corrected for d in found.differences("ndcg@10")}
+    assert p["mse"] < 0.05 < p[other]
     assert "on 120 test queries of 2 folds" in text
     against_mse, _ = report.build([place], baseline="mse", metric="rr")
     assert "highest rr" in text_of(against_mse)
-    assert "2 of 2 others differ significantly from the baseline mse" in text_of(against_mse)
+    words = "2 of 2 others differ significantly from the baseline mse: 2 better, 0 worse"
+    assert words in text_of(against_mse)
 
 
 def test_conventions_are_said(compared):
     text = text_of(compared[1])
-    for part in ("without relevant items count 0", "tied scores: average", "gain: 2^y - 1"):
+    for part in (
+        ") count 0;",
+        "lists without relevant items (",
+        "tied scores: average",
+        "gain: 2^y - 1",
+    ):
         assert part in text
     assert "paired t-test, two-sided, Bonferroni correction, at 5%, over 120 queries" in text
 
@@ -98,25 +110,23 @@ def test_conventions_are_said(compared):
 )
 def test_the_test_is_that_of_the_comparison(compared, how, baseline):
     place, _, _ = compared
-    names = ("approx_ndcg", "mse")
-    plan = Plan(place, tuple(Candidate.of(n) for n in names), (1, 2), (0, 1), METRICS)
-    keys = [(name, fold, seed) for name in names for fold in (1, 2) for seed in (0, 1)]
-    runs = [place / "runs" / name for name in names]
-    loaded = {k: Evaluated.load(place / "runs" / k[0] / f"fold{k[1]}-seed{k[2]}") for k in keys}
-    theirs = Comparison(plan, place, loaded, {}, {})
+    runs = [place / "runs" / name for name in ("approx_ndcg", "mse")]
+    groups = group([report.read(path) for path in find(runs)])
+    theirs = comparison.compare(
+        groups, metrics=METRICS, how=how, baseline=baseline, plan={"data": "d"}
+    )
     file = runs[1] / "comparison.json"
-    file.write_text(json.dumps(theirs.facts(baseline=baseline, how=how)))
+    file.write_text(json.dumps(to_json(theirs)))
     try:
         page, found = report.build(runs)
         other, given = report.build(runs, test="randomization", correction="none")
     finally:
         file.unlink()
     assert found.how == how and f"{how}, over 120 queries" in text_of(page)
-    for m, metric in enumerate(METRICS):
-        for d in theirs.differences(metric, baseline=baseline, how=how):
-            c = [own.name for own in found.candidates].index(d.candidate)
-            assert found.candidates[found.against[m]].name == d.reference
-            assert found.p[c, m] == pytest.approx(d.corrected, abs=1e-12)
+    for metric in METRICS:
+        assert len(found.differences(metric)) == 1
+        for d in theirs.differences(metric):
+            assert found.difference(d.entry, metric) == d
     assert "corrected over" in text_of(page) and "corrected over" not in text_of(other)
     assert (given.how.test, given.how.correction, given.how.sides) == (
         *("randomization", "none"),
@@ -138,15 +148,15 @@ def test_comparisons_that_disagree_leave_the_usual_test(compared):
 
 def test_a_baseline_is_found_in_any_case_of_letters(compared):
     found = report.build([compared[0]], baseline="LightGBM")[1]
-    assert found.candidates[found.baseline].name == "lightgbm"
-    with pytest.raises(ValueError, match="there is no candidate 'light'"):
+    assert found.baseline == "lightgbm"
+    with pytest.raises(ValueError, match="there is no ranker 'light'"):
         report.build([compared[0]], baseline="light")
 
 
 def test_curves_are_means_with_the_seeds_as_bands(compared):
     place, page, _ = compared
     series = data_of(page)["curves"]["series"]
-    assert [own["candidate"] for own in series] == [0, 2]  # trees have none
+    assert [own["entry"] for own in series] == [0, 2]  # trees have none
     histories = {
         (fold, seed): [
             json.loads(line)["ndcg@5"]
@@ -180,7 +190,7 @@ def test_relaxed_metrics_stand_beside_the_exact_ones(compared):
     _, page, _ = compared
     data = data_of(page)
     (own,) = data["relaxed"]  # mse relaxes no metric
-    assert data["candidates"][own["candidate"]] == "approx_ndcg"
+    assert data["entries"][own["entry"]] == "approx_ndcg"
     assert own["metric"] == "ndcg" and own["exact_metric"] == "ndcg@10"  # the deepest logged
     loss = data["curves"]["series"][0]["lines"]["loss"]["mean"]
     np.testing.assert_allclose(own["relaxed"]["mean"], 1 - np.array(loss), atol=1e-5)
@@ -189,16 +199,15 @@ def test_relaxed_metrics_stand_beside_the_exact_ones(compared):
 def test_every_query_has_its_value(compared):
     place, page, found = compared
     changes = data_of(page)["changes"]
-    assert changes["qids"] == list(found.qids) and changes["rows"] == 120
+    assert changes["qids"] == [qid for _, qid in found.queries] and changes["rows"] == 120
     for packed in changes["metrics"]:
-        for candidate, text in packed["values"].items():
+        for entry, text in packed["values"].items():
             codes = unpack(text, "<i2").astype(float)
             values = (codes + 32767) * packed["step"] + packed["low"]
-            expected = found.values[packed["metric"], :, int(candidate)]
+            expected = found.values(found.names[int(entry)], found.metrics[packed["metric"]])
             np.testing.assert_allclose(values, expected, atol=packed["step"])
     one = Evaluated.load(place / "runs/lightgbm/fold1-seed0")
-    at = found.metrics.index("ap")
-    np.testing.assert_allclose(found.values[at, :60, 1], one.of_metric("ap"))
+    np.testing.assert_allclose(found.values("lightgbm", "ap")[:60], one.of_metric("ap"))
 
 
 def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
@@ -210,7 +219,7 @@ def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
     labels = np.array(data["labels"])[unpack(data["codes"], "<u2")].reshape(shape)
     one = Evaluated.load(place / "runs/mse/fold2-seed0")
     for q, row in enumerate(data["rows"]):
-        assert data["queries"][q]["qid"] == found.qids[row]
+        assert data["queries"][q]["qid"] == found.queries[row][1]
         if row >= 60:
             inside = slice(one.offsets[row - 60], one.offsets[row - 59])
             order = np.argsort(-one.scores[inside], kind="stable")[: data["top"]]
@@ -222,8 +231,8 @@ def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
 
 
 def test_many_queries_are_bounded(compared, monkeypatch):
-    monkeypatch.setattr(queries, "_CELLS", 300)
-    monkeypatch.setattr(queries, "_ITEMS", 600)
+    monkeypatch.setattr(per_query, "_CELLS", 300)
+    monkeypatch.setattr(per_query, "_ITEMS", 600)
     data = data_of(report.build([compared[0]])[0])
     assert data["changes"]["rows"] == 100 and len(data["changes"]["metrics"]) == 1
     assert data["changes"]["metrics"][0]["metric"] == data["primary"]
@@ -250,7 +259,7 @@ def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists):
         ).save(path)
     page, found = report.build([tmp_path])
     data = data_of(page)
-    assert found.values.shape == (4, count, 50)
+    assert len(found.complete) == 50 and len(found.queries) == count
     assert data["changes"]["rows"] == count and len(data["lists"]["rows"]) == 200
     assert len(page.encode()) < 15e6
 
@@ -260,10 +269,10 @@ def test_what_runs_say_is_text_and_nothing_else(tmp_path, run_folder, lists):
     data = lists(5, qid="<b>{}</b></script>&\u2028")
     run_folder(tmp_path / "a", data, loss=bad, candidate=bad)
     run_folder(tmp_path / "b", data, loss="mse", candidate="mse")
-    page, found = report.build([tmp_path], title=bad)
+    page, _ = report.build([tmp_path], title=bad)
     assert "<img" not in page and page.count("</script>") == 3
-    assert data_of(page)["candidates"] == [bad, "mse"]
-    assert data_of(page)["changes"]["qids"] == list(found.qids) == [str(q) for q in data.qids]
+    assert data_of(page)["entries"] == [bad, "mse"]
+    assert data_of(page)["changes"]["qids"] == [str(q) for q in data.qids]
     assert bad in text_of(page)
 
 
@@ -298,13 +307,13 @@ def test_runs_trained_by_themselves_are_told_apart(tmp_path, run_folder, lists):
         run_folder(tmp_path / f"fast{seed}", data, seed=seed, settings={"learning_rate": 0.01})
     run_folder(tmp_path / "mse", data, loss="mse")
     _, found = report.build([tmp_path])
-    names = {candidate.name: len(candidate.runs) for candidate in found.candidates}
+    names = {entry.name: len(entry.runs) for entry in found.entries}
     assert names == {
         "approx_ndcg · learning_rate=0.01": 2,
         "approx_ndcg · learning_rate=0.001": 2,
         "mse": 1,
     }
-    assert not any(candidate.gaps for candidate in found.candidates)
+    assert not any(entry.problems for entry in found.entries)
 
 
 @pytest.fixture
@@ -319,7 +328,7 @@ def with_trees(tmp_path, run_folder, tree_folder, lists):
 def test_settings_are_compared_among_networks(with_trees):
     page, _ = report.build([with_trees])
     text = text_of(page)
-    head = "Settings that differ between networks. candidate loss mse mse ranknet ranknet"
+    head = "Settings that differ between networks. ranker loss mse mse ranknet ranknet"
     assert head.replace(" ", "") in text.replace(" ", "")
     assert "num_leaves 7, learning_rate 0.03" in text and "{" not in text
     assert re.search(r"options</td><td>none</td>", page)
@@ -327,13 +336,13 @@ def test_settings_are_compared_among_networks(with_trees):
 
 def test_trees_are_told_from_networks(with_trees):
     data = data_of(report.build([with_trees])[0])
-    trees = {data["candidates"][s["candidate"]]: s["trees"] for s in data["curves"]["series"]}
+    trees = {data["entries"][s["entry"]]: s["trees"] for s in data["curves"]["series"]}
     assert trees == {"mse": False, "ranknet": False, "LightGBM": True}
 
 
-def test_candidates_keep_their_names_on_another_part(with_trees):
+def test_entries_keep_their_names_on_another_part(with_trees):
     _, found = report.build([with_trees], part="vali")
-    assert {c.name for c in found.candidates} == {"mse", "ranknet", "LightGBM"}
+    assert set(found.names) == {"mse", "ranknet", "LightGBM"}
 
 
 def test_the_heading_names_the_data(with_trees):

@@ -16,8 +16,8 @@ from rankgrad.experiments.text import (
     cross_validate,
     save_first_stage,
 )
-from rankgrad.report.candidates import group
-from rankgrad.report.runs import find, read
+from rankgrad.results.groups import group
+from rankgrad.results.runs import find, read
 from rankgrad.text import runs
 from rankgrad.text.candidates import Candidates, folds
 from rankgrad.text.interpolation import choose_weight, interpolate
@@ -202,9 +202,9 @@ def test_cross_validation_is_run_folders_that_reports_read_and_resumes_to_the_sa
     assert torch.equal(torch.get_rng_state(), before)
     found = {c.name: c for c in group([read(p) for p in find([tmp_path / "whole"])])}
     assert set(found) == {"first stage", "softmax + first stage"}
-    for candidate in found.values():
-        assert not candidate.gaps
-        assert len(candidate.evaluated) == 3
+    for entry in found.values():
+        assert not any(run.problems for run in entry.runs)
+        assert len([run for run in entry.runs if run.evaluated is not None]) == 3
     one = tmp_path / "whole" / "runs" / "softmax" / "fold1-seed0"
     scores = read_run(one / "test.run")
     assert set(scores) == {lists.qids[b] for b in folds(len(lists), 3)[0].test}

@@ -16,7 +16,7 @@ from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_csv, show_json, show_results
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.compare import Comparison, Plan, Progress, Significance
+    from rankgrad.experiments.compare import Comparison, Plan, Progress
     from rankgrad.significance import Test
     from rankgrad.training import Settings
 
@@ -225,9 +225,10 @@ def compare(
         asked |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
         compared = compare_text.compare(data, output, texts, {**asked, "seeds": _seeds(seeds)})
         if baseline is not None:
-            baseline = compared.plan.candidate(baseline).name
-        compare_text.save(compared, baseline, how)
-        _finish(compared, how, baseline, intervals, format, json)
+            baseline = compared.entry(baseline).name
+        compared = compared.tested(how, baseline)
+        experiment.save(compared)
+        _finish(compared, intervals, format, json)
         return
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
@@ -254,23 +255,23 @@ def compare(
             )
     except KeyboardInterrupt:
         raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
-    _finish(found, how, baseline, intervals, format, json)
+    _finish(found, intervals, format, json)
 
 
 def _finish(
     found: Comparison,
-    how: Significance,
-    baseline: str | None,
     intervals: bool,
     format: Literal["terminal", "markdown", "latex", "csv"],
     json: bool,
 ) -> None:
-    """Show the comparison; gaps in it are an exit code."""
+    """Show the comparison; the exit code is 1 if runs are missing."""
+    from rankgrad.results.comparison_tables import to_json
+
     if json:
-        show_json(found.facts(baseline=baseline, how=how))
+        show_json(to_json(found))
     else:
-        _show(found, how, baseline, intervals, format)
-    if found.gaps:
+        _show(found, intervals, format)
+    if len(found.complete) < len(found.entries):
         raise typer.Exit(1)
 
 
@@ -367,18 +368,16 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
 
 
 def _show(
-    found: Comparison,
-    how: Significance,
-    baseline: str | None,
-    intervals: bool,
-    format: Literal["terminal", "markdown", "latex", "csv"],
+    found: Comparison, intervals: bool, format: Literal["terminal", "markdown", "latex", "csv"]
 ) -> None:
-    table = found.table(baseline=baseline, how=how, intervals=intervals)
+    from rankgrad.results.comparison_tables import differences_table, table, tuned_table
+
+    means = table(found, intervals=intervals)
     if format == "csv":
-        show_csv(table)
+        show_csv(means)
         return
-    differences = found.differences_table(found.plan.metrics[0], baseline=baseline, how=how)
-    tables = [table, *(more for more in (differences, found.tuned_table()) if more.rows)]
+    differences = differences_table(found, found.metrics[0])
+    tables = [means, *(more for more in (differences, tuned_table(found)) if more.rows)]
     if format != "terminal":
         print("\n\n".join(each.render(format) for each in tables))
         return

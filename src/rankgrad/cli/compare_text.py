@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rankgrad.cli.errors import stop
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.text_comparison import TextComparison
-    from rankgrad.significance import Significance
+    from rankgrad.results.comparison import Comparison
 
 #: Options of a comparison that are not those of a text ranker's training.
 _SHARED = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
@@ -36,9 +35,7 @@ def is_text(data: Path, collection: str | None) -> bool:
     return is_text_folder(data)
 
 
-def compare(
-    data: Path, output: Path | None, texts: Texts, asked: Mapping[str, Any]
-) -> TextComparison:
+def compare(data: Path, output: Path | None, texts: Texts, asked: Mapping[str, Any]) -> Comparison:
     """Train what is asked for, if anything is, and put the runs together.
 
     Args:
@@ -64,13 +61,6 @@ def compare(
         raise ValueError("-o is missing: the folder of all runs")
     _train(data, output, texts, asked)
     return text_comparison.load(output, metrics)
-
-
-def save(found: TextComparison, baseline: str | None, how: Significance) -> None:
-    """Write down the comparison for reports."""
-    from rankgrad.experiments import text_comparison
-
-    text_comparison.save(found, baseline=baseline, how=how)
 
 
 def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> None:

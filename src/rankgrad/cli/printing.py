@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rankgrad.experiments.tables import Table
+    from rankgrad.results.tables import Table
 
 _WIDE = 200  # columns where nobody looks, so that nothing is cut off
 

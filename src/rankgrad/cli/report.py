@@ -11,7 +11,7 @@ from rankgrad.cli.arguments import Overwrite
 from rankgrad.cli.printing import show_notes
 
 if TYPE_CHECKING:
-    from rankgrad.report.comparison import Comparison
+    from rankgrad.results.comparison import Comparison
     from rankgrad.significance import Test
 
 
@@ -98,14 +98,14 @@ def report(
 def show_written(output: Path, found: Comparison) -> None:
     """Say what was written and how to look at it."""
     from rankgrad import files
-    from rankgrad.report.tables import word
+    from rankgrad.report.sections import counted, rivals
 
-    candidates = len(found.candidates)
-    runs = sum(len(candidate.runs) for candidate in found.candidates)
-    counts = f"{candidates} {word('candidates', candidates)}, {runs} {word('runs', runs)}"
+    competing = rivals(found)
+    runs = sum(len(entry.runs) for entry in competing)
+    counts = f"{counted(len(competing), 'rankers')}, {counted(runs, 'runs')}"
     if files.is_stream(output):  # what reads it wants the page alone
         typer.echo(f"{output}: {counts}", err=True)
     else:
         typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")
         typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
-    show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)
+    show_notes(f"{entry.name}: {why}" for entry in found.entries for why in entry.problems)

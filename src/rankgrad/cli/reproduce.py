@@ -120,7 +120,7 @@ def reproduce(
             _show(one, format)
         if format == "terminal":
             console().print(f"\nRuns and tables are in {output}", soft_wrap=True)
-    if any(one.found is not None and one.found.gaps for one in found):
+    if any(one.found is not None and one.found.missing for one in found):
         raise typer.Exit(1)
 
 

@@ -16,7 +16,7 @@ from rankgrad.cli.printing import console, show_json, show_notes, show_table
 if TYPE_CHECKING:
     from rankgrad.experiments.text import Callbacks, OneRun
     from rankgrad.papers.protocol import Protocol
-    from rankgrad.report.comparison import Comparison
+    from rankgrad.results.comparison import Comparison
     from rankgrad.text.settings import TextSettings
 
 _READING, _LEARNING, _MACHINE = "How documents are read", "How it is learned", "Machine"
@@ -315,13 +315,11 @@ class Watching:
 def _show(output: Path, json: bool) -> None:
     """The means of all candidates on the test folds, with tests against the first stage."""
     from rankgrad.experiments.text import FIRST_STAGE
-    from rankgrad.report import comparison
-    from rankgrad.report.candidates import group
-    from rankgrad.report.runs import find, read
+    from rankgrad.results.comparison import compare
+    from rankgrad.results.groups import group
+    from rankgrad.results.runs import find, read
 
-    found = comparison.compare(
-        group([read(path, "test") for path in find([output])]), usual=FIRST_STAGE
-    )
+    found = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
     rows = list(_rows(found))
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
@@ -334,10 +332,10 @@ def _show(output: Path, json: bool) -> None:
     show_table(
         columns,
         texts,
-        title=f"test, {len(found.qids)} queries",
+        title=f"test, {len(found.queries)} queries",
         under=[f"p: against the {FIRST_STAGE} ({found.how})", *found.conventions],
     )
-    show_notes(f"{c.name}: {gap}" for c in found.candidates for gap in c.gaps)
+    show_notes(f"{entry.name}: {why}" for entry in found.entries for why in entry.problems)
     show_notes(_weights(output))
     console().print(f"Next: rankgrad report {output}")
 
@@ -358,12 +356,11 @@ def _weights(output: Path) -> list[str]:
 
 
 def _rows(found: Comparison) -> Any:
-    for at, candidate in enumerate(found.candidates):
-        row: dict[str, Any] = {"candidate": candidate.name}
-        for number, metric in enumerate(found.metrics):
-            if not found.has(at, number):
-                continue
-            row[metric] = float(found.mean[at, number])
-            p = float(found.p[at, number])
-            row[f"p ({metric})"] = "" if p != p else p
+    for name in found.names:
+        row: dict[str, Any] = {"candidate": name}
+        for metric in found.metrics:
+            if found.has(name, metric):
+                row[metric] = found.mean(name, metric)
+                tested = found.difference(name, metric)
+                row[f"p ({metric})"] = "" if tested is None else tested.corrected
         yield row

@@ -1,8 +1,7 @@
-"""Compare: candidates trained on the same data, folds and seeds, and what is significant.
+"""Compare: entries trained on the same data, folds and seeds, in a folder that can be resumed.
 
-Here is the comparison's folder: what is run in it, what it was made with and what is found in it.
-The plan of it is in ``plans``, the runs are made in ``runner``, what they say is in ``results`` and
-shown by ``comparison``.
+The folder holds the plan, a run folder for each run, and ``comparison.json``. The plan is in
+``plans``, the runs are made in ``runner``; :mod:`rankgrad.results` reads and compares them.
 """
 
 from __future__ import annotations
@@ -10,27 +9,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas, significance
+from rankgrad import files, schemas
 from rankgrad.experiments import data_checksums, jobs
-from rankgrad.experiments.comparison import FORMAT, VERSION, Comparison
 from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
-from rankgrad.experiments.results import Difference, Key, run_name
 from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments.trees import TreeCandidate
 from rankgrad.experiments.workers import LOCK, WORKERS, alone, number
+from rankgrad.results import comparison
+from rankgrad.results.comparison import Comparison, Key
+from rankgrad.results.comparison_tables import FORMAT, VERSION, to_json
+from rankgrad.results.groups import RunGroup
+from rankgrad.results.runs import COMPARISON, read
 from rankgrad.significance import Significance
-from rankgrad.training.evaluations import Evaluated
 
 __all__ = [
     "Candidate",
     "Comparison",
     "Contender",
-    "Difference",
     "Plan",
     "Progress",
     "Row",
@@ -41,7 +42,7 @@ __all__ = [
     "run",
 ]
 
-PLAN, COMPARISON = "plan.json", "comparison.json"
+PLAN = "plan.json"
 
 
 def run(
@@ -79,62 +80,57 @@ def run(
     with alone(place):
         _check_plan(plan, place)
         runner = Runner(plan, place, on_change)
-        found = _gather(plan, place, runner.run(count), runner.remade)
-        facts = found.facts(baseline=baseline, how=how)
-        files.write(place / COMPARISON, json.dumps(facts, indent=1) + "\n")
+        found = _collect(plan, place, runner.run(count), runner.reevaluated)
+        found = found.tested(how, baseline)
+        save(found)
     return found
 
 
 def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
-    """What is there of a comparison, without running anything."""
-    return _gather(plan, Path(folder), {})
+    """Compare the runs that a folder holds, without running anything."""
+    return _collect(plan, Path(folder), {})
 
 
-def _gather(
-    plan: Plan, folder: Path, failures: Mapping[Key, str], remade: Mapping[Key, str] | None = None
+def save(found: Comparison) -> None:
+    """Write ``comparison.json``, whose test and baseline reports take."""
+    assert found.folder is not None
+    files.write(found.folder / COMPARISON, json.dumps(to_json(found), indent=1) + "\n")
+
+
+def _collect(
+    plan: Plan,
+    folder: Path,
+    failures: Mapping[Key, str],
+    reevaluated: Mapping[Key, str] | None = None,
 ) -> Comparison:
-    """Read the evaluations of all runs; what cannot be read is a gap."""
-    evaluated: dict[Key, Evaluated] = {}
-    gaps: dict[Key, str] = {}
+    """Read all runs of a plan and compare them."""
+    groups = []
     chosen: dict[tuple[str, int | None], Mapping[str, Any]] = {}
-    for task in plan.tasks(folder):
-        if task.key in failures:
-            gaps[task.key] = failures[task.key]
-            continue
-        try:
-            jobs.check_version(task)
-            found = Evaluated.load(task.path)
-        except FileNotFoundError:
-            gaps[task.key] = "it has not been run to its end"
-        except (ValueError, OSError) as error:
-            gaps[task.key] = jobs.reason_of(error)
-        else:
-            missing = [metric for metric in plan.metrics if metric not in found.metrics]
-            if missing:
-                gaps[task.key] = f"it was not evaluated with {', '.join(missing)}"
-            else:
-                evaluated[task.key] = found
-                if task.candidate.is_tuned(plan):
-                    chosen[task.candidate.name, task.fold] = jobs.chosen(task)
-    check_data(evaluated)
-    again = {key: why for key, why in (remade or {}).items() if key in evaluated}
-    return Comparison(plan, folder, evaluated, gaps, chosen, again)
-
-
-def check_data(evaluated: Mapping[Key, Evaluated]) -> None:
-    """Runs of the same fold must be of the same test data."""
-    first: dict[int | None, Key] = {}
-    for key, found in evaluated.items():
-        other = first.setdefault(key[1], key)
-        reference = evaluated[other]
-        if found.checksum == reference.checksum:
-            continue
-        names = (run_name(*other), run_name(*key))
-        significance.check_same_queries(reference.qids, found.qids, names=names)
-        raise ValueError(
-            f"{names[0]} and {names[1]} were evaluated on other data, though of the same queries: "
-            "compare in another folder"
-        )
+    for candidate in plan.candidates:
+        runs = []
+        missing: dict[tuple[int | None, int | None], str] = {}
+        for task in plan.tasks(folder, candidate):
+            found = read(task.path)
+            if task.key in failures or found.evaluated is None:
+                reason = failures.get(task.key) or "; ".join(found.problems)
+                missing[task.fold, task.seed] = reason
+                continue
+            labels = {"fold": task.fold, "seed": task.seed}  # also where the run does not say them
+            runs.append(replace(found, metadata={**found.metadata, "labels": labels}))
+            if candidate.is_tuned(plan):
+                chosen[candidate.name, task.fold] = jobs.chosen(task)
+        groups.append(RunGroup(candidate.name, tuple(runs), missing))
+    comparison.check_same_data(groups)
+    keys = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
+    return comparison.compare(
+        groups,
+        metrics=plan.metrics,
+        notes=plan.notes(),
+        plan=plan.facts(),
+        folder=folder,
+        chosen=chosen,
+        reevaluated={key: why for key, why in (reevaluated or {}).items() if key in keys},
+    )
 
 
 def _check_folder(folder: Path) -> None:

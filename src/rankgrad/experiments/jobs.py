@@ -13,12 +13,12 @@ from rankgrad.data import load_splits
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import SPLITS, Task, Tell, missing_splits
 from rankgrad.experiments.tuning import TrialLog
+from rankgrad.results.runs import read_metadata
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import RUN
 
 #: What is a gap in the table. Anything else is an error of ours, and a gap with its type.
 EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
-_VERSION = 1  # of run.json, as reports read it
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,11 @@ def finished(task: Task) -> bool:
 
 def check_version(task: Task) -> None:
     """An error if a run was written by another version, whose numbers may mean something else."""
-    path = task.path / RUN
-    facts = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
-    version = facts.get("version", _VERSION)
-    if version != _VERSION:
-        raise ValueError(
-            f"{task.path} was written by another version of rankgrad (format {version}, this one "
-            f"reads {_VERSION}): remove it to train it anew"
-        )
+    if (task.path / RUN).exists():
+        try:
+            read_metadata(task.path)
+        except ValueError as error:
+            raise ValueError(f"{task.path}: {error}") from None
 
 
 def reason_of(error: BaseException) -> str:

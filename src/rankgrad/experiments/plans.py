@@ -214,16 +214,50 @@ class Plan:
             if candidate.name.casefold() == name.casefold():  # no two differ in case alone
                 return candidate
         listed = ", ".join(candidate.name for candidate in self.candidates)
-        raise ValueError(f"there is no candidate {name!r}. There are: {listed}")
+        raise ValueError(f"there is no ranker {name!r}. There are: {listed}")
 
-    def tasks(self, folder: Path) -> list[Task]:
-        """Every run, those on the same data beside each other."""
+    def tasks(self, folder: Path, only: Contender | None = None) -> list[Task]:
+        """Every run, of one entry or of all, those on the same data beside each other."""
         return [
             Task(self, candidate, fold, seed, folder)
             for fold in self.folds
             for seed in self.seeds
-            for candidate in self.candidates
+            for candidate in (self.candidates if only is None else (only,))
         ]
+
+    def notes(self) -> tuple[str, ...]:
+        """What tables say of how the runs were made."""
+        size = self.settings.list_size
+        cut = "" if size is None else f"; training lists are cut to {size} items"
+        lines = [
+            "a cutoff beyond a list's end is its end, but precision@k divides by k",
+            f"test lists are ranked in full, never cut{cut}",
+        ]
+        if self.tune is not None:
+            lines.append(
+                f"values tuned on validation data by {self.settings.metric}, {self.tune} trials "
+                "for each ranker and fold"
+            )
+            return tuple(lines)
+        names: dict[int, list[str]] = {}
+        for candidate in self.candidates:
+            count = getattr(candidate, "combinations", 1)
+            if count > 1:
+                names.setdefault(count, []).append(candidate.name)
+        networks = sum(map(len, names.values())) < len(self.candidates)
+        others = (
+            "; the losses as they are given, without a search (--tune gives all the same number "
+            "of trials)"
+        )
+        return (
+            *lines,
+            *(
+                f"{', '.join(some)}: the best of {count} combinations of values by "
+                f"{self.settings.metric} on validation data, fold by fold"
+                + (others if networks else "")
+                for count, some in names.items()
+            ),
+        )
 
     def facts(self) -> dict[str, Any]:
         """The plan as JSON has it."""

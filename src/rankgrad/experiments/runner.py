@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from rankgrad.experiments import jobs
-from rankgrad.experiments.comparison import written
 from rankgrad.experiments.plans import Plan, Task
-from rankgrad.experiments.results import Key
 from rankgrad.experiments.workers import Job, Pool
+from rankgrad.results.comparison import Key
+from rankgrad.results.comparison_tables import in_line
 from rankgrad.training.evaluations import Evaluated
 
 
@@ -50,7 +50,7 @@ class Runner:
         self.running: dict[tuple[Key, bool], str] = {}
         self.pending: list[Job] = []
         self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning
-        self.remade: dict[Key, str] = {}  # why an evaluation that was there is made again
+        self.reevaluated: dict[Key, str] = {}  # why an evaluation that was there is made again
         for task in plan.tasks(folder):
             if self._finished(task):
                 self.means[task.key] = Evaluated.load(task.path).mean
@@ -61,7 +61,7 @@ class Runner:
         try:
             return jobs.finished(task)
         except (ValueError, OSError) as error:  # of another version, or damaged
-            self.remade[task.key] = jobs.reason_of(error)
+            self.reevaluated[task.key] = jobs.reason_of(error)
             return False
 
     def _plan(self, task: Task) -> None:
@@ -124,7 +124,7 @@ class Runner:
             self.failures |= {each.key: f"tuning: {outcome.reason}" for each in waited}
             return f"{name}: tuning failed: {outcome.reason}"
         self.pending[:0] = [Job(each) for each in waited]
-        return f"{name}: tuned: {written(jobs.chosen(task))}"
+        return f"{name}: tuned: {in_line(jobs.chosen(task))}"
 
     def _changed(self, event: str | None = None) -> None:
         if self.on_change is not None:

@@ -102,7 +102,8 @@ class Loss(DeclaresKernel, nn.Module):
         return call if call is not None and kernels.ready(call.name, lists.flat.scores) else None
 
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
-        check_finite(lists)
+        if not lists.finite:
+            check_finite(lists)
         weights = lists.list_weights
         # What a kernel gives has no gradient by the weights.
         learned = weights is not None and weights.requires_grad

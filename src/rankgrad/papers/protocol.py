@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from rankgrad import significance
 from rankgrad.data import catalog
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.specs import Spec
@@ -148,6 +149,12 @@ class Significance(_Part):
     correction: Literal["none", "bonferroni", "holm"] = "none"
     worse: str = ""
     better: str = ""
+
+    @property
+    def how(self) -> significance.Significance:
+        """The test as comparisons take it."""
+        sides: Literal[1, 2] = 1 if self.sided == "one" else 2
+        return significance.Significance(self.test, self.correction, sides, self.level)
 
 
 class Choice(_Part):

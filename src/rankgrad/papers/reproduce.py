@@ -8,26 +8,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rankgrad import files, significance
+from rankgrad import files
 from rankgrad.experiments import compare
 from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
-from rankgrad.experiments.comparison import written
 from rankgrad.experiments.plans import Contender
-from rankgrad.experiments.tables import BETTER, WORSE, Cell, Table
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.papers import preparation
+from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
+from rankgrad.results import statistics
+from rankgrad.results.comparison_tables import in_line
+from rankgrad.results.statistics import Array, MetricValues
+from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 from rankgrad.training import Settings
 from rankgrad.training.evaluations import Evaluated
 
-Array = NDArray[np.float64]
 RESULT = "reproduction.json"
 # Two names, so that the set's own, which may stand before them, does not make it the catalog's.
 PREPARED = Path("prepared", "data")
@@ -81,51 +82,41 @@ class Reproduced:
         return self.protocol.rows_on(self.data.name, extra=self.options.extra)
 
     @cached_property
-    def values(self) -> dict[tuple[str, str], Array]:
-        """By row and metric, the value of each list ``[seeds, lists]``, all folds together."""
-        found: dict[tuple[str, str], Array] = {}
+    def values(self) -> dict[tuple[str, str], MetricValues]:
+        """The values of complete rows in the units of the paper, by row and metric."""
+        found: dict[tuple[str, str], MetricValues] = {}
         if self.found is None:
             return found
-        plan = self.found.plan
-        for name in self.found.names:
-            if not self.found.is_complete(name):
-                continue
+        for name in self.found.complete:
+            runs = self.found.runs[name]
+            seeds = sorted({seed for _, seed in runs if seed is not None})
             for metric in self.protocol.metrics:
                 folds = [
-                    np.stack([_values(self._of(name, f, s), metric) for s in plan.seeds])
-                    for f in plan.folds
+                    np.stack([_values(runs[fold, seed].with_items(), metric) for seed in seeds])
+                    for fold in self.found.folds
                 ]
-                found[name, metric.name] = np.concatenate(folds, 1)
+                scaled = tuple(self.protocol.scale * fold for fold in folds)
+                found[name, metric.name] = MetricValues.of(scaled)
         return found
-
-    def _of(self, name: str, fold: int | None, seed: int) -> Evaluated:
-        assert self.found is not None
-        return self.found.evaluated[name, fold, seed]
 
     def estimate(self, row: str, metric: str) -> Estimate | None:
         """Ours, in the units of the paper; None where there is none."""
         values = self.values.get((row, metric))
-        if values is None or self.found is None:
+        if values is None:
             return None
-        scale = self.protocol.scale
-        values = values * scale
-        folds = self._by_fold(row, values)
-        means = np.array([np.nanmean(part, 1) for part in folds])  # [folds, seeds]
-        queries = values.mean(0)
-        queries = queries[~np.isnan(queries)]
-        drawn = self.data.split is not None and self.data.split.repeats > 1
+        folds, seeds = values.means.shape
+        drawings = values.means.mean(1) if self.drawn and folds > 1 else None
         return Estimate(
-            mean=float(means.mean()),
-            over_queries=_standard_error(queries),
-            over_seeds=_standard_error(means.mean(0)) if means.shape[1] > 1 else None,
-            of_drawing=float(means.mean(1).std(ddof=1)) if drawn and len(means) > 1 else None,
+            mean=values.mean,
+            over_queries=values.error_over_lists,
+            over_seeds=values.error_over_seeds if seeds > 1 else None,
+            of_drawing=None if drawings is None else float(drawings.std(ddof=1)),
         )
 
-    def _by_fold(self, row: str, values: Array) -> list[Array]:
-        assert self.found is not None
-        plan = self.found.plan
-        sizes = [len(self._of(row, fold, plan.seeds[0]).qids) for fold in plan.folds]
-        return np.split(values, np.cumsum(sizes)[:-1], axis=1)
+    @property
+    def drawn(self) -> bool:
+        """Whether folds are drawings of the test part."""
+        return self.data.split is not None and self.data.split.repeats > 1
 
     def marks(self, metric: str) -> dict[str, str]:
         """The paper's marks for our numbers, by its test; a row without one is left out.
@@ -139,14 +130,14 @@ class Reproduced:
         if test is None or not names:
             return {}
         sign = -1.0 if self._lower(metric) else 1.0
-        means = {name: sign * float(np.nanmean(self.values[name, metric])) for name in names}
+        means = {name: sign * self.values[name, metric].mean for name in names}
         reference = test.against
         if reference == "best":
             reference = max(means, key=lambda name: means[name])
         if reference not in means:
             return {}
-        below = self._below(metric, [name for name in names if name != reference], reference, sign)
-        added = self._below(metric, [row.name for row in rows if row.extra], reference, sign)
+        below = self._marked(metric, [name for name in names if name != reference], reference)
+        added = self._marked(metric, [row.name for row in rows if row.extra], reference)
         marks = {name: mark for name, mark in {**below, **added}.items() if mark}
         if test.against == "best" and test.better:  # the best and all not significantly worse
             return {name: test.better for name in names if not below.get(name)} | {
@@ -154,25 +145,19 @@ class Reproduced:
             }
         return marks
 
-    def _below(self, metric: str, names: list[str], reference: str, sign: float) -> dict[str, str]:
+    def _marked(self, metric: str, names: list[str], reference: str) -> dict[str, str]:
         """A mark for each row that differs significantly from the reference, else nothing."""
         test = self.protocol.significance
         assert test is not None
-        if not names:
-            return {}
-        values = {name: sign * self.values[name, metric].mean(0) for name in (*names, reference)}
-        alternative: significance.Alternative = "less" if test.sided == "one" else "two-sided"
-        tested = significance.paired_t_test
-        if test.test == "randomization":
-            tested = significance.randomization_test
-        p = [tested(values[name], values[reference], alternative=alternative) for name in names]
-        differs = significance.correct(p, test.correction) < test.level
-        higher = [np.nanmean(values[name] - values[reference]) > 0 for name in names]
-        better, worse = test.better or BETTER, test.worse or WORSE
-        return {
-            name: (better if above else worse) if found else ""
-            for name, found, above in zip(names, differs, higher, strict=True)
-        }
+        found = statistics.differences(
+            {name: self.values[name, metric].per_list for name in (*names, reference)},
+            reference,
+            metric,
+            test.how,
+            lower_is_better=self._lower(metric),
+        )
+        marks = {True: test.better or BETTER, False: test.worse or WORSE}
+        return {d.entry: marks[d.better] if d.significant else "" for d in found}
 
     def _lower(self, metric: str) -> bool:
         [found] = [one for one in self.protocol.metrics if one.name == metric]
@@ -207,17 +192,12 @@ class Reproduced:
         paper = {name: self.protocol.cell(self.data.name, row.name, name) for name in names}
         lines: list[tuple[Cell, ...]] = []
         if not row.extra:
-            printed = (
-                Cell("", gap=True)
-                if c is None
-                else Cell(c.text.removesuffix(c.marks), c.value, mark=c.marks, gap=c.value is None)
-                for c in paper.values()
-            )
+            printed = [_printed(cell) for cell in paper.values()]
             lines.append((Cell(row.name), Cell("paper"), *printed))
         if all(one is None for one in ours.values()):
-            reason = row.not_run or self._gap(row.name)
-            gaps = [Cell("-", gap=True)] * (len(names) - 1)
-            return [*lines, (Cell(row.name), Cell("ours"), Cell(reason, gap=True), *gaps)]
+            reason = row.not_run or self._why_missing(row.name)
+            others = [Cell("-", missing=True)] * (len(names) - 1)
+            return [*lines, (Cell(row.name), Cell("ours"), Cell(reason, missing=True), *others)]
         cells, seeds, drawing, differences = [], [], [], []
         for name in names:
             one, cell = ours[name], paper[name]
@@ -227,10 +207,10 @@ class Reproduced:
             seeds.append(_error(one.over_seeds, digits))
             drawing.append(_error(one.of_drawing, digits))
             if cell is None or cell.value is None:
-                differences.append(Cell("", gap=True))
+                differences.append(Cell("", missing=True))
             else:
-                gap = one.mean - cell.value
-                differences.append(Cell(f"{gap:+.{digits}f}", gap))
+                apart = one.mean - cell.value
+                differences.append(Cell(f"{apart:+.{digits}f}", apart))
         lines.append((Cell(row.name), Cell("ours"), *cells))
         if any(cell.value is not None for cell in seeds):
             lines.append((Cell(row.name), Cell("seeds"), *seeds))
@@ -240,12 +220,11 @@ class Reproduced:
             lines.append((Cell(row.name), Cell("difference"), *differences))
         return lines
 
-    def _gap(self, name: str) -> str:
+    def _why_missing(self, name: str) -> str:
         """Why a row has no numbers."""
-        if self.found is None:
-            return "not run"
-        reasons = [reason for key, reason in self.found.gaps.items() if key[0] == name]
-        return f"gap: {reasons[0]}" if reasons else "not run"
+        missing = {} if self.found is None else self.found.missing
+        reasons = [reason for key, reason in missing.items() if key[0] == name]
+        return f"missing: {reasons[0]}" if reasons else "not run"
 
     @property
     def digits(self) -> int:
@@ -298,13 +277,10 @@ class Reproduced:
 
     def _about_runs(self) -> list[str]:
         assert self.found is not None
-        plan, lines = self.found.plan, []
-        drawn = self.data.split is not None and self.data.split.repeats > 1
-        what = "drawing" if drawn else "fold"
-        counts = [
-            f"{n} {word}{'s' * (n > 1)}"
-            for n, word in ((len(plan.folds), what), (len(plan.seeds), "seed"))
-        ]
+        lines: list[str] = []
+        folds, seeds = len(self.found.plan["folds"]), len(self.found.plan["seeds"])
+        what = "drawing" if self.drawn else "fold"
+        counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((folds, what), (seeds, "seed"))]
         quick = self.protocol.quick
         if self.options.quick:
             kept = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
@@ -316,8 +292,8 @@ class Reproduced:
             lines.append("the first candidate of each row without a search, unlike the paper's")
         lines.append(
             f"ours: mean over {' × '.join(counts)}, ± the standard error over queries"
-            + ("; seeds: the standard error over seeds" if len(plan.seeds) > 1 else "")
-            + ("; drawings: the deviation of one drawing" if drawn and len(plan.folds) > 1 else "")
+            + ("; seeds: the standard error over seeds" if seeds > 1 else "")
+            + ("; drawings: the deviation of one drawing" if self.drawn and folds > 1 else "")
         )
         for row in self.rows:
             chosen = self._chosen(row)
@@ -329,18 +305,14 @@ class Reproduced:
     def _chosen(self, row: Row) -> str:
         """What validation data chose, fold by fold."""
         assert self.found is not None
-        tuned = [
-            (fold, self.found.chosen[row.name, fold])
-            for fold in self.found.plan.folds
-            if (row.name, fold) in self.found.chosen
-        ]
+        tuned = [(f, own) for (name, f), own in self.found.chosen.items() if name == row.name]
         if not tuned:
             return ""
         parts = []
         for fold, option in tuned:
             where = "" if fold is None else f"fold {fold} "
             if row.trees is not None:
-                parts.append(f"{where}{written(option)}")
+                parts.append(f"{where}{in_line(option)}")
                 continue
             rate = option.get("learning_rate")
             parts.append(f"{where}{option.get('loss')}" + (f" at {rate:g}" if rate else ""))
@@ -384,7 +356,7 @@ class Reproduced:
                         "sd_drawing": None if ours is None else ours.of_drawing,
                         "marks": self.marks(metric.name).get(row.name, ""),
                         "difference": None if ours is None or paper is None else ours.mean - paper,
-                        "gap": None if ours is not None else row.not_run or self._gap(row.name),
+                        "gap": None if ours else row.not_run or self._why_missing(row.name),
                     }
                 )
         return {
@@ -443,10 +415,8 @@ def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
     test = protocol.significance
     if test is None:
         return {}
-    sides: Literal[1, 2] = 1 if test.sided == "one" else 2
-    how = significance.Significance(test.test, test.correction, sides, test.level)
     there = any(candidate.name == test.against for candidate in plan.candidates)
-    return {"how": how, "baseline": test.against if there else None}
+    return {"how": test.how, "baseline": test.against if there else None}
 
 
 def plan_of(
@@ -519,15 +489,17 @@ def _in_words(metric: Metric) -> str:
     return f"{metric.spec}{shift}{length}"
 
 
-def _standard_error(values: Array) -> float:
-    if len(values) < 2:
-        return float("nan")
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
+def _printed(cell: PaperCell | None) -> Cell:
+    """A cell of the paper's table."""
+    if cell is None:
+        return Cell("", missing=True)
+    text = cell.text.removesuffix(cell.marks)
+    return Cell(text, cell.value, mark=cell.marks, missing=cell.value is None)
 
 
 def _error(value: float | None, digits: int) -> Cell:
     if value is None or np.isnan(value):
-        return Cell("", gap=True)
+        return Cell("", missing=True)
     return Cell(f"±{value:.{digits}f}", value)
 
 

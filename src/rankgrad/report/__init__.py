@@ -10,6 +10,6 @@ from rankgrad.extras import requires
 
 with requires("report"):
     from rankgrad.report.page import build, write
-    from rankgrad.report.runs import Run, find, read
+    from rankgrad.results.runs import Run, find, read
 
 __all__ = ["Run", "build", "find", "read", "write"]

@@ -13,11 +13,12 @@ from typing import Any
 
 from rankgrad import files
 from rankgrad.extras import requires
-from rankgrad.report import queries, tables
-from rankgrad.report.candidates import Candidate, add_failures, group
-from rankgrad.report.comparison import Comparison, compare
-from rankgrad.report.curves import curves, relaxed
-from rankgrad.report.runs import Told, failures, find, read, told
+from rankgrad.report import per_query, sections
+from rankgrad.results.comparison import Comparison, compare
+from rankgrad.results.comparison_tables import number
+from rankgrad.results.curves import curves, relaxed
+from rankgrad.results.groups import add_failed, group
+from rankgrad.results.runs import Recorded, failed_runs, find, read, recorded
 from rankgrad.significance import Correction, Significance, Test
 
 TITLE = "Ranking report"
@@ -76,76 +77,103 @@ def build(
 ) -> tuple[str, Comparison]:
     """The page as text, and what it compares; see :func:`write`."""
     places = [Path(place) for place in runs]
-    candidates = group([read(path, part) for path in find(places)])
-    add_failures(candidates, failures(places))
-    known = told(places)
+    groups = group([read(path, part, items=False) for path in find(places)])
+    known = recorded(places)
     how = known.how or Significance()
-    how = replace(how, test=test or how.test, correction=correction or how.correction)
-    found = compare(candidates, metric=metric, baseline=baseline, usual=known.baseline, how=how)
+    found = compare(
+        add_failed(groups, failed_runs(places)),
+        primary=metric,
+        baseline=baseline,
+        usual=known.baseline,
+        how=replace(how, test=test or how.test, correction=correction or how.correction),
+    )
     blocks = {
-        "title": tables.escape(_title(title, known)),
-        "subtitle": tables.escape(_subtitle(found, part, known)),
-        "headline": tables.headline(found),
-        "facts": tables.facts(found),
-        "comparison": tables.comparison(found),
-        "footnotes": tables.footnotes(found, part),
-        "gaps": tables.gaps(found),
-        "settings": tables.settings(candidates),
-        "provenance": tables.provenance(candidates, part),
-        "runs": tables.runs(candidates),
+        "title": sections.escape(_title(title, known)),
+        "subtitle": sections.escape(_subtitle(found, part, known)),
+        "headline": sections.headline(found),
+        "cards": sections.cards(found),
+        "meanings": sections.meanings(found),
+        "comparison": sections.comparison(found),
+        "footnotes": sections.footnotes(found, part),
+        "differences": sections.differences(found),
+        "missing": sections.missing(found),
+        "settings": sections.settings(found.entries),
+        "provenance": sections.provenance(found.entries, part),
+        "runs": sections.runs(found.entries),
         "style": _own("page.css"),
         "script": _own("page.js"),
         "plotly": _plotly(),
-        "data": _in_script(_data(found, candidates, part)),
+        "data": _in_script(_data(found, part)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _own("page.html")), found
 
 
-def _title(title: str, known: Told) -> str:
+def _title(title: str, known: Recorded) -> str:
     """The heading, with the data set where nobody chose another, and whether it was quick."""
     named = f"{title}: {known.data}" if title == TITLE and known.data else title
     return f"{named} (quick)" if known.quick else named
 
 
-def _subtitle(found: Comparison, part: str, known: Told) -> str:
+def _subtitle(found: Comparison, part: str, known: Recorded) -> str:
     """What was compared on what."""
     reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
     return _compared(found, part, known.data) + (reduced if known.quick else "")
 
 
 def _compared(found: Comparison, part: str, data: str) -> str:
-    names = [c.name for c, ok in zip(found.candidates, found.complete, strict=True) if ok]
+    names = [name for name in found.names if name in found.complete]
     if not names:
-        count = len(found.candidates)
-        return f"{count} {tables.word('candidates', count)}{f' on {data}' if data else ''}"
+        count = sections.counted(len(sections.rivals(found)), "rankers")
+        return f"{count}{f' on {data}' if data else ''}"
     listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
-    folds = f" of {len(found.parts)} folds" if len(found.parts) > 1 else ""
-    named = tables.word("queries", len(found.qids))
-    return f"{listed} on {len(found.qids):,} {part} {named}{folds}{f' of {data}' if data else ''}"
+    folds = f" of {len(found.folds)} folds" if len(found.folds) > 1 else ""
+    queries = sections.counted(len(found.queries), "queries").replace(" ", f" {part} ")
+    return f"{listed} on {queries}{folds}{f' of {data}' if data else ''}"
 
 
-def _data(found: Comparison, candidates: list[Candidate], part: str) -> dict[str, Any]:
+def _data(found: Comparison, part: str) -> dict[str, Any]:
     """What the script draws."""
-    metric = found.metrics[found.primary] if found.metrics else None
-    against = found.against[found.primary] if found.metrics else None
+    reference = found.reference(found.primary) if found.primary else None
+    names = list(found.names)
     return {
-        "candidates": [candidate.name for candidate in candidates],
-        "complete": list(found.complete),
-        "reference": [candidate.is_reference for candidate in candidates],
-        "parts": list(found.part_names),
+        "entries": names,
+        "reference": [entry.is_reference for entry in found.entries],
+        "folds": [fold.name for fold in found.folds],
         "metrics": list(found.metrics),
-        "lower": list(found.lower),
-        "primary": found.primary,
-        "against": against,
-        "order": sorted(
-            (c for c, ok in enumerate(found.complete) if ok),
-            key=lambda c: tables.rank(found, c),
-        ),
-        "curves": curves(candidates),
-        "relaxed": relaxed(candidates, metric),
-        "changes": queries.changes(found),
-        "lists": queries.lists(found, part),
+        "lower": [found.lower_is_better(metric) for metric in found.metrics],
+        "primary": found.metrics.index(found.primary) if found.primary else 0,
+        "against": None if reference is None else names.index(reference),
+        "baseline": None if found.baseline is None else names.index(found.baseline),
+        "order": [names.index(e.name) for e in sections.order(found) if e.name in found.complete],
+        "seconds": [entry.seconds for entry in found.entries],
+        "trees": [entry.is_tree for entry in found.entries],
+        "means": [[_interval(found, name, metric) for name in names] for metric in found.metrics],
+        "differences": [_differences(found, metric) for metric in found.metrics],
+        "curves": curves(found.entries),
+        "relaxed": relaxed(found.entries, found.primary),
+        "changes": per_query.changes(found),
+        "lists": per_query.lists(found, part),
     }
+
+
+def _interval(found: Comparison, name: str, metric: str) -> list[float | None] | None:
+    """The mean of an entry and its interval."""
+    if not found.has(name, metric):
+        return None
+    return [number(value) for value in (found.mean(name, metric), *found.interval(name, metric))]
+
+
+def _differences(found: Comparison, metric: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "entry": found.names.index(d.entry),
+            "difference": [number(value) for value in (d.difference, *d.interval)],
+            "p": number(d.corrected),
+            "significant": d.significant,
+            "better": d.better,
+        }
+        for d in found.differences(metric)
+    ]
 
 
 def _own(name: str) -> str:

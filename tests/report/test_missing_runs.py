@@ -18,7 +18,7 @@ from rankgrad.training.evaluations import Evaluated
 
 @pytest.fixture
 def runs(tmp_path, run_folder, lists):
-    """Two candidates on two folds with two seeds."""
+    """Two losses on two folds with two seeds."""
     for fold in (1, 2):
         data = lists(10, seed=fold)
         for loss in ("mse", "ranknet"):
@@ -28,15 +28,24 @@ def runs(tmp_path, run_folder, lists):
     return tmp_path
 
 
-def gaps_of(runs):
+def problems_of(runs):
     page, found = report.build([runs])
-    return text_of(page), {c.name: c.gaps for c in found.candidates}, found
+    return text_of(page), {entry.name: list(entry.problems) for entry in found.entries}, found
 
 
-def test_without_gaps_none_are_said(runs):
-    text, gaps, found = gaps_of(runs)
-    assert gaps == {"mse": [], "ranknet": []} and all(found.complete)
-    assert "never averaged over" not in text
+def complete(found):
+    """Whether each entry is compared, in their order."""
+    return tuple(name in found.complete for name in found.names)
+
+
+def means(found, name):
+    return np.array([found.mean(name, metric) for metric in found.metrics])
+
+
+def test_nothing_is_said_where_nothing_is_missing(runs):
+    text, problems, found = problems_of(runs)
+    assert problems == {"mse": [], "ranknet": []} and all(complete(found))
+    assert "What is missing" not in text
 
 
 def test_a_page_for_a_device_leaves_the_device(runs, tmp_path_factory):
@@ -53,19 +62,19 @@ def test_a_page_for_a_device_leaves_the_device(runs, tmp_path_factory):
 def test_a_run_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "run.json"
     rewrite(path, version=9)
-    text, gaps, found = gaps_of(runs)
-    assert "another version of rankgrad (format 9, this one reads 1)" in gaps["mse"][0]
-    assert gaps["mse"][0] in text
-    assert found.complete == (False, True)
-    assert np.isnan(found.mean[0]).all() and np.isfinite(found.mean[1]).all()
+    text, problems, found = problems_of(runs)
+    assert "another version of rankgrad (format 9, this one reads 1)" in problems["mse"][0]
+    assert problems["mse"][0] in text
+    assert complete(found) == (False, True)
+    assert np.isnan(means(found, "mse")).all() and np.isfinite(means(found, "ranknet")).all()
 
 
 def test_an_evaluation_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "evaluations" / "test" / "evaluation.json"
     rewrite(path, version=9)
-    text, gaps, found = gaps_of(runs)
-    assert "another version of rankgrad" in text and found.complete == (False, True)
-    assert gaps["ranknet"] == []
+    text, problems, found = problems_of(runs)
+    assert "another version of rankgrad" in text and complete(found) == (False, True)
+    assert problems["ranknet"] == []
 
 
 @pytest.mark.parametrize(
@@ -79,37 +88,37 @@ def test_an_evaluation_of_another_version(runs):
 )
 def test_damage(runs, file, reason):
     (runs / "mse" / "fold1-seed1" / file).write_text("}{")
-    text, gaps, _ = gaps_of(runs)
-    assert reason in " ".join(gaps["mse"]) and reason in text
-    assert gaps["ranknet"] == []
+    text, problems, _ = problems_of(runs)
+    assert reason in " ".join(problems["mse"]) and reason in text
+    assert problems["ranknet"] == []
 
 
 def test_a_fold_that_is_missing(runs, run_folder, lists):
     run_folder(runs / "listnet", lists(10, seed=1), loss="listnet", candidate="listnet", fold=1)
-    text, gaps, found = gaps_of(runs)
-    (gap,) = gaps["listnet"]
-    assert gap.startswith("no result on fold 2") and gap in text
-    assert found.complete == (False, True, True)
-    assert "gap" in text
+    text, problems, found = problems_of(runs)
+    (problem,) = problems["listnet"]
+    assert problem.startswith("no result on fold 2") and problem in text
+    assert complete(found) == (False, True, True)
+    assert "missing" in text
 
 
 def test_a_seed_that_is_missing_on_one_fold(runs):
     (runs / "mse" / "fold2-seed1").rename(runs / ".moved")
-    _, gaps, found = gaps_of(runs)
-    assert gaps["mse"] == [
+    _, problems, found = problems_of(runs)
+    assert problems["mse"] == [
         "no result on fold 2 with seed 1: its mean would be of fewer runs, so it is not compared"
     ]
-    assert found.complete == (False, True)
+    assert complete(found) == (False, True)
 
 
 def test_a_run_that_was_not_evaluated(runs, run_folder, lists):
     path = runs / "ranknet" / "fold1-seed2"
     run_folder(path, lists(10, seed=1), loss="ranknet", seed=2, evaluate=False, epochs=4)
-    _, gaps, found = gaps_of(runs)
-    assert "not evaluated on test; 4 of at most 4 epochs are done" in gaps["ranknet"][0]
-    assert found.complete == (True, False)
+    _, problems, found = problems_of(runs)
+    assert "not evaluated on test; 4 of at most 4 epochs are done" in problems["ranknet"][0]
+    assert complete(found) == (True, False)
     (path / "best").rmdir()
-    assert "stopped before the first epoch" in gaps_of(runs)[1]["ranknet"][0]
+    assert "stopped before the first epoch" in problems_of(runs)[1]["ranknet"][0]
 
 
 def test_a_run_that_failed_in_a_comparison(runs):
@@ -120,18 +129,18 @@ def test_a_run_that_failed_in_a_comparison(runs):
         {"candidate": "hinge", "runs": [failed]},
     ]
     (runs / "comparison.json").write_text(json.dumps({"rows": rows}))
-    text, gaps, found = gaps_of(runs)
-    assert gaps["mse"][0] == gaps["hinge"][0] == "fold 1, seed 7: the worker was killed"
+    text, problems, found = problems_of(runs)
+    assert problems["mse"][0] == problems["hinge"][0] == "fold 1, seed 7: the worker was killed"
     assert text.count("the worker was killed") >= 2 and "old news" not in text
-    assert found.complete == (False, True, False)
+    assert complete(found) == (False, True, False)
     assert "4 of 5" in text and "0 of 1" in text
 
 
 def test_other_data_are_not_compared(runs, run_folder, lists):
     run_folder(runs / "other", lists(10, seed=99), loss="hinge", candidate="hinge")
-    text, gaps, found = gaps_of(runs)
-    assert "evaluated on other data than the rest" in gaps["hinge"][0]
-    assert dict(zip(gaps, found.complete, strict=True)) == {
+    text, problems, found = problems_of(runs)
+    assert "evaluated on other data than the rest" in problems["hinge"][0]
+    assert dict(zip(problems, complete(found), strict=True)) == {
         "mse": True,
         "hinge": False,
         "ranknet": True,
@@ -148,57 +157,60 @@ def test_a_metric_that_only_some_have(runs):
             mean = {name: found.mean[name] for name in kept}
             fewer = {**vars(found), "metrics": kept, "mean": mean, "values": found.values[:, :2]}
             Evaluated(**fewer).save(run)
-    text, gaps, found = gaps_of(runs)
-    assert gaps["mse"] == [
+    text, problems, found = problems_of(runs)
+    assert problems["mse"] == [
         "ap was not evaluated in all of its runs",
         "rr was not evaluated in all of its runs",
     ]
-    assert np.isfinite(found.mean[0, :2]).all() and np.isnan(found.mean[0, 2:]).all()
-    assert "gap" in text
+    assert np.isfinite(means(found, "mse")[:2]).all() and np.isnan(means(found, "mse")[2:]).all()
+    assert "missing" in text
 
 
 def test_two_runs_of_the_same_kind(runs, run_folder, lists):
     data = lists(10, seed=1)
     run_folder(runs / "mse" / "again", data, loss="mse", candidate="mse", fold=1, quality=9.0)
-    before = gaps_of(runs / "ranknet")[2].mean[0]
-    _, gaps, found = gaps_of(runs)
-    assert gaps["mse"] == ["2 runs on fold 1 with seed 0: only the first is counted"]
-    np.testing.assert_allclose(found.mean[1], before)
+    before = means(problems_of(runs / "ranknet")[2], "ranknet")
+    _, problems, found = problems_of(runs)
+    assert problems["mse"] == ["2 runs on fold 1 with seed 0: only the first is counted"]
+    np.testing.assert_allclose(means(found, "ranknet"), before)
 
 
-def test_lists_that_a_metric_leaves_out_are_no_gap(tmp_path, run_folder, lists):
+def test_lists_that_a_metric_leaves_out_are_not_missing(tmp_path, run_folder, lists):
     data = lists(40, items=4)
     for loss, quality in (("mse", 1.0), ("ranknet", 2.0)):
         run_folder(tmp_path / loss, data, loss=loss, quality=quality, metrics=("rr(empty=skip)",))
-    _, gaps, found = gaps_of(tmp_path)
-    kept = ~np.isnan(found.values[0, :, 0])
-    assert 0 < kept.sum() < 40 and not any(gaps.values())
-    assert found.mean[0, 0] == pytest.approx(found.values[0, kept, 0].mean())
-    assert np.isfinite(found.p[:, 0]).sum() == 1
+    _, problems, found = problems_of(tmp_path)
+    (metric,) = found.metrics
+    values = found.values("mse", metric)
+    counted = ~np.isnan(values)
+    assert 0 < counted.sum() < 40 and not any(problems.values())
+    assert found.mean("mse", metric) == pytest.approx(values[counted].mean())
+    (difference,) = found.differences(metric)
+    assert np.isfinite(difference.corrected)
 
 
 def test_queries_without_documents_are_said(tmp_path, run_folder):
     data = Dataset(np.ones((3, 1)), [1, 0, 2], [0, 2, 2, 3], ["full", "hollow", "short"])
     for loss in ("mse", "ranknet"):
         run_folder(tmp_path / loss, data, loss=loss)
-    text, gaps, found = gaps_of(tmp_path)
-    assert found.empty == ("hollow",) and not any(gaps.values())
+    text, problems, found = problems_of(tmp_path)
+    assert list(found.without_documents.values()) == [["hollow"]] and not any(problems.values())
     assert "1 of the queries have no documents, such as hollow" in text
 
 
 def test_none_of_several_was_evaluated(tmp_path, run_folder, lists):
     for loss in ("mse", "ranknet"):
         run_folder(tmp_path / loss, lists(5), loss=loss, evaluate=False)
-    text, _, _ = gaps_of(tmp_path)
-    assert "None of the 2 runs can be compared yet" in text and "2 candidates" in text
+    text, _, _ = problems_of(tmp_path)
+    assert "None of the 2 runs can be compared yet" in text and "2 rankers" in text
 
 
 def test_nothing_was_evaluated(tmp_path, run_folder, lists):
     run_folder(tmp_path / "mse", lists(5), loss="mse", evaluate=False)
-    text, gaps, _ = gaps_of(tmp_path)
+    text, problems, _ = problems_of(tmp_path)
     assert "The run cannot be compared yet" in text
     assert "rankgrad evaluate RUN DATA --save" in text
-    assert "not evaluated on test" in gaps["mse"][0]
+    assert "not evaluated on test" in problems["mse"][0]
 
 
 def test_a_part_that_was_asked_for(runs):
@@ -215,27 +227,27 @@ def failed(place, candidates, folds, reason="fold 2 has no vali split"):
     (place / "comparison.json").write_text(json.dumps({"rows": rows}))
 
 
-def test_no_candidate_is_complete(tmp_path, run_folder, lists):
+def test_no_entry_is_complete(tmp_path, run_folder, lists):
     for loss in ("mse", "ranknet"):
         run_folder(tmp_path / loss / "1", lists(5), loss=loss, candidate=loss, fold=1)
     failed(tmp_path, ("mse", "ranknet"), (2,))
-    text, gaps, found = gaps_of(tmp_path)
-    assert found.complete == (False, False) and found.metrics == ()
-    assert "every candidate lacks some of its runs" in text
-    assert gaps["mse"][0] == "fold 2, seed 0: fold 2 has no vali split"
+    text, problems, found = problems_of(tmp_path)
+    assert complete(found) == (False, False) and found.metrics == ()
+    assert "every ranker lacks some of its runs" in text
+    assert problems["mse"][0] == "fold 2, seed 0: fold 2 has no vali split"
 
 
 def test_every_run_failed(tmp_path):
     failed(tmp_path, ("mse", "ranknet"), (1, 2))
-    text, gaps, _ = gaps_of(tmp_path)
+    text, problems, _ = problems_of(tmp_path)
     assert "Nothing can be compared: every run failed" in text
-    assert "fold 1, seed 0: fold 2 has no vali split" in gaps["ranknet"]
+    assert "fold 1, seed 0: fold 2 has no vali split" in problems["ranknet"]
 
 
-def test_gaps_are_counted_by_runs_not_by_notes(runs):
+def test_missing_runs_are_counted_not_notes(runs):
     failed(runs, ("mse",), (2,))
     (runs / "mse" / "fold2-seed0" / "evaluations").rename(runs / "aside")
     page, found = report.build([runs])
-    own = next(c for c in found.candidates if c.name == "mse")
-    assert len(own.gaps) == 3  # of its folder, of the comparison, and what follows from it
-    assert "<dt>gap</dt><dd>1</dd>" in page
+    own = found.entry("mse")
+    assert len(own.problems) == 3  # of its folder, of the comparison, and what follows from it
+    assert "<dt>missing run</dt><dd>1</dd>" in page

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.report.comparison import Comparison
-from rankgrad.report.curves import numbers
-from rankgrad.report.reasons import Reasons
-from rankgrad.report.runs import Run
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.report.explained import Explained
+from rankgrad.results.comparison import Comparison
+from rankgrad.results.curves import numbers
+from rankgrad.results.groups import Fold
+from rankgrad.results.runs import Run
 
 TOP = 20  # items of a ranked list shown
 LISTS = 200  # queries that can be looked into, at most
@@ -23,36 +23,47 @@ _ITEMS = 220_000  # ranked items on the page, at most
 _NONE, _STEPS = -32768, 65534  # how NaN is written, and the steps that a metric's range has
 
 
-def changes(found: Comparison) -> dict[str, Any]:
-    """The value of every query under every candidate in 16 bits, seeds averaged.
+def compared(found: Comparison) -> list[int]:
+    """The entries that are complete, by number."""
+    return [at for at, name in enumerate(found.names) if name in found.complete]
 
-    Metrics come first to last, the primary first, as long as there is room. If one metric has too
-    many queries, some are drawn: the page says how many.
+
+def changes(found: Comparison) -> dict[str, Any]:
+    """The value of every query under every entry in 16 bits, seeds averaged.
+
+    As many metrics as fit, that of the headline first. If one metric has too many queries, some are
+    drawn: the page says how many.
     """
-    used = [at for at, ok in enumerate(found.complete) if ok]
-    queries = len(found.qids)
+    used = compared(found)
+    queries = len(found.queries) if used else 0
     rows = np.arange(queries)
     if used and queries * len(used) > _CELLS:
         random = np.random.default_rng(0)
         rows = np.sort(random.choice(queries, _CELLS // len(used), replace=False))
-    order = sorted(range(len(found.metrics)), key=lambda m: m != found.primary)
-    room = max(1, _CELLS // max(1, len(rows) * len(used)))
+    order = sorted(range(len(found.metrics)), key=lambda m: found.metrics[m] != found.primary)
+    fitting = max(1, _CELLS // max(1, len(rows) * len(used)))
     packed = []
-    for metric in order[:room]:
-        values = found.values[metric][rows]
-        low, step = _scale(values)
-        columns = {str(c): _sixteen(values[:, c], low, step) for c in used if found.has(c, metric)}
-        packed.append({"metric": metric, "low": low, "step": step, "values": columns})
+    for at in order[:fitting] if used else []:
+        metric = found.metrics[at]
+        values = {
+            c: found.values(found.names[c], metric)[rows]
+            for c in used
+            if found.has(found.names[c], metric)
+        }
+        low, step = _scale(list(values.values()))
+        columns = {str(c): _sixteen(own, low, step) for c, own in values.items()}
+        packed.append({"metric": at, "low": low, "step": step, "values": columns})
     return {
         "queries": queries,
         "rows": len(rows),
-        "qids": [found.qids[row] for row in rows],
+        "qids": [found.queries[row][1] for row in rows],
         "index": None if len(rows) == queries else rows.tolist(),
         "metrics": packed,
     }
 
 
-def _scale(values: NDArray[np.float64]) -> tuple[float, float]:
+def _scale(columns: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    values = np.stack(columns) if columns else np.array([np.nan])
     if np.isnan(values).all():
         return 0.0, 1.0
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
@@ -65,33 +76,31 @@ def _sixteen(values: NDArray[np.float64], low: float, step: float) -> str:
 
 
 def lists(found: Comparison, part: str) -> dict[str, Any]:
-    """The ranked lists of some queries under every candidate: the first items of each.
+    """The ranked lists of some queries under every entry: the first items of each.
 
-    A list is as one run ranked it, that of the candidate's first seed: an average of the scores of
+    A list is as one run ranked it, that of the entry's first seed: an average of the scores of
     several runs would be no model's.
     """
-    used = [at for at, ok in enumerate(found.complete) if ok]
+    used = compared(found)
     if not used or not found.metrics:
-        return {"queries": [], "candidates": []}
-    starts = np.searchsorted(found.part_of, np.arange(len(found.parts)))
-    reasons = Reasons(
-        {(c, p): _first_run(found, c, own) for c in used for p, own in enumerate(found.parts)}, part
-    )
-    chosen = _chosen(found, used, reasons.rows(starts.tolist()))
+        return {"queries": [], "entries": []}
+    fold_of = np.array([found.folds.index(fold) for fold, _ in found.queries])
+    starts = np.searchsorted(fold_of, np.arange(len(found.folds)))
+    runs = {(c, f): _first_run(found, c, fold) for c in used for f, fold in enumerate(found.folds)}
+    explained = Explained(runs, part)
+    chosen = _chosen(found, used, explained.rows(starts.tolist()))
     shape = (len(used), len(chosen), TOP)
     items, labels = np.zeros(shape, "<u4"), np.zeros(shape, "<f4")
     scores = np.zeros(shape, "<f4")
     values = np.full((len(used), len(chosen), len(found.metrics)), np.nan, "<f4")
     about: list[dict[str, Any]] = [{} for _ in chosen]
-    seeds = []
-    for c, candidate in enumerate(used):
-        seeds.append(_first_run(found, candidate, found.parts[0]).seed)
-        for p, checksum in enumerate(found.parts):
-            own = Evaluated.load(_first_run(found, candidate, checksum).path, part)
+    for c, entry in enumerate(used):
+        for f in range(len(found.folds)):
+            own = runs[entry, f].with_items()
             for q, row in enumerate(chosen):
-                if found.part_of[row] != p:
+                if fold_of[row] != f:
                     continue
-                at = row - starts[p]
+                at = row - starts[f]
                 inside = slice(own.offsets[at], own.offsets[at + 1])
                 first = np.argsort(-own.scores[inside], kind="stable")[:TOP]
                 items[c, q, : len(first)] = first + 1
@@ -104,12 +113,12 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
     distinct, codes = _distinct(labels)
     return {
         "top": TOP,
-        "candidates": used,
-        "seeds": seeds,
-        "averaged": any(len(found.candidates[c].seeds) > 1 for c in used),
+        "entries": used,
+        "seeds": [runs[c, 0].seed for c in used],
+        "averaged": any(len(found.entries[c].seeds) > 1 for c in used),
         "rows": [int(row) for row in chosen],
         "queries": [
-            {"qid": found.qids[row], "part": int(found.part_of[row]), **about[q]}
+            {"qid": found.queries[row][1], "fold": int(fold_of[row]), **about[q]}
             for q, row in enumerate(chosen)
         ],
         "labels": distinct,
@@ -117,7 +126,7 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
         "scores": _pack(scores),
         "codes": _pack(codes),
         "values": _pack(values),
-        "reasons": reasons.packed(chosen, starts.tolist()),
+        "explained": explained.packed(chosen, starts.tolist()),
     }
 
 
@@ -127,7 +136,7 @@ def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = (
     Explained ones, up to a quarter; then in turn the largest changes of each pair, then some at
     random.
     """
-    total = min(LISTS, len(found.qids), max(1, _ITEMS // (TOP * len(used))))
+    total = min(LISTS, len(found.queries), max(1, _ITEMS // (TOP * len(used))))
     chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])
     turns = [_by_change(found, pair) for pair in _pairs(found, used)]
     while turns and len(chosen) < total * 3 // 4:
@@ -138,28 +147,35 @@ def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = (
             elif len(chosen) < total * 3 // 4:
                 chosen[row] = None
     random = np.random.default_rng(0)
-    rest = [int(r) for r in random.permutation(len(found.qids)) if int(r) not in chosen]
+    rest = [int(r) for r in random.permutation(len(found.queries)) if int(r) not in chosen]
     return sorted([*chosen, *rest[: total - len(chosen)]])
 
 
 def _pairs(found: Comparison, used: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs of candidates, those with the best or the baseline first."""
-    against = found.against[found.primary]
+    """Pairs of entries, those with the best or the baseline first."""
+    reference = found.names.index(found.reference(_primary(found)) or found.names[used[0]])
     pairs = list(combinations(used, 2))
-    return sorted(pairs, key=lambda pair: against not in pair)[:LISTS]
+    return sorted(pairs, key=lambda pair: reference not in pair)[:LISTS]
+
+
+def _primary(found: Comparison) -> str:
+    return found.primary or found.metrics[0]
 
 
 def _by_change(found: Comparison, pair: tuple[int, int]) -> Iterator[int]:
     """Queries by how much their value differs, from the largest change on."""
-    values = found.values[found.primary]
-    change = np.nan_to_num(np.abs(values[:, pair[0]] - values[:, pair[1]]))
+    names, metric = [found.names[c] for c in pair], _primary(found)
+    if not all(found.has(name, metric) for name in names):
+        return iter(())
+    one, other = (found.values(name, metric) for name in names)
+    change = np.nan_to_num(np.abs(one - other))
     order = np.argsort(-change, kind="stable")[: LISTS * 2]
     return iter([int(row) for row in order if change[row] > 0])
 
 
-def _first_run(found: Comparison, candidate: int, part: str) -> Run:
-    own = found.candidates[candidate].evaluated
-    runs = [run for (checksum, _), run in own.items() if checksum == part]
+def _first_run(found: Comparison, entry: int, fold: Fold) -> Run:
+    own = found.runs[found.names[entry]]
+    runs = [run for (other, _), run in own.items() if other == fold]
     return min(runs, key=lambda run: (run.seed is None, run.seed or 0))
 
 

@@ -1,4 +1,4 @@
-"""What a run folder says of its run; what it cannot say is a gap with its reason, not an error."""
+"""Run folders as they are read. What cannot be read is a problem with its reason, not an error."""
 
 from __future__ import annotations
 
@@ -33,27 +33,47 @@ _FORMAT, _VERSION = "rankgrad run", 1
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as it was found. ``gaps`` says in words what is missing, and why."""
+    """A run folder. ``problems`` says in words what is missing in it, and why.
+
+    Args:
+        path: of the folder.
+        metadata: of ``run.json``.
+        settings: as they stand, also those that this version does not know.
+        history: a line per epoch.
+        evaluated: on the part of the data that was asked for; None where there is none.
+        problems: what cannot be read.
+        other_labels: the labels of an evaluation on another part, where this one is missing.
+        part: of the data.
+    """
 
     path: Path
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[Mapping[str, float], ...] = ()
     evaluated: Evaluated | None = None
-    gaps: tuple[str, ...] = ()
-    elsewhere: Mapping[str, Any] = field(default_factory=dict)  # labels of another part's
+    problems: tuple[str, ...] = ()
+    other_labels: Mapping[str, Any] = field(default_factory=dict)
+    part: str = "test"
+
+    def with_items(self) -> Evaluated:
+        """The evaluation with the labels and scores of its items."""
+        found = self.evaluated
+        if found is None or len(found.scores) != found.offsets[-1]:
+            return Evaluated.load(self.path, self.part)
+        return found
 
     @property
     def labels(self) -> Mapping[str, Any]:
         """What the run is in its experiment: candidate, loss, model, fold, seed, where it says."""
-        own = self.facts.get("labels")
-        stated = self.evaluated.labels_of_run if self.evaluated is not None else self.elsewhere
+        own = self.metadata.get("labels")
+        evaluated = self.evaluated
+        stated = self.other_labels if evaluated is None else evaluated.labels_of_run
         return {**(own if isinstance(own, dict) else {}), **stated}
 
     @property
     def is_tree(self) -> bool:
         """Whether it is of boosted trees, whose steps are trees and whose settings are others."""
-        return self.facts.get("kind") is not None
+        return self.metadata.get("kind") is not None
 
     @property
     def loss(self) -> str:
@@ -67,10 +87,16 @@ class Run:
         return seed if isinstance(seed, int) else None
 
     @property
+    def fold(self) -> int | None:
+        """The fold, or None where nothing says it."""
+        fold = self.labels.get("fold")
+        return fold if isinstance(fold, int) else None
+
+    @property
     def seconds(self) -> float | None:
         """How long training took, or None where nothing says it."""
         last = self.history[-1].get("seconds") if self.history else None
-        seconds = self.facts.get("seconds") if last is None else last
+        seconds = self.metadata.get("seconds") if last is None else last
         return float(seconds) if isinstance(seconds, int | float) else None
 
 
@@ -90,7 +116,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
                 inside.clear()
                 found.setdefault(Path(folder).resolve(), Path(folder))
         inside_others = any(_within(path, place) for path in found)
-        if len(found) == before and not inside_others and not failures([place]):
+        if len(found) == before and not inside_others and not failed_runs([place]):
             raise ValueError(
                 f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
             )
@@ -117,23 +143,23 @@ class _Comparison(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run of a comparison that came to nothing, and why."""
+class FailedRun:
+    """A run of a comparison that failed, and why. It may have no folder."""
 
-    candidate: str
+    entry: str
     fold: int | None
     seed: int | None
     reason: str
 
 
-def failures(places: Iterable[Path]) -> list[Failure]:
-    """The runs that comparisons among some folders say have failed; these may have no folder."""
+def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
+    """The runs that failed, by the ``comparison.json`` files within some folders."""
     found = []
     for file in _named(places, COMPARISON):
         try:
             rows = schemas.read_json(file, _Comparison)["rows"]
             found += [
-                Failure(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                FailedRun(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
                 for row in rows
                 for run in row["runs"]
                 if run["gap"]
@@ -144,8 +170,8 @@ def failures(places: Iterable[Path]) -> list[Failure]:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the comparisons among some folders say of themselves, as far as they agree."""
+class Recorded:
+    """What the ``comparison.json`` files within some folders record, as far as they agree."""
 
     data: str = ""  # the name of the data set
     how: Significance | None = None
@@ -153,34 +179,34 @@ class Told:
     quick: bool = False  # of a reproduction in its reduced version
 
 
-def told(places: Iterable[Path]) -> Told:
-    """What ``comparison.json`` and ``reproduction.json`` files say of data and test."""
+def recorded(places: Iterable[Path]) -> Recorded:
+    """Read the data set and the test of ``comparison.json`` and ``reproduction.json`` files."""
     names: set[str] = set()
     quick = False
     tests: list[tuple[Significance, str | None]] = []
     for file in _named(places, COMPARISON):
         try:
-            facts = schemas.read_json(file, _Comparison)
-            again = _reproduction(file)
-            names.add(str(again.get("data") or Path(str(facts["plan"]["data"])).name))
-            quick = quick or again.get("quick") is True
-            own = dict(facts["test"])
+            saved = schemas.read_json(file, _Comparison)
+            reproduction = _reproduction(file)
+            names.add(str(reproduction.get("data") or Path(str(saved["plan"]["data"])).name))
+            quick = quick or reproduction.get("quick") is True
+            own = dict(saved["test"])
             baseline = own.pop("baseline", None)
             tests.append((Significance(**own), baseline))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version, or damaged
     same = len(set(tests)) == 1
     how, baseline = tests[0] if same else (None, None)
-    return Told(names.pop() if len(names) == 1 else "", how, baseline, quick)
+    return Recorded(names.pop() if len(names) == 1 else "", how, baseline, quick)
 
 
 def _reproduction(comparison: Path) -> Mapping[str, Any]:
-    """What the reproduction says that a comparison is of, beside whose folder it stands."""
+    """The ``reproduction.json`` beside the folder of a comparison, if there is one."""
     try:
-        facts = files.read_json(comparison.resolve().parent.parent / REPRODUCTION)
+        saved = files.read_json(comparison.resolve().parent.parent / REPRODUCTION)
     except (OSError, ValueError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return saved if isinstance(saved, dict) else {}
 
 
 def _named(places: Iterable[Path], name: str) -> list[Path]:
@@ -193,67 +219,74 @@ def _within(path: Path, place: Path) -> bool:
     return path.is_relative_to(place.resolve())
 
 
-def read(path: Path, part: str = "test") -> Run:
-    """Read a run folder with its evaluation on a part of the data."""
+def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
+    """Read a run folder with its evaluation on a part of the data.
+
+    Args:
+        path: the folder.
+        part: of the data.
+        items: hold the scores and labels of the items too; of many runs they may be too many.
+    """
     try:
-        facts = _facts(path)
+        metadata = read_metadata(path)
     except (OSError, ValueError) as error:
-        return Run(path, gaps=(_reason(error, path),))
-    gaps: list[str] = []
+        return Run(path, problems=(_reason(error, path),))
+    problems: list[str] = []
     settings: Mapping[str, Any] = {}
     history: list[Mapping[str, float]] = []
     try:
-        settings = _settings(path, facts)
+        settings = _settings(path, metadata)
         history = _history(path)
     except (OSError, ValueError) as error:
-        gaps.append(_reason(error, path))
+        problems.append(_reason(error, path))
     evaluated, elsewhere = None, {}
-    failure = facts.get("error")
-    if failure:
-        gaps.append(f"it failed: {failure}")
+    if metadata.get("error"):
+        problems.append(f"it failed: {metadata['error']}")
     try:
-        evaluated = _without_items(Evaluated.load(path, part))
+        evaluated = Evaluated.load(path, part)
+        if not items:
+            none = evaluated.labels[:0].copy()
+            evaluated = replace(evaluated, labels=none, scores=none)
     except FileNotFoundError:
-        gaps.append(_not_evaluated(path, part, settings, history))
+        problems.append(_not_evaluated(path, part, settings, history))
         elsewhere = _labels_elsewhere(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        gaps.append(_reason(error, path))
-    return Run(path, facts, settings, tuple(history), evaluated, tuple(gaps), elsewhere)
+        problems.append(_reason(error, path))
+    loaded = (tuple(history), evaluated, tuple(problems), elsewhere, part)
+    return Run(path, metadata, settings, *loaded)
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """``run.json`` of a run folder; an error where it is damaged, or of another version."""
+    if not path.exists():
+        raise FileNotFoundError("it was not run")
+    metadata: dict[str, Any] = schemas.read_json(path / RUN, dict[str, Any])
+    if metadata.get("format", _FORMAT) != _FORMAT:
+        raise ValueError(f"{path / RUN} is damaged (it describes no run)")
+    if metadata.get("version", _VERSION) != _VERSION:
+        raise ValueError(
+            "it was written by another version of rankgrad (format "
+            f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it anew"
+        )
+    # Earlier versions said no data.
+    schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
+    return metadata
 
 
 def _labels_elsewhere(path: Path) -> dict[str, Any]:
-    """What the evaluation on another part says that the run is."""
+    """The labels of the run by its evaluation on another part."""
     for part in evaluations.names(path):
         try:
             return dict(Evaluated.load(path, part).labels_of_run)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # damaged: it says nothing
+            continue  # damaged
     return {}
 
 
-def _without_items(found: Evaluated) -> Evaluated:
-    """An evaluation without its items, of which many runs have too many to hold at once."""
-    return replace(found, labels=found.labels[:0].copy(), scores=found.scores[:0].copy())
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = schemas.read_json(path / RUN, dict[str, Any])
-    if facts.get("format", _FORMAT) != _FORMAT:
-        raise ValueError(f"{path / RUN} is damaged (it describes no run)")
-    if facts.get("version", _VERSION) != _VERSION:
-        raise ValueError(
-            "it was written by another version of rankgrad (format "
-            f"{quote(facts['version'])}, this one reads {_VERSION})"
-        )
-    schemas.check(path / RUN, {"data": {}, **facts}, RunMetadata)  # earlier versions said no data
-    return facts
-
-
-def _settings(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as they stand, also those that this version does not know."""
-    file = path / SETTINGS
-    if not file.exists():  # trees have theirs among the facts
-        own = facts.get("settings")
+def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as they stand; those of trees are among the metadata."""
+    if not (path / SETTINGS).exists():
+        own = metadata.get("settings")
         return dict(own) if isinstance(own, dict) else {}
     try:
         return tomllib.loads(read_settings(path))

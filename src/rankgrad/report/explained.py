@@ -11,17 +11,17 @@ import numpy as np
 from rankgrad import files
 from rankgrad.explanations import Explanation
 from rankgrad.explanations.explanation import FOLDER, pairs
-from rankgrad.report.runs import Run
+from rankgrad.results.runs import Run
 
 SHOWN = 6  # features of a pair
-_CANDIDATES = 8  # with explanations, at most
+_ENTRIES = 8  # with explanations, at most
 
 
-class Reasons:
-    """The explanations of candidates' runs by candidate and part of the data.
+class Explained:
+    """The explanations of entries' runs by entry and fold.
 
     Args:
-        runs: by candidate and number of the part.
+        runs: by entry and number of the fold.
         part: whose explanations.
     """
 
@@ -29,7 +29,7 @@ class Reasons:
         self.found: dict[tuple[int, int], Explanation] = {}
         self.problems: list[str] = []
         for key, run in runs.items():
-            if len({c for c, _ in [*self.found, key]}) > _CANDIDATES:
+            if len({c for c, _ in [*self.found, key]}) > _ENTRIES:
                 break
             own = self._read(run, part)
             if own is not None:
@@ -52,7 +52,7 @@ class Reasons:
         """The queries that are explained, as rows of the report.
 
         Args:
-            starts: the first row of each part.
+            starts: the first row of each fold.
         """
         found = {int(starts[p] + at) for (_, p), own in self.found.items() for at in own.lists}
         return sorted(found)
@@ -64,11 +64,11 @@ class Reasons:
         queries: dict[str, dict[str, Any]] = {}
         for (c, p), own in self.found.items():
             features[str(c)] = list(own.features)
-            of_candidate = queries.setdefault(str(c), {})
+            of_entry = queries.setdefault(str(c), {})
             for at, index in enumerate(own.lists):
                 row = int(starts[p] + index)
                 if row in places:
-                    of_candidate[str(places[row])] = _query(own, at)
+                    of_entry[str(places[row])] = _query(own, at)
         return {"features": features, "queries": queries, "problems": self.problems}
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from rankgrad.experiments.tables import Cell, Table
+from rankgrad.results.tables import Cell, Table
 
 TABLE = Table(
     title="A_B & 5%",
-    columns=("candidate", "ndcg@5", "ap"),
+    columns=("ranker", "ndcg@5", "ap"),
     rows=(
         (Cell("mse"), Cell("0.45", 0.45123, mark="†"), Cell("0.50", 0.5, bold=True)),
         (Cell("neural_ndcg@10"), Cell("0.47", 0.47456, bold=True), Cell("0.49", 0.49)),
-        (Cell("a | b"), Cell("gap (1/2)", gap=True), Cell("gap (1/2)", gap=True)),
+        (Cell("a | b"), Cell("missing (1/2)", missing=True), Cell("missing (1/2)", missing=True)),
     ),
     notes=("† significantly worse", "gain: 2^y - 1"),
 )
@@ -23,11 +23,11 @@ def test_markdown():
     lines = TABLE.to_markdown().splitlines()
     assert lines[0] == "**A_B & 5%**"
     assert lines[2:5] == [
-        "| candidate | ndcg@5 | ap |",
+        "| ranker | ndcg@5 | ap |",
         "|:--|--:|--:|",
         "| mse | 0.45† | **0.50** |",
     ]
-    assert lines[6] == r"| a \| b | gap (1/2) | gap (1/2) |"
+    assert lines[6] == r"| a \| b | missing (1/2) | missing (1/2) |"
     assert lines[-2:] == ["† significantly worse  ", "gain: 2^y - 1"]
 
 
@@ -45,13 +45,13 @@ def test_csv_has_numbers_in_full_and_nothing_but_rows():
     text = TABLE.to_csv()
     rows = list(csv.reader(io.StringIO(text)))
     assert rows == [
-        ["candidate", "ndcg@5", "ndcg@5 mark", "ap"],
+        ["ranker", "ndcg@5", "ndcg@5 mark", "ap"],
         ["mse", "0.45123", "†", "0.5"],
         ["neural_ndcg@10", "0.47456", "", "0.49"],
         ["a | b", "", "", ""],
     ]
     header = replace(TABLE, rows=(), marked=("ndcg@5", "ap")).to_csv()
-    assert header == "candidate,ndcg@5,ndcg@5 mark,ap,ap mark"  # whatever is significant
+    assert header == "ranker,ndcg@5,ndcg@5 mark,ap,ap mark"  # whatever is significant
 
 
 def test_marks_that_mean_something_to_markdown():
@@ -65,7 +65,7 @@ def test_terminal():
     console.print(TABLE.to_rich())
     lines = out.getvalue().splitlines()
     row = next(line for line in lines if "neural_ndcg" in line)
-    assert "\x1b[1m     0.47" in row  # bold
+    assert "\x1b[1m         0.47" in row  # bold
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
     one, other = (next(line for line in plain if name in line) for name in ("mse", "neural_"))
     assert one.index("0.45†") == other.index("0.47")  # digits stand in line

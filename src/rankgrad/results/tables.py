@@ -42,14 +42,14 @@ class Cell:
         value: the number behind it, which CSV has in full.
         bold: the best of its column.
         mark: daggers behind it.
-        gap: there is no number, for a reason that is under the table.
+        missing: there is no number, for a reason that is under the table.
     """
 
     text: str
     value: float | None = None
     bold: bool = False
     mark: str = ""
-    gap: bool = False
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Table:
 
     The first column names the row.
 
-    >>> from rankgrad.experiments.tables import Cell, Table
+    >>> from rankgrad.results.tables import Cell, Table
     >>> table = Table(
     ...     columns=("loss", "ndcg@5"),
     ...     rows=(
@@ -143,7 +143,7 @@ class Table:
             line: list[str] = []
             for cell, has_marks in zip(row, marked, strict=True):
                 shown = cell.text if cell.value is None else repr(cell.value)
-                line += ["" if cell.gap else shown, *([cell.mark] if has_marks else [])]
+                line += ["" if cell.missing else shown, *([cell.mark] if has_marks else [])]
             writer.writerow(line)
         return out.getvalue().rstrip("\n")
 
@@ -167,7 +167,7 @@ class Table:
             for text in texts:
                 text[at] = text[at].rjust(width) if at else text[at]
         for row, text in zip(self.rows, texts, strict=True):
-            styles = ("bold" if cell.bold else "dim" if cell.gap else "" for cell in row)
+            styles = ("bold" if cell.bold else "dim" if cell.missing else "" for cell in row)
             drawn.add_row(*map(Text, text, styles))
         return Group(drawn, *(Text(note) for note in self.notes))
 
@@ -175,7 +175,7 @@ class Table:
 def latex(text: str) -> str:
     r"""Text as LaTeX writes it.
 
-    >>> from rankgrad.experiments.tables import latex
+    >>> from rankgrad.results.tables import latex
     >>> print(latex("neural_ndcg@10 †"))
     neural\_ndcg@10 $^{\dagger}$
     """

@@ -1,4 +1,4 @@
-"""Learning curves: a candidate's runs as a line and a band."""
+"""Learning curves: an entry's runs as a line and a band."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.losses import RelaxedMetric, losses
-from rankgrad.report.candidates import Candidate
-from rankgrad.report.runs import Run
+from rankgrad.results.groups import RunGroup
+from rankgrad.results.runs import Run
 
 Values = NDArray[np.float64]
 
@@ -19,24 +19,24 @@ POINTS = 150  # of a line, at most
 _NOT_METRICS = ("epoch", "loss", "learning_rate", "seconds")
 
 
-def curves(candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """The validation metrics and the training loss of all candidates, epoch by epoch.
+def curves(entries: Sequence[RunGroup]) -> dict[str, Any]:
+    """The validation metrics and the training loss of all entries, epoch by epoch.
 
     The line is the mean over runs, of which one that has stopped keeps its last value: a mean over
     those that go on would be of other folds. The band spans the seeds, each averaged over its
     folds; with one seed it spans the folds.
     """
     series: list[dict[str, Any]] = []
-    for at, candidate in enumerate(candidates):
-        runs = [run for run in candidate.runs if run.history]
+    for at, entry in enumerate(entries):
+        runs = [run for run in entry.runs if run.history]
         if runs:
             names = dict.fromkeys(n for run in runs for line in run.history for n in line)
             keep = [n for n in names if n not in _NOT_METRICS] + ["loss"]
             lines = {name: band(runs, name) for name in keep if name in names}
             ends = min(len(run.history) for run in runs)
             over = "seeds" if len({run.seed for run in runs}) > 1 else "folds"
-            own = {"candidate": at, "over": over, "ends": ends, "lines": lines}
-            series.append({**own, "trees": candidate.is_tree})
+            own = {"entry": at, "over": over, "ends": ends, "lines": lines}
+            series.append({**own, "trees": entry.is_tree})
     every = dict.fromkeys(name for own in series for name in own["lines"] if name != "loss")
     return {"metrics": list(every), "series": series}
 
@@ -69,22 +69,22 @@ def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[f
     }
 
 
-def relaxed(candidates: Sequence[Candidate], metric: str | None) -> list[dict[str, Any]]:
+def relaxed(entries: Sequence[RunGroup], metric: str | None) -> list[dict[str, Any]]:
     """For losses that are a metric through a relaxation, its value beside the exact metric.
 
     The relaxed one is that of training, 1 - loss, or the loss where lower is better; the exact one
     is of validation: the loss's own metric where it was logged, or the nearest to it.
     """
     found = []
-    for at, candidate in enumerate(candidates):
-        runs = [run for run in candidate.runs if run.history]
-        loss = _relaxed_loss(candidate.loss)
+    for at, entry in enumerate(entries):
+        runs = [run for run in entry.runs if run.history]
+        loss = _relaxed_loss(entry.loss)
         if runs and loss is not None:
             exact = _nearest(str(loss.metric), runs, metric)
             if exact is not None:
                 found.append(
                     {
-                        "candidate": at,
+                        "entry": at,
                         "metric": str(loss.metric),
                         "exact_metric": exact,
                         "relaxed": band(runs, "loss", flip=not loss.metric.lower_is_better),

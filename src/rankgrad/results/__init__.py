@@ -1,0 +1,5 @@
+"""Results: run folders in; means, intervals, tests and tables out.
+
+Everything that shows results takes them from here: the terminal, Markdown, LaTeX, CSV, the report
+and the papers' tables. No other package computes statistics of runs.
+"""
