@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -19,7 +19,8 @@ from typing_extensions import TypedDict
 
 from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
-from rankgrad.data.dataset import as_float32
+from rankgrad.data.categories import encode_frame
+from rankgrad.data.dataset import Categories, as_float32
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
@@ -171,7 +172,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: ``[N, F]`` features: an array, a data frame or a sparse matrix. NaN is a missing
-                value, as it is to LightGBM.
+                value, and columns of pandas' dtype ``category`` are categorical, as in LightGBM.
             y: ``[N]`` labels, at least 0; higher is more relevant.
             qid: ``[N]`` the list of each row, numbers or texts, in any order.
             group: instead, the sizes of the lists, which then stand one after the other.
@@ -184,12 +185,16 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger of
                 :mod:`rankgrad.training.loggers`; or several.
         """
+        X, categories = encode_frame(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
         train = _dataset(self._features(X), y, _Rows.of(len(y), qid, group), weights)
-        pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
+        train = replace(train, categories=categories, check=False)
+        several = len(train) > 1
+        pairs = self._validation(eval_set, eval_qid, eval_group, several, categories)
+        pairs = [replace(pair, categories=categories, check=False) for pair in pairs]
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
@@ -220,6 +225,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: instead, the sizes of the lists.
         """
         check_is_fitted(self)
+        X, _ = encode_frame(X, self.model_.categories)
         X = validate_data(self, X, reset=False, **_CHECKS)
         several = self.n_lists_ > 1 and X.shape[0] > self.longest_list_ > 0
         if qid is None and group is None and several and self.model_.whole_lists:
@@ -495,7 +501,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             seed = check_random_state(seed).randint(2**31 - 1)
         return Settings(**values, seed=int(seed))
 
-    def _validation(self, eval_set: Any, qid: Any, group: Any, several: bool) -> list[Dataset]:
+    def _validation(
+        self, eval_set: Any, qid: Any, group: Any, several: bool, categories: Categories | None
+    ) -> list[Dataset]:
         """The data sets of ``eval_set``, in order.
 
         Where there are several lists to train on, rows that nothing is said of are hardly one: the
@@ -519,7 +527,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
                     "are one list; in a list, as eval_set is)"
                 )
-            X, y = validate_data(self, *pair, y_numeric=True, reset=False, **_CHECKS)
+            X, _ = encode_frame(pair[0], categories)
+            X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
             found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
         return found
 

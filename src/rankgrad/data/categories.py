@@ -102,4 +102,38 @@ def _column_name(dataset: Dataset, at: int) -> str:
 
 
 def _number_text(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+    return str(int(value)) if np.isfinite(value) and value == int(value) else repr(value)
+
+
+def encode_frame(X: Any, known: Categories | None = None) -> tuple[Any, Categories | None]:
+    """A data frame with codes in place of categories, and the names of these.
+
+    Args:
+        X: columns of pandas' dtype ``category`` are categorical features; anything but a data frame
+            is given back as it is.
+        known: the categories of the training data; others become missing values.
+    """
+    if not hasattr(X, "isetitem"):
+        return X, known
+    kinds: list[tuple[str, ...] | None] = [None] * X.shape[1]
+    if known is not None and len(known) == X.shape[1]:
+        kinds = list(known)
+    elif known is None:
+        for at in range(X.shape[1]):
+            column = X.iloc[:, at]
+            if hasattr(column, "cat"):
+                kinds[at] = tuple(sorted(map(_text, column.cat.categories)))
+    if not any(names is not None for names in kinds):
+        return X, None
+    encoded = X.copy()
+    for at, names in enumerate(kinds):
+        if names is not None:
+            codes = {name: float(code) for code, name in enumerate(names)}
+            values = X.iloc[:, at].astype(object).map(lambda v, c=codes: c.get(_text(v), np.nan))
+            encoded.isetitem(at, values.astype(np.float64))
+    return encoded, tuple(kinds)
+
+
+def _text(value: Any) -> str:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return _number_text(float(value)) if is_number and value == value else str(value)

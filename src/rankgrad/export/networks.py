@@ -60,8 +60,8 @@ def _(network: MLPNet, graph: OnnxGraph, values: str, mask: str) -> str:
 @add_network.register
 def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
     columns = [graph.add("Gather", values, np.arange(network.n_numbers), axis=-1)]
-    for at, table in enumerate(network.tables):
-        weight = table.weight.detach().cpu().numpy()
+    for at, table in enumerate(network.tables.parameters()):
+        weight = table.detach().cpu().numpy()
         code = graph.add("Gather", values, np.array(network.n_numbers + at), axis=-1)
         code = graph.add("Where", mask, code, 0.0)  # padding may hold anything
         code = graph.add("Clip", code, 0.0, float(len(weight) - 1))

@@ -97,7 +97,11 @@ def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
 @add_transform.register
 def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
     missing = graph.add("IsNaN", values)
-    filled = graph.add("Where", missing, _array(transform.values), values)
+    constants = _array(transform.values)
+    filled = graph.add("Where", missing, constants, values)
+    if transform.weights.numel():
+        known = graph.add("MatMul", graph.add("Sub", filled, constants), _array(transform.weights))
+        filled = graph.add("Where", missing, graph.add("Add", known, constants), values)
     if not len(transform.indicated):
         return filled
     chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +22,7 @@ def embedding_width(categories: int) -> int:
     >>> [embedding_width(count) for count in (1, 2, 10, 1000)]
     [2, 2, 6, 32]
     """
-    return max(2, min(_WIDEST, round(1.6 * categories**0.56)))
+    return max(2, min(_WIDEST, round(1.6 * math.pow(categories, 0.56))))
 
 
 class EmbeddedScorer(Scorer):
@@ -38,7 +39,7 @@ class EmbeddedScorer(Scorer):
 
     def __init__(self, model: Model, n_features: int, sizes: Sequence[int]) -> None:
         super().__init__(n_features)
-        self.n_numbers = n_features - len(sizes)
+        self.n_numbers, self.sizes = n_features - len(sizes), tuple(sizes)
         tables = [nn.Embedding(size + 1, embedding_width(size)) for size in sizes]
         for table in tables:
             nn.init.normal_(table.weight, std=0.1)
@@ -52,7 +53,7 @@ class EmbeddedScorer(Scorer):
         """The columns of numbers, then those of the embeddings."""
         codes = features[..., self.n_numbers :].long()
         columns = [
-            table(codes[..., at].clamp(0, table.weight.shape[0] - 1))  # padding may hold anything
+            table(codes[..., at].clamp(0, self.sizes[at]))  # padding may hold anything
             for at, table in enumerate(self.tables)
         ]
         numbers = features[..., : self.n_numbers].to(columns[0].dtype)
@@ -60,7 +61,7 @@ class EmbeddedScorer(Scorer):
 
     def expand_sources(self, sources: Int[Tensor, " f"]) -> Int[Tensor, " w"]:
         """Which raw feature each column of :meth:`embed` is made of, by that of each input."""
-        widths = [1] * self.n_numbers + [table.weight.shape[1] for table in self.tables]
+        widths = [1] * self.n_numbers + list(map(embedding_width, self.sizes))
         return sources.repeat_interleave(torch.tensor(widths))
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
