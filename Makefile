@@ -8,7 +8,7 @@ MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_tr
 	tests/training/test_trainer.py
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
 
-.PHONY: demo test gpu-test minimum dist kernels lint format bench clean
+.PHONY: demo test gpu-test minimum dist docs kernels lint format bench clean
 
 demo: $(READY)
 	$(BIN)/rankgrad demo
@@ -43,6 +43,10 @@ dist: $(READY)
 	.venv-dist/bin/python -c "import rankgrad; assert 'site-packages' in rankgrad.__file__"
 	OMP_NUM_THREADS=1 .venv-dist/bin/python -m pytest -o pythonpath=tests $(MINIMUM_TESTS)
 
+# The documentation, in site/.
+docs: $(READY)
+	$(BIN)/python tools/docs
+
 kernels: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/warm.py
 
@@ -63,7 +67,7 @@ bench: $(PEERS)
 	$(BIN)/python benchmarks/time_to_quality.py --out runs/bench/quality.json
 
 clean:
-	rm -rf .venv .venv-minimum .venv-dist dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-minimum .venv-dist dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -46,12 +46,12 @@ def moved(function: Callable[..., Any], device: str) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        tensors = [each for each in (*given, *named.values()) if isinstance(each, Tensor)]
+    def call(*args: Any, **named: Any) -> Any:
+        tensors = [each for each in (*args, *named.values()) if isinstance(each, Tensor)]
         if not tensors or any(tensor.device.type == device for tensor in tensors):
-            return function(*given, **named)
+            return function(*args, **named)
         there = {name: _to(each, device) for name, each in named.items()}
-        return _to(function(*(_to(each, device) for each in given), **there), "cpu")
+        return _to(function(*(_to(each, device) for each in args), **there), "cpu")
 
     return call
 

@@ -5,10 +5,10 @@ import numpy as np
 from rankgrad.data import Dataset
 
 
-def lists(count=24, seed=0, features=5, weights=False, longest=12):
+def lists(count=24, seed=0, features=5, weights=False, max_length=12):
     """Lists whose labels follow from their features."""
     random = np.random.default_rng(seed)
-    lengths = random.integers(2, longest, count)
+    lengths = random.integers(2, max_length, count)
     n = int(lengths.sum())
     values = random.normal(size=(n, features)).astype(np.float32)
     utility = values[:, 0] + 0.5 * values[:, 1] * values[:, 2] + 0.3 * random.normal(size=n)

@@ -830,6 +830,29 @@ def _listnet(s: Tensor, y: Tensor, w: list[float]) -> Tensor:
     return _sum([-w[i] * target[i] * (s[i] - total) for i in range(len(s))], s)
 
 
+def _ndcg_bound(
+    s: Tensor,
+    y: Tensor,
+    w: list[float],
+    k: int | None = None,
+    penalty: str = "log",
+    gain: str = "exponential",
+) -> Tensor:
+    """sum_i G_i phi(sum_j exp(s_j - s_i)) / ideal DCG@k, phi(r) = log r or log(1 + log r)."""
+    n = len(s)
+    gains = [
+        w[i] * (2 ** float(y[i]) - 1 if gain == "exponential" else float(y[i])) for i in range(n)
+    ]
+    best = sorted(gains, reverse=True)[: _depth(n, k)]
+    ideal = sum(g / math.log2(1 + r) for r, g in enumerate(best, start=1))
+    terms = []
+    for i in range(n):
+        bound = _sum([torch.exp(s[j] - s[i]) for j in range(n)], s)
+        phi = torch.log(bound) if penalty == "log" else torch.log(1 + torch.log(bound))
+        terms.append(gains[i] * phi / ideal)
+    return _sum(terms, s)
+
+
 def _listmle(s: Tensor, y: Tensor, w: list[float], ties: str = "stable") -> Tensor:
     """Xia et al. 2008: -sum_r log(exp s_(r) / sum_{l>=r} exp s_(l)), items by descending label."""
     if ties != "stable":
@@ -1065,6 +1088,7 @@ _WITH_CUTOFF: dict[str, Callable[..., Tensor]] = {
     "ranknet": _ranknet,
     "hinge": _hinge,
     "neuralsort_ce": _neuralsort_ce,
+    "ndcg_bound": _ndcg_bound,
     "lambdarank": _lambdarank,
     "lambdaloss": _lambdaloss,
 }

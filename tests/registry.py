@@ -17,6 +17,7 @@ OPTIONS = [  # what defaults do not reach
     "lambdaloss@3(metric=precision, truncation=heuristic)",
     "lambdarank@3(metric=ap)",
     "lambdarank(metric=rr)",
+    "ndcg_bound@3(penalty=loglog)",
     "neural_ndcg@3(transposed=true)",
     "neural_ndcg(sinkhorn=false, gain=linear)",
     "ot_ndcg(through=ranks)",

@@ -25,7 +25,7 @@ WRONG = ("failed", "error", "not run", "processes broken")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--share", metavar="I/N", help="run the I-th of N shares, from 0")
+    parser.addoption("--share", metavar="I/N", help="run the I-th of N parts, from 0")
     parser.addoption("--counts", metavar="FILE", help="write how many passed, failed, ... as JSON")
 
 
@@ -60,15 +60,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--limit", type=float, help="stop after so many seconds")
     options, arguments = parser.parse_known_args()
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        shares = [_start(i, options.processes, arguments, folder) for i in range(options.processes)]
-        _end(shares, begun, options.limit)
+        parts = [_start(i, options.processes, arguments, folder) for i in range(options.processes)]
+        _end(parts, started, options.limit)
         total = collections.Counter()
-        for i, share in enumerate(shares):
+        for i, share in enumerate(parts):
             total.update(_report(Path(folder, str(i)), share.returncode))
     words = ", ".join(f"{number} {name}" for name, number in total.items() if number)
-    print(f"{words or 'nothing run'} in {time.monotonic() - begun:.0f} s on {_device()}")
+    print(f"{words or 'nothing run'} in {time.monotonic() - started:.0f} s on {_device()}")
     return 0 if total["passed"] and not any(total[name] for name in WRONG) else 1
 
 
@@ -88,17 +88,17 @@ def _start(share: int, of: int, arguments: list[str], folder: str) -> subprocess
     )
 
 
-def _end(shares: list[subprocess.Popen[bytes]], begun: float, limit: float | None) -> None:
+def _end(parts: list[subprocess.Popen[bytes]], started: float, limit: float | None) -> None:
     """Wait for all; past the limit, interrupt them, so that they still say how far they came."""
-    for share in shares:
-        left = None if limit is None else max(0.0, begun + limit - time.monotonic())
+    for share in parts:
+        left = None if limit is None else max(0.0, started + limit - time.monotonic())
         with contextlib.suppress(subprocess.TimeoutExpired):
             share.wait(left)
-    for share in shares:
+    for share in parts:
         if share.poll() is None:
             share.send_signal(signal.SIGINT)
     until = time.monotonic() + 20
-    for share in shares:
+    for share in parts:
         with contextlib.suppress(subprocess.TimeoutExpired):
             share.wait(max(0.0, until - time.monotonic()))
         if share.poll() is None:
@@ -108,7 +108,7 @@ def _end(shares: list[subprocess.Popen[bytes]], begun: float, limit: float | Non
 
 def _report(files: Path, code: int) -> dict[str, int]:
     """Print what a share said, unless all was well, and give its counts."""
-    if code not in (0, 5):  # 5: there were fewer tests than shares
+    if code not in (0, 5):  # 5: there were fewer tests than parts
         print((files / "output").read_text(errors="replace"))
     counts = files / "counts"
     return json.loads(counts.read_text()) if counts.exists() else {"processes broken": 1}

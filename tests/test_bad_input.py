@@ -55,7 +55,7 @@ def test_lists(call, arguments, options, message):
 GAINS = [
     *(f"{kind}{family}_err" for kind in ("", "gumbel_") for family in sorting.FAMILIES),
     *(f"{family}_ndcg" for family in sorting.FAMILIES),
-    *("lambdarank", "lambdaloss"),
+    *("lambdarank", "lambdaloss", "ndcg_bound"),
 ]
 LARGE = torch.tensor([[1.0, 130.0, 0.0, 3.0]])
 

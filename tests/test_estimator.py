@@ -56,7 +56,7 @@ def test_learns(lists):
 
 @pytest.mark.parametrize("model", [SMALL["model"], "tabm(hidden=[8], in_list=[rank])", "lightgbm"])
 def test_nan_is_a_missing_value(lists, model, tmp_path):
-    """A label that only a missing value tells of is learned, and unseen ones are scored."""
+    """A label that only a missing value tells of is learned, and held_out ones are scored."""
     X, y, qid = lists
     X[:, 1] = np.where(y > 0, np.nan, 1.0)
     X[:, 0] = 0.0

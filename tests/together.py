@@ -24,8 +24,8 @@ class Together:
         function = self.kernel.rewrite()
         executor = GridExecutor(function, self.kernel.arg_names, (1,))
 
-        def run(**given):
-            Turns(grid[0], partial(function, **given)).run()
+        def run(**args):
+            Turns(grid[0], partial(function, **args)).run()
 
         run.__signature__ = inspect.signature(function)
         executor.fn = run

@@ -32,6 +32,7 @@ class Data:
         noise: deviation of the judgement's noise, times that of the simulator.
         shift: added to every judgement: below 0, few items are relevant; above 0, many are.
         length: lists are cut to so many items, drawn at random; 0 for whole lists.
+        world: ``listwise``, or ``pointwise``, where no term of the utility compares items.
     """
 
     lists: tuple[int, int, int]
@@ -40,6 +41,7 @@ class Data:
     noise: float = 1.0
     shift: float = 0.0
     length: int = 0
+    world: str = "listwise"
 
     @property
     def key(self) -> str:
@@ -49,6 +51,7 @@ class Data:
         own += [f"noise{self.noise:g}"] * (self.noise != 1)
         own += [f"shift{self.shift:g}"] * (self.shift != 0)
         own += [f"length{self.length}"] * (self.length != 0)
+        own += [self.world] * (self.world != "listwise")
         return "_".join([lists, *own])
 
     @property
@@ -59,11 +62,15 @@ class Data:
     def make(self, part: str) -> Dataset:
         """Lists with raw features; labels as the simulator's or drawn again by its rule."""
         count = self.lists[PARTS.index(part)]
-        made = synthetic.make(count, seed=self.seed, features=self.features, split=part)
+        made = synthetic.make(
+            count, seed=self.seed, features=self.features, split=part, world=self.world
+        )
         return made if self.is_original else self._change(made, PARTS.index(part))
 
     def _change(self, made: Dataset, part: int) -> Dataset:
         random = np.random.default_rng([self.seed, part, 18])
+        if self.world != "listwise":
+            raise ValueError("noise, shift and length are of the listwise world")
         if self.length:
             made = _cut(made, self.length, random)
         lengths = np.diff(made.offsets)
@@ -105,7 +112,8 @@ def prepare(data: Data, cache: Path, device: str) -> Path:
             pipeline = Pipeline(Settings().transforms).fit(made.features, made.offsets).to(device)
         np.save(folder / f"{part}_labels.npy", made.labels)
         np.save(folder / f"{part}_offsets.npy", made.offsets)
-        np.save(folder / f"{part}_oracle.npy", synthetic.oracle(made).astype(np.float32))
+        best = synthetic.oracle(made, world=data.world)
+        np.save(folder / f"{part}_oracle.npy", best.astype(np.float32))
         width = 3 * pipeline.n_outputs
         inputs = np.lib.format.open_memmap(
             folder / f"{part}_inputs.npy", "w+", np.float32, (made.n_items, width)

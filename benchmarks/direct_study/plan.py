@@ -117,7 +117,7 @@ def tasks(results: Results) -> list[Task]:
     The same loss and data stand in several groups; a task is done once.
     """
     found = [*field(), *wider(), *web30k(), *confirmation(results), *scales(), *budgets()]
-    found += [*worlds(), *grid(), *recipes(), *seeds(), *capacity()]
+    found += [*parts(), *worlds(), *second_world(), *grid(), *recipes(), *seeds(), *capacity()]
     return list(dict.fromkeys(found))
 
 
@@ -196,6 +196,19 @@ def worlds() -> Iterable[Task]:
     ]
     specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg")
     return [Task(replace(MEDIUM, **own), (spec,)) for own in changes for spec in specs]
+
+
+def parts() -> Iterable[Task]:
+    """What of the bound does it: gains, or the ideal DCG that lists are divided by."""
+    specs = ("rank_bound@10(gain=linear)", "rank_bound@10(ideal=false)")
+    specs += ("rank_bound@10(p=0.5)", "rank_bound@10(p=2.0)", "rank_bound@10(of=ndcg)")
+    return [Task(MEDIUM, (spec,)) for spec in specs]
+
+
+def second_world() -> Iterable[Task]:
+    """Where no term of the utility compares items of a list."""
+    specs = (LAMBDA, BOUND, LOGLOG, SOFTMAX, "approx_ndcg")
+    return [Task(replace(MEDIUM, world="pointwise"), (spec,)) for spec in specs]
 
 
 def grid() -> Iterable[Task]:

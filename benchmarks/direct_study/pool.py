@@ -9,6 +9,7 @@ import queue
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from plan import Task
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
 _PREPARING = 2  # data sets made at a time, while others are trained on
+_FOR_WORKERS = 0.85  # of a GPU: CUDA itself and processes that make data take the rest
+_ATTEMPTS = 3  # at a run that has failed for want of memory
 
 
 def run(
@@ -47,7 +50,8 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     results = read_results([output, *previous])
     print(f"{len(results)} results are there", flush=True)
-    pool = Pool(workers, (cache, dict(changes)), time.monotonic() + seconds)
+    share = _FOR_WORKERS / max(1, workers)
+    pool = Pool(workers, (cache, dict(changes), share), time.monotonic() + seconds)
     pool.perform(tasks, results, output, first)
 
 
@@ -60,12 +64,15 @@ class Pool:
         deadline: by the monotonic clock.
     """
 
-    def __init__(self, count: int, arguments: tuple[Path, dict[str, Any]], deadline: float) -> None:
+    def __init__(
+        self, count: int, arguments: tuple[Path, dict[str, Any], float], deadline: float
+    ) -> None:
         self.count, self.arguments, self.deadline = count, arguments, deadline
         self.context = multiprocessing.get_context("spawn")
         self.given, self.found = self.context.Queue(), self.context.Queue()
         self.longest: dict[tuple[str, str], float] = {}
         self.begun: set[str] = set()
+        self.attempts: Counter[str] = Counter()
 
     def perform(
         self, tasks: Any, results: dict[str, Any], output: Path, first: Iterable[Data] = ()
@@ -146,6 +153,9 @@ class Pool:
         self, task: Task, found: dict[str, Any], results: dict[str, Any], output: Path
     ) -> None:
         write_result(output, task, found)
+        self.attempts[task.key] += 1
+        if "OutOfMemoryError" in found.get("error", "") and self.attempts[task.key] < _ATTEMPTS:
+            self.begun.discard(task.key)
         if "error" not in found:
             results[task.key] = found
             kind = (task.data.key, task.recipe)
@@ -168,7 +178,7 @@ def make_data(cache: Path, wanted: Any) -> None:
         print(f"made {data.key}", flush=True)
 
 
-def work(arguments: tuple[Path, dict[str, Any]], tasks: Any, results: Any) -> None:
+def work(arguments: tuple[Path, dict[str, Any], float], tasks: Any, results: Any) -> None:
     """What a worker process does."""
     import torch
     from train import Worker
@@ -185,7 +195,8 @@ def attempt(worker: Any, task: Task) -> dict[str, Any]:
     try:
         found: dict[str, Any] = worker.perform(task)
     except Exception:
-        return {"error": traceback.format_exc()}
+        found = {"error": traceback.format_exc()}
+    worker.release()
     return found
 
 
@@ -219,5 +230,5 @@ def read_results(places: Iterable[Path]) -> dict[str, Any]:
             except json.JSONDecodeError:
                 print(f"{path}: an unfinished line", file=sys.stderr)
                 continue
-            found[own.pop("task")] = own
+            found[Task.of(own.pop("task")).key] = own  # keys of today, whenever it was written
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from rankgrad.models import Model, models
 from rankgrad.models.tabm import TabM, TabMNet
 from rankgrad.training import Settings, fit
 
-_ITEMS = 1 << 18  # scored at a time
+_ITEMS = 1 << 16  # scored at a time
 _TRAINING_LISTS = 2000  # on which training NDCG is measured
 
 
@@ -45,14 +46,17 @@ class Worker:
     Args:
         cache: where data are, or are made.
         changes: of the settings of every run, for a trial.
+        memory: the share of a GPU's memory that it may take. Training sizes its CUDA graphs,
+            features on the device and batches of validation lists by that.
     """
 
-    def __init__(self, cache: Path, changes: dict[str, Any]) -> None:
+    def __init__(self, cache: Path, changes: dict[str, Any], memory: float = 1.0) -> None:
         self.cache, self.changes = cache, changes
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._loaded: tuple[Path, dict[str, Dataset], dict[str, Tensor]] | None = None
         if self.device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
+            torch.cuda.set_per_process_memory_fraction(memory)
 
     def perform(self, task: Task) -> dict[str, Any]:
         """Train on training lists, choose the epoch on validation lists, measure on test lists."""
@@ -87,6 +91,12 @@ class Worker:
         found["loss_curve"] = [float(f"{line['loss']:.5g}") for line in history]
         found["seconds"] = round(time.perf_counter() - began, 2)
         return found
+
+    def release(self) -> None:
+        """Give memory that is not in use back to the GPU."""
+        gc.collect()  # a run that failed leaves its tensors in a traceback
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
 
     def _fit(
         self,

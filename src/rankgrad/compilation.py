@@ -1,4 +1,4 @@
-"""Numba compilation with an on-disk cache that is never required and never trusted.
+"""Numba compilation with an on-disk cache that is neither required nor relied on.
 
 The parser and the CPU kernels share it. It stands outside both packages, as neither imports the
 other.

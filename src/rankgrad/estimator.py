@@ -190,7 +190,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        train = _dataset(self._features(X), y, _Rows.of(len(y), qid, group), weights)
+        train = _dataset(self._features(X), y, _ListRows.of(len(y), qid, group), weights)
         train = replace(train, categories=categories, check=False)
         several = len(train) > 1
         pairs = self._validation(eval_set, eval_qid, eval_group, several, categories)
@@ -234,7 +234,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"than the longest list it was fitted on has, {self.longest_list_}: pass qid= "
                 f"(or group=[{X.shape[0]}] if the rows are one list)"
             )
-        rows = _Rows.of(X.shape[0], qid, group)
+        rows = _ListRows.of(X.shape[0], qid, group)
         scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
         back[rows.order] = scores
@@ -288,7 +288,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             )
         scores = self.predict(X, qid, group=group)
         labels = _labels(y, len(scores))
-        rows = _Rows.of(len(scores), qid, group)
+        rows = _ListRows.of(len(scores), qid, group)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, scores, ensure_non_negative=True)
@@ -331,7 +331,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         with self._folder(Path(path)) as place:
             self._write(place)
             text = hub.card(
-                self._facts(), evaluation=evaluation, data=data, license=license, repo=repo_id
+                self._card(), evaluation=evaluation, data=data, license=license, repo=repo_id
             )
             files.write(place / hub.CARD, text)
 
@@ -394,7 +394,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             return cls.load(repo_id, model)
         return cls.load(hub.download(os.fspath(repo_id), **options), model)
 
-    def _facts(self) -> dict[str, Any]:
+    def _card(self) -> dict[str, Any]:
         """What a model card says of the ranker."""
         settings = self.model_.settings
         names = getattr(self, "feature_names_in_", None)
@@ -529,7 +529,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 )
             X, _ = encode_frame(pair[0], categories)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
-            found.append(_dataset(self._features(X), y, _Rows.of(len(y), its_qid, its_group)))
+            found.append(_dataset(self._features(X), y, _ListRows.of(len(y), its_qid, its_group)))
         return found
 
     def _features(self, X: Any) -> Array:
@@ -539,14 +539,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ListRows:
     """Which rows are which list: the rows of list b are ``order[offsets[b]:offsets[b + 1]]``."""
 
     order: Array
     offsets: Array
 
     @classmethod
-    def of(cls, n: int, qid: Any, group: Any) -> _Rows:
+    def of(cls, n: int, qid: Any, group: Any) -> _ListRows:
         if qid is not None and group is not None:
             raise ValueError("give qid or group, not both")
         if group is not None:
@@ -601,7 +601,7 @@ def _python(value: Any) -> Any:
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
 
 
-def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> Dataset:
+def _dataset(X: Array, y: Array, rows: _ListRows, weights: Array | None = None) -> Dataset:
     if (y < 0).any():
         row = int((y < 0).argmax())
         raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
@@ -614,10 +614,10 @@ def _dataset(X: Array, y: Array, rows: _Rows, weights: Array | None = None) -> D
     )
 
 
-def _is_pairs(given: Any) -> bool:
+def _is_pairs(value: Any) -> bool:
     """Whether a tuple is one of pairs (X, y), and not such a pair whose X and y are tuples."""
-    return isinstance(given, tuple) and all(
-        isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in given
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in value
     )
 
 

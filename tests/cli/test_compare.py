@@ -98,7 +98,7 @@ def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):
     assert [run["seed"] for run in facts["rows"][0]["runs"]] == [0, 1]
 
 
-def test_a_gap_is_in_the_table_and_the_exit_code(folder, tmp_path):
+def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
     arguments = ["compare", str(folder), "--losses", "mse", "-o", str(tmp_path / "out"), *QUICK]
     result = CliRunner().invoke(app, [*arguments, "--lr", "1e30", "--epochs", "2"])
     assert result.exit_code == 1, result.output
@@ -159,7 +159,7 @@ def test_the_live_table():
     assert "1 failed" in text.getvalue()
 
 
-def test_a_report_tests_as_the_comparison_did_unless_told(out, rankgrad, tmp_path):
+def test_a_report_tests_as_the_comparison_did_by_default(out, rankgrad, tmp_path):
     place, _, arguments = out
     how = ["--test", "randomization", "--correction", "holm"]
     rankgrad("compare", *arguments, "-o", place, *QUICK, *how)

@@ -51,7 +51,7 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
 
-def test_no_room_for_a_file(folder: Path, tmp_path: Path):
+def test_a_full_disk(folder: Path, tmp_path: Path):
     process = start("import", folder / "train.txt", "-o", tmp_path / "store", preexec_fn=limit)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err

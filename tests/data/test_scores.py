@@ -15,27 +15,27 @@ from rankgrad.data import Dataset, load, scores, store
 
 
 @pytest.fixture
-def given(dataset):
+def written(dataset):
     values = np.random.default_rng(1).normal(size=dataset.n_items).astype(np.float32)
     values[3] = values[4]  # a tie
     return values
 
 
 @pytest.mark.parametrize("name", ["scores.txt", "scores.parquet", "scores.run"])
-def test_there_and_back(dataset, given, tmp_path, name):
+def test_there_and_back(dataset, written, tmp_path, name):
     one_word = np.char.replace(dataset.qids, " ", "-")
     dataset = Dataset(dataset.features, dataset.labels, dataset.offsets, one_word, ids=dataset.ids)
     path = tmp_path / "new" / name
-    scores.write(path, given, dataset)
-    assert scores.read(path, dataset).tobytes() == given.tobytes()
+    scores.write(path, written, dataset)
+    assert scores.read(path, dataset).tobytes() == written.tobytes()
     assert [inside.name for inside in path.parent.iterdir()] == [name]
 
 
-def test_a_fifo_is_written_to_without_being_asked_to_overwrite(dataset, given, tmp_path):
+def test_a_fifo_is_written_to_without_being_asked_to_overwrite(dataset, written, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
-    scores.write(tmp_path / "fifo", given, dataset, format="plain")
-    assert np.array(os.read(reader, 10_000).split(), np.float32).tobytes() == given.tobytes()
+    scores.write(tmp_path / "fifo", written, dataset, format="plain")
+    assert np.array(os.read(reader, 10_000).split(), np.float32).tobytes() == written.tobytes()
     os.close(reader)
     assert (tmp_path / "fifo").is_fifo()
 
@@ -106,12 +106,12 @@ def test_what_is_wrong_is_said(tmp_path, text, message):
 
 @pytest.mark.parametrize(("kind", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
 @pytest.mark.parametrize("damage", ["cut", "changed", "other"])
-def test_damaged_compressed_files_are_named(dataset, given, tmp_path, kind, pack, damage):
-    scores.write(tmp_path / "s", given, dataset)
+def test_damaged_compressed_files_are_named(dataset, written, tmp_path, kind, pack, damage):
+    scores.write(tmp_path / "s", written, dataset)
     packed = pack.compress((tmp_path / "s").read_bytes())
     path = tmp_path / f"s.txt.{kind}"
     path.write_bytes(packed)
-    assert scores.read(path, dataset).tobytes() == given.tobytes()
+    assert scores.read(path, dataset).tobytes() == written.tobytes()
     half = len(packed) // 2
     changed = packed[:half] + bytes(255 - byte for byte in packed[half:])
     path.write_bytes({"cut": packed[:half], "changed": changed, "other": b"1\n2\n3\n"}[damage])
@@ -119,22 +119,22 @@ def test_damaged_compressed_files_are_named(dataset, given, tmp_path, kind, pack
         scores.read(path, dataset)
 
 
-def test_scores_of_other_data_are_refused(dataset, given, tmp_path):
-    scores.write(tmp_path / "s.parquet", given, dataset)
+def test_scores_of_other_data_are_refused(dataset, written, tmp_path):
+    scores.write(tmp_path / "s.parquet", written, dataset)
     other = dataset.select([1, 0, 2, 3, 4, 5, 6])
     with pytest.raises(ValueError, match="not the scores of this data"):
         scores.read(tmp_path / "s.parquet", other)
 
 
-def test_nothing_is_replaced_or_left_half_written(dataset, given, tmp_path):
+def test_nothing_is_replaced_or_left_half_written(dataset, written, tmp_path):
     path = tmp_path / "s.txt"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="overwrite"):
-        scores.write(path, given, dataset)
+        scores.write(path, written, dataset)
     lone = replace(dataset, qids=np.char.add(dataset.qids, "\ud800"))  # no UTF-8 has it
     with pytest.raises(UnicodeEncodeError):
-        scores.write(path, given, lone, format="trec", overwrite=True)
+        scores.write(path, written, lone, format="trec", overwrite=True)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
-    scores.write(path, given, dataset, overwrite=True)
+    scores.write(path, written, dataset, overwrite=True)
     assert len(path.read_text().split()) == dataset.n_items

@@ -140,7 +140,7 @@ def test_a_folder_of_nothing_known(tmp_path: Path) -> None:
         load(tmp_path / "photos", split="train")
 
 
-def test_several_sets_in_one_folder_are_told_apart_by_the_part_before(tmp_path: Path) -> None:
+def test_several_sets_in_one_folder_are_distinguished_by_the_part_before(tmp_path: Path) -> None:
     for number in (1, 2):
         for split in ("train", "valid", "test"):
             letor(tmp_path / f"set{number}.{split}.txt", f"1 qid:{number}{split} 1:1\n")

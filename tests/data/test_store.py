@@ -170,7 +170,7 @@ def test_a_manifest_without_a_key_is_damaged(folder: Path, key: str) -> None:
         store.open(folder)
 
 
-def test_a_manifest_that_does_not_tell_all_of_a_file_is_damaged(folder: Path) -> None:
+def test_a_manifest_that_does_not_list_all_of_a_file_is_damaged(folder: Path) -> None:
     files = json.loads((folder / "manifest.json").read_text())["files"]
     del files["labels"]["bytes"]
     rewrite(folder, files=files)
@@ -240,7 +240,7 @@ def test_a_manifest_cannot_point_elsewhere(folder: Path) -> None:
         store.open(folder)
 
 
-def test_other_versions_and_foreign_folders_are_told_apart(folder: Path, tmp_path: Path) -> None:
+def test_other_versions_and_foreign_folders_are_distinguished(folder: Path, tmp_path: Path) -> None:
     rewrite(folder, version=2)
     with pytest.raises(ValueError, match="has format version 2, this rankgrad reads 1: update"):
         store.open(folder)
@@ -408,7 +408,7 @@ def test_no_damage_goes_unnoticed(
             try:
                 opened = store.open(folder)
                 assert opened.checksum() == expected
-                np.asarray(opened.source_rows)
+                np.asarray(opened.source_rows), np.asarray(opened.ids)
             except ValueError as error:
                 assert "damaged" in str(error) or "not a rankgrad store" in str(error), error
             else:

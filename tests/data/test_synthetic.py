@@ -25,6 +25,11 @@ def log() -> Dataset:
     return synthetic.make(1000)
 
 
+@pytest.fixture(scope="module")
+def other() -> Dataset:
+    return synthetic.make(1000, world="pointwise")
+
+
 def column(dataset: Dataset, name: str) -> np.ndarray:
     assert dataset.feature_names is not None
     return dataset.features[:, dataset.feature_names.index(name)]
@@ -125,6 +130,15 @@ class TestDeterminism:
         within = sum(len(np.unique(column(dataset, "body lmir.abs"))) for dataset in made)
         assert len(np.unique(rows)) > 0.99 * within
 
+    def test_the_first_world_stays_as_it_is(self) -> None:
+        """Published results are of it. Features may differ in their last bit among processors."""
+        made = synthetic.make(100)
+        parts = (made.labels.tobytes(), made.offsets.tobytes())
+        assert hashlib.sha256(b"".join(parts)).hexdigest()[:16] == "54e77254b31b7ae6"
+        np.testing.assert_allclose(synthetic.oracle(made).sum(), -7592.865319649628, rtol=1e-6)
+        total = np.abs(made.features.astype(np.float64)).sum()
+        np.testing.assert_allclose(total, 960693300.9873884, rtol=1e-6)
+
 
 class TestStatistics:
     def test_labels_come_as_in_web30k(self, log: Dataset) -> None:
@@ -204,6 +218,35 @@ class TestStatistics:
         made = synthetic.splits()
         assert tuple(len(made[split]) for split in synthetic.SPLITS) == synthetic.SIZES["small"]
         assert made["vali"].checksum() == synthetic.make(300, split="vali").checksum()
+
+
+class TestPointwiseWorld:
+    def test_pages_are_the_same_and_labels_come_as_often(
+        self, log: Dataset, other: Dataset
+    ) -> None:
+        np.testing.assert_array_equal(other.features, log.features)
+        shares = np.bincount(other.labels.astype(int), minlength=5) / len(other.labels)
+        np.testing.assert_allclose(shares, LABELS, rtol=0.15, atol=0.003)
+        assert 0.1 < (other.labels != log.labels).mean() < 0.7
+
+    def test_other_items_of_a_list_do_not_matter(self, other: Dataset) -> None:
+        rows = np.arange(len(other.labels) + 1)
+        alone = replace(other, offsets=rows, qids=rows[1:].astype(str))
+        expected = synthetic.oracle(other, world="pointwise")
+        np.testing.assert_array_equal(synthetic.oracle(alone, world="pointwise"), expected)
+
+    def test_its_oracle_is_the_best(self, other: Dataset) -> None:
+        best = ndcg(synthetic.oracle(other, world="pointwise"), other)
+        assert 0.62 < best < 0.72
+        assert ndcg(synthetic.oracle(other), other) < best - 0.05
+
+    def test_unknown_world(self, log: Dataset) -> None:
+        for call in (
+            lambda: synthetic.make(1, world="x"),
+            lambda: synthetic.oracle(log, world="x"),
+        ):
+            with pytest.raises(ValueError, match="world must be one of 'listwise', 'pointwise'"):
+                call()
 
 
 class TestOracle:

@@ -168,7 +168,7 @@ def test_scores_of_data_as_a_run(tmp_path):
         ("t.txt", "", False),
     ],
 )
-def test_qrels_are_told_from_data(tmp_path, name, text, expected):
+def test_qrels_are_distinguished_from_data(tmp_path, name, text, expected):
     (tmp_path / name).write_text(text)
     assert looks_like_qrels(tmp_path / name) == expected
     assert not looks_like_qrels(tmp_path)

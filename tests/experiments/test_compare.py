@@ -286,7 +286,7 @@ def test_a_folder_in_use_is_refused(plan, tmp_path):
             run(plan(folds=(1,)), tmp_path / "out", workers=0)
 
 
-def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
+def test_a_failed_run_is_a_missing_run_with_its_reason(plan, tmp_path):
     small = plan(candidates=(Candidate.of("mse"), BAD, Candidate.of("softmax")))
     events = []
     found = run(small, tmp_path / "out", workers=0, on_change=lambda p: events.append(p))
@@ -311,7 +311,7 @@ def test_a_failed_run_is_a_gap_with_its_reason(plan, tmp_path):
     assert events[-1].rows[0].means["ap"] == pytest.approx(found.mean("mse", "ap"))
 
 
-def test_a_gap_in_one_seed_is_not_averaged_away(plan, tmp_path):
+def test_a_missing_run_of_one_seed_is_not_averaged_away(plan, tmp_path):
     small = plan(folds=(1,), seeds=(0, 1))
     run(small, tmp_path / "out", workers=0)
     shutil.rmtree(tmp_path / "out" / "runs" / "mse" / "fold1-seed1" / "evaluations")
@@ -324,7 +324,7 @@ def test_a_gap_in_one_seed_is_not_averaged_away(plan, tmp_path):
     assert found.best("ap") == "softmax"
 
 
-def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, tmp_path):
+def test_an_evaluation_of_another_version_is_a_missing_run_until_it_is_made_anew(plan, tmp_path):
     small = plan(folds=(1,))
     first = run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
@@ -339,7 +339,7 @@ def test_an_evaluation_of_another_version_is_a_gap_until_it_is_made_anew(plan, t
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
+def test_a_run_of_another_version_is_a_missing_run(plan, tmp_path, evaluated):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
@@ -351,7 +351,7 @@ def test_a_run_of_another_version_is_a_gap(plan, tmp_path, evaluated):
         assert "(format 99, this one reads 1): remove it" in found.missing["mse", 1, 0]
 
 
-def test_a_damaged_run_is_a_gap(plan, tmp_path):
+def test_a_damaged_run_is_a_missing_run(plan, tmp_path):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     place = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
@@ -361,7 +361,7 @@ def test_a_damaged_run_is_a_gap(plan, tmp_path):
     assert "run.json is damaged" in found.missing["mse", 1, 0]
 
 
-def test_a_missing_split_is_a_gap_or_an_error(plan, folds, tmp_path):
+def test_a_missing_split_is_a_missing_run_or_an_error(plan, folds, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(folds, data)
     shutil.rmtree(data / "Fold2" / "vali")
@@ -492,7 +492,7 @@ def test_names_of_folders_are_safe_and_last():
 
 
 @pytest.mark.slow
-def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_gap(plan, tmp_path):
+def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_missing_run(plan, tmp_path):
     both = (Candidate.of("mse"), Dying("dying", {"loss": "mse"}), Candidate.of("softmax"))
     found = run(plan(candidates=both), tmp_path / "out", workers=2)
     assert set(found.missing) == {("dying", 1, 0), ("dying", 2, 0)}
@@ -505,7 +505,7 @@ LONG = ("--epochs", "12", "--patience", "none", "--models", "mlp(hidden=[8])", "
 
 
 def start(folds, folder, workers):
-    """A real `rankgrad compare`, of which one run is done and another is begun."""
+    """A real `rankgrad compare`, of which one run is done and another is started."""
     command = [sys.executable, "-m", "rankgrad", "compare", str(folds), "-o", str(folder)]
     command += ["--losses", "mse, softmax", "-m", "ndcg@5", "--device", "cpu"]
     process = subprocess.Popen(
@@ -634,13 +634,13 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     assert trials[0]["trials"][0]["reason"] == "diverged"
 
 
-def test_a_search_of_which_all_trials_fail_is_a_gap(plan, tmp_path):
+def test_a_search_of_which_all_trials_fail_is_a_missing_run(plan, tmp_path):
     found = run(plan(folds=(1,), candidates=[BAD], tune=1), tmp_path / "out", workers=0)
     assert "tuning: all 1 trials of tuning failed; the last: training" in found.missing["bad", 1, 0]
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_is_told_so(folds, tmp_path):
+def test_a_script_without_a_main_guard_gets_an_error(folds, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from rankgrad.experiments.compare import Candidate, Plan, run\n"

@@ -71,7 +71,7 @@ def test_boosting_is_deterministic_and_stops_by_the_validation_metric(folds, kin
 
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
-def test_a_missing_library_is_a_gap_that_says_how_to_get_it(plan, tmp_path, monkeypatch, kind):
+def test_a_missing_library_is_a_missing_run_with_an_install_line(plan, tmp_path, monkeypatch, kind):
     def missing(name):
         raise ImportError(name)
 

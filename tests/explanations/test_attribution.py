@@ -84,7 +84,7 @@ def test_a_feature_in_which_two_items_agree_adds_nothing(name):
     assert found.values[0, 1] != 0
 
 
-def test_positions_are_told_apart_from_features():
+def test_positions_are_distinguished_from_features():
     data = make(40)
     ranker = train(data, model="context_aware(fc=[8], blocks=1, ff=8, positional=learned)")
     features = np.array(data.features[: data.offsets[1]])

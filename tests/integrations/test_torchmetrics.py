@@ -40,24 +40,24 @@ def test_two_processes_compute_what_one_does(tmp_path):
 
 
 def test_queries_without_relevant_items():
-    given = torch.tensor([0.4, 0.3, 0.2]), torch.tensor([0, 0, 1]), torch.tensor([4, 9, 9])
+    passed = torch.tensor([0.4, 0.3, 0.2]), torch.tensor([0, 0, 1]), torch.tensor([4, 9, 9])
     values = {}
     for action in ("neg", "pos", "skip"):
         metric = RankingMetric("rr", action)
-        metric.update(*given)
+        metric.update(*passed)
         values[action] = metric.compute().item()
     assert values == {"neg": 0.25, "pos": 0.75, "skip": 0.5}
     metric = RankingMetric("rr", "error")
-    metric.update(*given)
+    metric.update(*passed)
     with pytest.raises(ValueError, match="query 4 has no relevant item, one of 1"):
         metric.compute()
     for name in ("opa", "kendall_tau", "spearman"):  # the item of query 4 is relevant, and alone
         metric = RankingMetric(name, "error")
-        metric.update(given[0], torch.tensor([1, 0, 1]), given[2])
+        metric.update(passed[0], torch.tensor([1, 0, 1]), passed[2])
         with pytest.raises(ValueError, match=f"^{name} is undefined on query 4, one of 1 such"):
             metric.compute()
     metric = RankingMetric("rr", "skip")
-    metric.update(given[0][:1], given[1][:1], given[2][:1])
+    metric.update(passed[0][:1], passed[1][:1], passed[2][:1])
     assert metric.compute() == 0.0
     assert str(RankingMetric("rr(empty=1)").metric) == "rr(empty=1)"
 
@@ -66,11 +66,11 @@ def test_queries_without_relevant_items():
 def test_queries_of_any_index_in_any_order(scale):
     generator = torch.Generator().manual_seed(0)
     indexes = torch.randint(-5, 20, (300,), generator=generator)
-    given = torch.rand(300, generator=generator), torch.randint(0, 3, (300,), generator=generator)
+    passed = torch.rand(300, generator=generator), torch.randint(0, 3, (300,), generator=generator)
     apart, together = RankingMetric("ndcg"), RankingMetric("ndcg")
-    apart.update(*given, indexes * scale)
+    apart.update(*passed, indexes * scale)
     order = indexes.argsort(stable=True)
-    together.update(*(values[order] for values in given), indexes[order])
+    together.update(*(values[order] for values in passed), indexes[order])
     assert apart.compute() == together.compute()
 
 
@@ -85,7 +85,7 @@ def test_queries_whose_indexes_are_hashes_of_64_bits():
     assert metric.compute().item() == pytest.approx((1 / 3 + 1 / 2) / 2)
 
 
-def test_a_collection_shares_its_states():
+def test_a_collection_has_common_states():
     names = ["ndcg@3", "ap", "rr", "arp"]
     collection = MetricCollection({name: RankingMetric(name) for name in names})
     preds, target, indexes = gathered.data()
@@ -116,13 +116,13 @@ def test_wrong_options(options, message):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("passed", "message"),
     [
         (([0.1, 0.2], [1, 0], [0]), r"one shape, found \[2\], \[2\] and \[1\]"),
         (([1, 2], [1, 0], [0, 0]), "preds must be floating, found torch.int64"),
         (([0.1, 0.2], [1, 0], [0.0, 1.0]), "indexes must be whole numbers, found torch.float32"),
     ],
 )
-def test_wrong_items(given, message):
+def test_wrong_items(passed, message):
     with pytest.raises(ValueError, match=message):
-        RankingMetric("ap").update(*map(torch.tensor, given))
+        RankingMetric("ap").update(*map(torch.tensor, passed))

@@ -151,7 +151,7 @@ def test_schedules_follow_training(tmp_path):
     loss, seen = made.compute_loss_func.loss, []
     made.add_callback(ScheduleCallback(loss))
     plain = loss.forward
-    loss.forward = lambda *given, **named: seen.append(loss.progress) or plain(*given, **named)
+    loss.forward = lambda *passed, **named: seen.append(loss.progress) or plain(*passed, **named)
     with kernels.using("eager"):  # nothing to compile
         made.train()
     assert seen == [0.0, 0.25, 0.5, 0.75]

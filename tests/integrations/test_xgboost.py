@@ -17,20 +17,20 @@ xgboost = pytest.importorskip("xgboost")
 X, Y, SIZES = ranking_data()
 
 
-def matrix(data=(X, Y, SIZES), **given):
+def matrix(data=(X, Y, SIZES), **passed):
     features, labels, sizes = data
     made = xgboost.DMatrix(features, labels, nthread=1)
     made.set_group(sizes)
-    for name, value in given.items():
+    for name, value in passed.items():
         getattr(made, f"set_{name}")(value)
     return made
 
 
 def train(chosen, rounds=1, data=None, **options):
-    given = {"nthread": 1, "tree_method": "hist", **options}
+    passed = {"nthread": 1, "tree_method": "hist", **options}
     if isinstance(chosen, str):
-        given, chosen = {**given, "objective": chosen}, None
-    return xgboost.train(given, matrix() if data is None else data, rounds, obj=chosen)
+        passed, chosen = {**passed, "objective": chosen}, None
+    return xgboost.train(passed, matrix() if data is None else data, rounds, obj=chosen)
 
 
 MANY = matrix(ranking_data(lists=150))
@@ -92,7 +92,7 @@ def test_objective_classes_grow_the_same_trees():
     assert_same_trees(xgboost_trees(train(tree_objective("lambdaloss@5"), 2)), wanted)
 
 
-def test_scikit_learn_estimators_are_told_the_groups():
+def test_scikit_learn_estimators_get_the_groups():
     with pytest.raises(ValueError, match="not supported by XGBRanker"):
         xgboost.XGBRanker(objective=objective("lambdaloss@5"))  # so, as the error says below:
     options = {"n_estimators": 2, "n_jobs": 1, "tree_method": "hist"}
@@ -215,9 +215,9 @@ def test_gradients_on_a_gpu_are_handed_over_where_they_lie(monkeypatch):
     on_gpu = [torch.tensor(one).as_subclass(OnGpu) for one in plain]
     handed = integration.hand_over(*on_gpu)
     assert waited  # XGBoost does not know PyTorch's stream
-    for one, given in zip(handed, on_gpu, strict=True):
-        assert one.data_ptr() == given.data_ptr()
-        assert f'"data": [{given.data_ptr()}, false]'.encode() in reader(one, len(Y))
+    for one, passed in zip(handed, on_gpu, strict=True):
+        assert one.data_ptr() == passed.data_ptr()
+        assert f'"data": [{passed.data_ptr()}, false]'.encode() in reader(one, len(Y))
 
 
 class Stream:

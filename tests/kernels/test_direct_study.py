@@ -41,6 +41,8 @@ def some_lists():
         ("pair_field@10(weights=distance)", "lambdaloss@10"),
         ("pair_field(weights=tangent, slope=sigmoid, relaxation=approx)", "approx_ndcg"),
         ("rank_bound(gain=linear, ideal=false)", "softmax"),
+        ("rank_bound@10", "ndcg_bound@10"),
+        ("rank_bound@10(p=1.0)", "ndcg_bound@10(penalty=loglog)"),
     ],
 )
 def test_known_losses_are_cells_of_the_field(study, cell, known):

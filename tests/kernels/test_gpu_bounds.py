@@ -68,7 +68,7 @@ FLAWS = {
 
 
 def kernel_of(module, name, long, monkeypatch):
-    """The twin, for short lists, or as it does with long ones."""
+    """The kernel, for short lists, or as it does with long ones."""
     # All first: some take a limit over from others as they are imported.
     gpu = {each: importlib.import_module(f"rankgrad.kernels.gpu.{each}") for each in MODULES}
     if long:

@@ -257,7 +257,7 @@ def test_a_call_that_does_more_than_launch_is_made_itself(memory, cached):
     assert list(cached.calls.values()) == [None]
 
 
-def test_inputs_with_gaps_or_that_are_the_same_are_left_to_the_function(memory, cached):
+def test_inputs_not_contiguous_or_that_are_the_same_are_left_to_the_function(memory, cached):
     gaps = [(torch.ones(1).expand(2), *rest) for _, *rest in batches(5)]
     assert replays(memory, cached, gaps) == [False] * 5
     same = torch.ones(2)

@@ -43,7 +43,7 @@ def looked_at(argument, **kind):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_what_triton_compiles_differently_for_is_told_apart(plain):
+def test_what_triton_compiles_differently_for_is_distinguished(plain):
     for one, other in itertools.combinations(ARGUMENTS, 2):
         theirs = [
             native_specialize_impl(BaseBackend, each, False, not plain, True)

@@ -19,6 +19,7 @@ EXACT = [  # whose Hessian's diagonal is the second derivative
     "margin_mse",
     "softmax",
     "listnet",
+    "ndcg_bound@3",
     "listmle(ties=stable)",
     "ranknet(sigma=2.0, ties=half)",
     "lambdarank@3",

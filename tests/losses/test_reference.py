@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 
-from rankgrad import losses
+from rankgrad import losses, metrics
 
 SEEDS = range(4)
 WEIGHTED = pytest.mark.parametrize("weighted", [False, True])
@@ -55,6 +55,9 @@ def test_options(seed, weighted):
     check("listmle", seed, weighted, ties="stable")
     check("neuralsort_ce", seed, weighted, k=2, temperature=0.5)
     check("hinge", seed, weighted, margin=0.5)
+    for k in (None, 1, 3):
+        check("ndcg_bound", seed, weighted, k=k)
+        check("ndcg_bound", seed, weighted, k=k, penalty="loglog", gain="linear")
 
 
 @WEIGHTED
@@ -83,3 +86,13 @@ def test_lambda_losses_of_every_metric(metric, seed, weighted):
 def test_lambdaloss_schemes(scheme, seed, weighted):
     for k, truncation in itertools.product((None, 1, 3), ("corrected", "heuristic")):
         check("lambdaloss", seed, weighted, k, scheme=scheme, truncation=truncation, sigma=1.5)
+
+
+@pytest.mark.parametrize(("penalty", "least"), [("log", 2), ("loglog", 5)])
+def test_ndcg_bound_bounds_what_is_missing_of_ndcg(penalty, least):
+    for seed, scale in itertools.product(range(20), (0.1, 1.0, 5.0)):
+        scores, labels, weights = draw(seed, tied=seed % 2 == 0)
+        for k in (least, least + 1, 10, None):
+            loss = losses.get("ndcg_bound", k=k, penalty=penalty)
+            missing = 1 - metrics.get("ndcg", k=k)(scale * scores, labels, weights=weights)
+            assert loss(scale * scores, labels, weights=weights) >= missing.item() - 1e-12

@@ -279,7 +279,7 @@ def test_quick_is_less_and_says_so(source, tmp_path):
     assert len(quick.found.evaluated["Good", 1, 0].qids) == 10
 
 
-def test_a_row_that_fails_is_a_gap_with_its_reason(source, tmp_path):
+def test_a_row_that_fails_is_a_missing_run_with_its_reason(source, tmp_path):
     table = protocol()
     broken = source / "Fold2" / "vali"
     broken.rename(tmp_path / "moved")

@@ -300,7 +300,7 @@ def test_same_runs_same_page(compared):
     assert report.build([compared[0]])[0] == compared[1]
 
 
-def test_runs_trained_by_themselves_are_told_apart(tmp_path, run_folder, lists):
+def test_runs_trained_by_themselves_are_distinguished(tmp_path, run_folder, lists):
     data = lists(8)
     for seed in (0, 1):
         run_folder(tmp_path / f"slow{seed}", data, seed=seed, settings={"learning_rate": 0.001})
@@ -334,7 +334,7 @@ def test_settings_are_compared_among_networks(with_trees):
     assert re.search(r"options</td><td>none</td>", page)
 
 
-def test_trees_are_told_from_networks(with_trees):
+def test_trees_are_distinguished_from_networks(with_trees):
     data = data_of(report.build([with_trees])[0])
     trees = {data["entries"][s["entry"]]: s["trees"] for s in data["curves"]["series"]}
     assert trees == {"mse": False, "ranknet": False, "LightGBM": True}

@@ -153,7 +153,7 @@ def test_long_lists_train_alike_without_graphs(loss):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
 
 
-def test_training_goes_on_where_there_is_no_room_for_a_graph(monkeypatch):
+def test_training_goes_on_where_there_is_no_memory_for_a_graph(monkeypatch):
     passes, tried = Trainer._passes, []
 
     def short_of_memory(self, *arguments):
@@ -172,7 +172,7 @@ def test_training_goes_on_where_there_is_no_room_for_a_graph(monkeypatch):
         assert torch.equal(tensor, other.model.tensors()[name])
 
 
-def test_graphs_make_room_for_what_must_be_done_without_them(monkeypatch):
+def test_graphs_free_memory_for_what_must_be_done_without_them(monkeypatch):
     passes, tried, made = Trainer._passes, [], []
 
     def short_of_memory(self, *arguments):

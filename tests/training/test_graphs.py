@@ -45,6 +45,7 @@ def cuda(monkeypatch):
         "synchronize": lambda: None,
         "memory_reserved": lambda: 0,
         "get_device_properties": lambda device: memory,
+        "get_per_process_memory_fraction": lambda device: 1.0,
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
@@ -86,7 +87,7 @@ def passes(network):
     return Passes(network)
 
 
-def batch(seed, items=4, longest=4):
+def batch(seed, items=4, max_length=4):
     random = torch.Generator().manual_seed(seed)
     return Batch(
         features=torch.randn(items, 3, generator=random),
@@ -95,14 +96,14 @@ def batch(seed, items=4, longest=4):
         offsets=torch.tensor([0, items]),
         weights=None,
         lists=torch.tensor([0]),
-        max_length=longest,
+        max_length=max_length,
     )
 
 
-def check(made, network, given):
-    sums = made(given)
-    torch.testing.assert_close(sums, given.labels.sum()[None])
-    torch.testing.assert_close(network.weight.grad, given.features.sum(0, keepdim=True))
+def check(made, network, passed):
+    sums = made(passed)
+    torch.testing.assert_close(sums, passed.labels.sum()[None])
+    torch.testing.assert_close(network.weight.grad, passed.features.sum(0, keepdim=True))
     network.weight.grad = None  # as an optimizer does after its step
 
 
@@ -118,8 +119,8 @@ def test_the_second_batch_of_a_size_is_captured_and_all_after_are_replayed(netwo
 def test_sizes_and_bounds_have_graphs_of_their_own(network, passes):
     made = Graphs(passes, network)
     for seed in range(3):
-        for items, longest in ((4, 4), (5, 5), (4, 8)):
-            check(made, network, batch(seed, items, longest))
+        for items, max_length in ((4, 4), (5, 5), (4, 8)):
+            check(made, network, batch(seed, items, max_length))
     assert len(made) == 3
     assert passes.done == ["plain"] * 3 + ["captured"] * 3
 
@@ -134,14 +135,16 @@ def test_no_more_graphs_than_allowed(network, passes, monkeypatch):
     assert passes.done.count("captured") == 1
 
 
-def test_no_more_memory_than_allowed(network, passes, monkeypatch):
-    taken = iter(range(0, 1 << 40, 1 << 28))  # each graph takes a quarter of all there is
+@pytest.mark.parametrize(("fraction", "graphs"), [(1.0, 2), (0.5, 1)])
+def test_no_more_memory_than_the_process_is_allowed(network, passes, monkeypatch, fraction, graphs):
+    taken = iter(range(0, 1 << 40, 1 << 27))  # each graph takes an eighth of all there is
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: next(taken))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
     made = Graphs(passes, network)
     for seed in range(3):
-        for items in (4, 5):
+        for items in (4, 5, 6):
             check(made, network, batch(seed, items))
-    assert len(made) == 1
+    assert len(made) == graphs
 
 
 def test_without_memory_for_a_graph_it_goes_on_without(network, passes):
@@ -183,17 +186,17 @@ def test_parameters_that_moved_are_not_left_behind(network, passes):
     assert passes.done[-1] == "plain"
 
 
-def replayable(self, given, *options):
+def replayable(self, passed, *options):
     """A trainer's passes, and how to do them again."""
     passes, parameters = Trainer.passes_themselves, list(self.ranker.network.parameters())
-    sums = passes(self, given, *options)
+    sums = passes(self, passed, *options)
     if Graph.capturing is not None:
         gradients = [parameter.grad for parameter in parameters]
 
         def again():
             for parameter in parameters:
                 parameter.grad = None
-            sums.copy_(passes(self, given, *options))
+            sums.copy_(passes(self, passed, *options))
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 gradient.copy_(parameter.grad)
 

@@ -142,9 +142,9 @@ def test_schedules_follow_training(train):
     seen = []
 
     class Spy(losses.Softmax):
-        def per_list(self, given):
+        def per_list(self, passed):
             seen.append(self.progress)
-            return super().per_list(given)
+            return super().per_list(passed)
 
     losses.losses.register("spy")(Spy)
     Spy.name = "spy"
@@ -364,8 +364,8 @@ def test_the_loss_of_members_is_their_mean(weights):
     done = fit(settings, train)
     net = done.model.network.train()
     each = net(done.model.transform(torch.from_numpy(train.features)))
-    given = {"offsets": train.offsets, "weights": train.weights}
-    exact = [losses.get(settings.loss)(scores, train.labels, **given) for scores in each]
+    passed = {"offsets": train.offsets, "weights": train.weights}
+    exact = [losses.get(settings.loss)(scores, train.labels, **passed) for scores in each]
     assert done.history[0]["loss"] == pytest.approx(sum(exact).item() / 4, abs=1e-5)
 
 

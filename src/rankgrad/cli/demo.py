@@ -83,12 +83,12 @@ def demo(
     page = output / REPORT
     report.write([output], page, title="Five losses on a simulated search log")
     if json:
-        show_json({**_facts(found), "report": str(page)})
+        show_json({**_summary(found), "report": str(page)})
     else:
         _show(found, size, page)
 
 
-def _facts(found: Demo) -> dict[str, Any]:
+def _summary(found: Demo) -> dict[str, Any]:
     return {
         "rows": [
             {

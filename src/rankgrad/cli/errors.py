@@ -70,14 +70,14 @@ def in_words(error: BaseException) -> str:
 
     >>> from rankgrad.cli.errors import in_words
     >>> in_words(OSError(28, "No space left on device", "runs/a"))
-    'runs/a: No space left on device; make room and try again'
+    'runs/a: No space left on device; free some and try again'
     """
     if isinstance(error, MemoryError):
         return f"not enough memory ({error})" if str(error) else "not enough memory"
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename is not None else ""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return f"{where}{error.strerror}{'; make room and try again' if full else ''}"
+        return f"{where}{error.strerror}{'; free some and try again' if full else ''}"
     return " ".join(str(error).split()) or type(error).__name__
 
 

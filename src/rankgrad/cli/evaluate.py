@@ -156,7 +156,7 @@ def evaluate(
         _save(ranker, scores, dataset, list(result.metrics), split, fold)
     weighted = dataset.weights is not None
     if json:
-        show_json(_facts(result, weighted, dataset.qids.tolist() if per_list else None))
+        show_json(_summary(result, weighted, dataset.qids.tolist() if per_list else None))
     else:
         _show(result, weighted, title=f"{ranker} on {data}")
     show_notes(dataset.notes)
@@ -236,8 +236,8 @@ def _intervals(result: Evaluation) -> dict[str, Interval]:
     return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
 
 
-def _facts(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {
+def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
+    summary: dict[str, Any] = {
         "lists": result.lists,
         "mean": dict(result.mean),
         "interval95": _intervals(result),
@@ -254,8 +254,8 @@ def _facts(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[s
     }
     if qids is not None:
         values = {name: values.tolist() for name, values in result.per_list.items()}
-        facts["per_list"] = {"qid": qids, **values}
-    return facts
+        summary["per_list"] = {"qid": qids, **values}
+    return summary
 
 
 def _show(result: Evaluation, weighted: bool, title: str) -> None:

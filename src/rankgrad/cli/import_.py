@@ -128,7 +128,7 @@ def _read(
         if docids:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
         return columnar.read(sources[0], **kinds, **columns)
-    given = _given(columns)
+    given = _changed_options(columns)
     if given:
         raise ValueError(f"--{given[0]} goes with columnar files, which {sources[0]} is not")
     if len(sources) > 1:
@@ -138,7 +138,7 @@ def _read(
     return load(sources[0], fold=fold, ids=docids or "auto", finite=True, **kinds)
 
 
-def _given(columns: dict[str, Any]) -> list[str]:
+def _changed_options(columns: dict[str, Any]) -> list[str]:
     """The options about columns that are not as they are by default."""
     usual = {"query": "qid", "label": "label"}
     return [
@@ -162,7 +162,7 @@ def _check_folder_options(
     number = next(iter(folds(source)), None) if fold is None else fold
     places = list(layout.splits(source, number).values())
     columnar_ones = [p for p in places if columnar.is_columnar(p) or layout.parts(p)]
-    given = _given(columns)
+    given = _changed_options(columns)
     if given and not columnar_ones:
         raise ValueError(f"--{given[0]} goes with columnar files, of which {source} has none")
     if docids and len(columnar_ones) == len(places):

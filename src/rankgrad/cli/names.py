@@ -119,9 +119,27 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
     out.print(_written(name, registry))
     out.print()
     out.print(_documentation(factory))
+    for line in _advice(registry.kinds, name):
+        out.print(line)
     options = [(option.name, option.default) for option in _options(factory)]
     if options:
         show_table(("option", "default"), options)
+
+
+def _advice(kind: str, name: str) -> list[str]:
+    """When to use it, its cost, its names elsewhere; for the grid, those of the relaxation."""
+    from rankgrad.reference import entry
+
+    if kind not in ("losses", "metrics"):
+        return []
+    found = entry(kind, name)  # type: ignore[arg-type]
+    if found is None:
+        family = name.removeprefix("gumbel_").partition("_")[0]
+        found = entry("relaxations", family)
+    if found is None:
+        return []  # registered by a user
+    told = {"Use": found.use, "Cost": found.cost, "Elsewhere": found.elsewhere}
+    return ["", *(f"{title}: {text}" for title, text in told.items() if text)]
 
 
 def _written(name: str, registry: Registry[Any]) -> str:

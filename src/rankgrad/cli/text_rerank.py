@@ -94,11 +94,11 @@ def rerank(
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
 
-def _weight(given: str | None, chosen: float | None) -> float | None:
+def _weight(asked: str | None, chosen: float | None) -> float | None:
     """The weight of the first stage, or None without interpolation."""
-    if given is None:
+    if asked is None:
         return None
-    if given == "chosen":
+    if asked == "chosen":
         if chosen is None:
             raise ValueError(
                 "--interpolate chosen: there is no weight, which `rankgrad text train "
@@ -106,9 +106,9 @@ def _weight(given: str | None, chosen: float | None) -> float | None:
             )
         return chosen
     try:
-        weight = float(given)
+        weight = float(asked)
     except ValueError:
         weight = -1.0
     if not 0 <= weight <= 1:
-        raise ValueError(f"--interpolate takes a number from 0 to 1, or 'chosen'; found {given!r}")
+        raise ValueError(f"--interpolate takes a number from 0 to 1, or 'chosen'; found {asked!r}")
     return weight

@@ -185,10 +185,10 @@ def train(
     from rankgrad.experiments.text import CrossValidation, cross_validate
     from rankgrad.text.settings import TextSettings
 
-    given = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
-    given["prompt"] = arguments.read_prompt(prompt)
+    passed = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
+    passed["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
-    chosen = settings_of(given, settings, paper)
+    chosen = settings_of(passed, settings, paper)
     plan = CrossValidation(
         settings=chosen,
         losses=tuple(losses or (_losses(paper) if paper else [chosen.loss])),
@@ -242,9 +242,9 @@ def _show_published(paper: Protocol) -> None:
 
 
 def settings_of(
-    given: dict[str, Any], file: Path | None, paper: Protocol | None = None
+    passed: dict[str, Any], file: Path | None, paper: Protocol | None = None
 ) -> TextSettings:
-    """The options that were given, over settings of a file or a paper, over the defaults."""
+    """The options that were passed, over settings of a file or a paper, over the defaults."""
     from rankgrad.text.settings import TextSettings
 
     values: dict[str, Any] = {}
@@ -260,7 +260,7 @@ def settings_of(
             values = TextSettings.from_toml(file.read_text(encoding="utf-8")).model_dump()
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
-    values |= {name: value for name, value in given.items() if value is not None}
+    values |= {name: value for name, value in passed.items() if value is not None}
     if "model" not in values:
         raise ValueError("--model is missing: a Hugging Face folder, or a name on the hub")
     return TextSettings(**values)

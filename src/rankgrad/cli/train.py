@@ -116,7 +116,7 @@ def train(
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun, the first process speaks for all
     if json:
-        show_json(_facts(result, output))
+        show_json(_summary(result, output))
     else:
         _show(result, output, data, fold)
 
@@ -153,7 +153,7 @@ def _resuming() -> str:
     return shlex.join([*kept, "--resume"])
 
 
-def _facts(result: FitResult, output: Path) -> dict[str, Any]:
+def _summary(result: FitResult, output: Path) -> dict[str, Any]:
     return {
         "run": str(output),
         "best_epoch": result.best_epoch,

@@ -444,10 +444,21 @@ def _tensor(array: Array) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]).view(np.ndarray))
 
 
+def process_memory(device: torch.device) -> int:
+    """The bytes of a GPU's memory that this process may take.
+
+    All of them, unless ``torch.cuda.set_per_process_memory_fraction`` says otherwise, as it should
+    where several processes train on one GPU.
+    """
+    total = torch.cuda.get_device_properties(device).total_memory
+    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
+
+
 def _free(device: torch.device) -> int:
-    """The bytes of memory that are free on a device."""
+    """The bytes of memory that are free on a device, to this process."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        own = process_memory(device) - torch.cuda.memory_allocated(device)
+        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), own))
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not known on this system

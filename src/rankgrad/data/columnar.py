@@ -164,7 +164,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
 
 @dataclass
 class _Roles:
-    """Which column is what, settled once the file's schema is known; later parts have the same."""
+    """Which column is what, known once the file's schema is known; later parts have the same."""
 
     path: Path
     query: str
@@ -178,7 +178,7 @@ class _Roles:
     texts: list[str] = field(default_factory=list)  # features whose columns are of texts
     chosen: bool = False  # whether features are named by the caller
     names: list[str] = field(default_factory=list)  # of the features
-    given: list[str] = field(default_factory=list)  # columns with another role
+    used: list[str] = field(default_factory=list)  # columns with another role
     left_out: list[str] = field(default_factory=list)  # columns that have no role
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
     checksum: str | None = None  # of the contents, where the file has it and all of it is read
@@ -196,19 +196,18 @@ class _Roles:
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
                 self._find(getattr(self, role), role, schema)
-        given = [name for name in (self.query, self.label, self.weight, self.id) if name]
-        self.given = given
+        used = self.used = [name for name in (self.query, self.label, self.weight, self.id) if name]
         if self.features is not None:
             for name in self.features:
                 self._find(name, "features", schema)
             self.names = list(self.features)
             self.chosen = self.chosen or not self.left_out
         else:
-            self.names = _usable(schema, given, self.categorical)
-            self.left_out = [name for name in schema.names if name not in {*given, *self.names}]
+            self.names = _usable(schema, used, self.categorical)
+            self.left_out = [name for name in schema.names if name not in {*used, *self.names}]
         if not self.names:
             raise ValueError(
-                f"{self.path} has no numeric columns for features beside {quote(given)}"
+                f"{self.path} has no numeric columns for features beside {quote(used)}"
             )
         for name in self.categorical:
             self._find(name, "categorical", schema)
@@ -219,7 +218,7 @@ class _Roles:
                     f"{self.path}: the feature {quote(name)} must be a column of numbers, found "
                     f"{shorten(str(schema.field(name).type))}"
                 )
-        complete = self.names == _usable(schema, given, self.categorical)
+        complete = self.names == _usable(schema, used, self.categorical)
         if own and self.label == "label" and complete:
             self.checksum = sums[8:] or None
         self.features = self.names
@@ -428,7 +427,7 @@ class _Builder:
             roles.names = [roles.names[j] for j in stay]
         if not roles.names:
             raise ValueError(
-                f"{roles.path} has no numeric columns for features beside {quote(roles.given)}"
+                f"{roles.path} has no numeric columns for features beside {quote(roles.used)}"
             )
         return tuple(found.get(name) for name in roles.names) if found else None
 
@@ -636,12 +635,12 @@ def _checksum(dataset: Dataset) -> str:
     return f"{total:08x}"
 
 
-def _usable(schema: Any, given: Sequence[str], categorical: Iterable[str]) -> list[str]:
+def _usable(schema: Any, used: Sequence[str], categorical: Iterable[str]) -> list[str]:
     """The columns that have no other role and may be features: of numbers, texts, or named so."""
     return [
         c.name
         for c in schema
-        if c.name not in given and (c.name in categorical or _is_number(c.type) or _is_text(c.type))
+        if c.name not in used and (c.name in categorical or _is_number(c.type) or _is_text(c.type))
     ]
 
 

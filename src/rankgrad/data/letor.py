@@ -100,7 +100,7 @@ def read(
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     spare: list[bytearray] = []
-    guard = _Guard(memory_limit.available() // 2, n_features is not None)
+    guard = _SizeLimit(memory_limit.available() // 2, n_features is not None)
     also = MissingValues.of(missing)
     rows_options = _RowOptions(sizes is None, ids, labeled, finite, also)
     parser = _Parser(rows_options, n_features, zero_based, spare, guard)
@@ -242,7 +242,7 @@ class _Part:
 
 
 @dataclass
-class _Guard:
+class _SizeLimit:
     """Bounds the matrix of all rows: by memory, and by what sparse data can sensibly be."""
 
     limit: int  # bytes
@@ -302,7 +302,7 @@ class _Parser:
     n_features: int | None
     zero_based: bool | None
     spare: list[bytearray]  # where the text of a block goes once it is parsed, to be used again
-    guard: _Guard
+    guard: _SizeLimit
     width: int = field(default=0, init=False)
 
     def parse(self, block: _Block) -> list[_Part]:

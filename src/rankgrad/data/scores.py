@@ -70,7 +70,7 @@ def write(
     kind = format or format_of(path)
     if kind not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
-    with _whole(path, overwrite) as file:
+    with _output(path, overwrite) as file:
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
         else:
@@ -108,7 +108,7 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
 
 
 @contextmanager
-def _whole(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
+def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
     """A file that takes its place once it is written without error."""
     if os.fspath(path) == "-":
         yield sys.stdout.buffer

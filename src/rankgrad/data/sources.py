@@ -77,7 +77,7 @@ def load(
     (Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%), 4)
     """
     place = Path(path)
-    options = _Options(
+    options = _ReadOptions(
         n_features=n_features,
         zero_based=zero_based,
         feature_names=feature_names,
@@ -94,7 +94,7 @@ def load(
 
 
 @dataclass(frozen=True)
-class _Options:
+class _ReadOptions:
     """How data are read: the arguments of :func:`load`."""
 
     n_features: int | None = None
@@ -108,7 +108,7 @@ class _Options:
     categories: Categories | None = None
 
 
-def _load(path: Path, split: str | None, fold: int | None, options: _Options) -> Dataset:
+def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
     """Read a data set, which may not be replaced meanwhile."""
     layout.check_exists(path)
     path = files.readable_path(path)
@@ -188,7 +188,7 @@ def load_splits(
     what differs is warned of.
     """
     path = Path(path)
-    options = _Options(
+    options = _ReadOptions(
         finite=finite, ids=ids, missing=tuple(missing), categorical=tuple(categorical)
     )
     datasets = files.snapshot(
@@ -202,7 +202,7 @@ def load_splits(
 
 
 def _load_splits(
-    path: Path, fold: int | None, options: _Options, columns: Mapping[str, Any] | None
+    path: Path, fold: int | None, options: _ReadOptions, columns: Mapping[str, Any] | None
 ) -> dict[str, Dataset]:
     """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
@@ -210,15 +210,15 @@ def _load_splits(
     for name, source in found.items():
         first = next(iter(datasets.values()), None)
         if _is_columnar(source):
-            given: dict[str, Any] = {
+            arguments: dict[str, Any] = {
                 "missing": options.missing,
                 "categorical": options.categorical,
                 **(columns or {}),
             }
             if first is not None:
-                given["features"] = first.feature_names
-                given["categorical"] = _categorical_names(first)
-            datasets[name] = columnar.read(source, **given)
+                arguments["features"] = first.feature_names
+                arguments["categorical"] = _categorical_names(first)
+            datasets[name] = columnar.read(source, **arguments)
         else:
             datasets[name] = _read(source, options)
     if any(data.zero_based for data in datasets.values()):
@@ -236,7 +236,7 @@ def _categorical_names(dataset: Dataset) -> list[str]:
     return [name for name, categories in pairs if categories is not None]
 
 
-def _read(path: Path, options: _Options) -> Dataset:
+def _read(path: Path, options: _ReadOptions) -> Dataset:
     """Read one file, store or folder of parts, with its categorical features encoded."""
     dataset = _read_numbers(path, options)
     if options.categorical:
@@ -246,7 +246,7 @@ def _read(path: Path, options: _Options) -> Dataset:
     return match(dataset, options.categories)
 
 
-def _read_numbers(path: Path, options: _Options) -> Dataset:
+def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
     """Read one file, store or folder of parts."""
     if _is_letor(path):
         return _read_letor(path, options)
@@ -271,7 +271,7 @@ def _read_numbers(path: Path, options: _Options) -> Dataset:
     return dataset.widen(n_features)
 
 
-def _asked(options: _Options) -> list[str]:
+def _asked(options: _ReadOptions) -> list[str]:
     """The columns that are to be categorical, by option or as in the training data."""
     pairs = zip(options.feature_names or (), options.categories or (), strict=False)
     return [*options.categorical, *(name for name, names in pairs if names is not None)]
@@ -354,7 +354,7 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
     return True if found else None
 
 
-def _read_letor(path: Path, options: _Options) -> Dataset:
+def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
     """Read a LETOR file, with LightGBM's groups and weights in files beside it."""
     from rankgrad.data import letor
 

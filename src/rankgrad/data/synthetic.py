@@ -12,7 +12,10 @@ express. The noise is normal and independent, so labels have a monotone likeliho
 exchanging two items that u has in the right order cannot improve any expected NDCG, AP or RR: **the
 metric of the oracle's scores is the best achievable** by any model of the features.
 
-The world is one; the seed and the split choose the queries. Queries are drawn in blocks, each from
+That world favors models that see whole lists. In a second one, ``world="pointwise"``, the utility
+of a page is a function of its own features alone; pages and their features are the same.
+
+In each world the seed and the split choose the queries. Queries are drawn in blocks, each from
 its own counter-based stream, so query q is the same whatever number of queries is asked for.
 
 >>> from rankgrad.data import synthetic
@@ -35,10 +38,12 @@ from typing import Any
 import numpy as np
 
 from rankgrad.data.dataset import Dataset
+from rankgrad.validation import check_choice
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SPLITS = ("train", "vali", "test")
+WORLDS = ("listwise", "pointwise")
 SIZES: Mapping[str, tuple[int, int, int]] = {
     "small": (1000, 300, 500),
     "medium": (6000, 2000, 2000),  # WEB10K's
@@ -89,14 +94,20 @@ EMPTY = ("url variance tf/length", "title variance tf/length", "anchor min tf/le
 _BLOCK = 64  # queries drawn together; changing it changes every query
 _LONGEST = 1251
 _THREADS = 8
-# Measured on 16,384 queries, so that labels come as often as in WEB30K: 51.5%, 32.5%, 13.4%, 1.9%
-# and 0.8%. The noise sets the best achievable NDCG@10 near 0.7.
+# Measured on 16,384 queries, in the pointwise world on 8,192, so that labels come as often as in
+# WEB30K: 51.5%, 32.5%, 13.4%, 1.9% and 0.8%. The noise sets the best achievable NDCG@10 near 0.7.
 _NOISE = 1.05
 _THRESHOLDS = np.array([-0.615, 1.012, 2.58, 3.376])
+_POINTWISE_THRESHOLDS = np.array([-0.485, 1.222, 2.912, 3.809])
 
 
 def make(
-    queries: int = 1000, *, seed: int = 0, features: int = len(NAMES), split: str = "train"
+    queries: int = 1000,
+    *,
+    seed: int = 0,
+    features: int = len(NAMES),
+    split: str = "train",
+    world: str = "listwise",
 ) -> Dataset:
     """Simulate queries with their pages, features and judgments.
 
@@ -109,16 +120,19 @@ def make(
         features: how many columns. Fewer than 136 keep those that the utility reads, more add
             heavy-tailed noise; neither changes the other columns or the labels.
         split: ``"train"``, ``"vali"`` or ``"test"``: queries that have nothing in common.
+        world: ``"listwise"``, where the utility has terms that compare a page with the others in
+            its list, or ``"pointwise"``, where it has none. It changes nothing but the labels.
 
     >>> from rankgrad.data import synthetic
     >>> synthetic.make(2, seed=7).qids.tolist()
     ['train-0', 'train-1']
     """
-    queries = _whole("queries", queries, least=0)
-    seed = _whole("seed", seed, least=0)
-    names = _names(_whole("features", features, least=len(INFORMATIVE)))
+    queries = _check_whole("queries", queries, least=0)
+    seed = _check_whole("seed", seed, least=0)
+    names = _names(_check_whole("features", features, least=len(INFORMATIVE)))
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
+    check_choice("world", world, WORLDS)
     blocks = [_Queries.draw(seed, split, block) for block in range(-(-queries // _BLOCK))]
     lengths = np.concatenate([block.lengths for block in blocks] or [np.zeros(0, np.int64)])
     offsets = np.concatenate([[0], lengths[:queries].cumsum()]).astype(np.int64)
@@ -128,7 +142,7 @@ def make(
     kept = slice(None) if names[: len(NAMES)] == NAMES else [NAMES.index(name) for name in names]
 
     def fill(number: int) -> None:
-        columns, judged = _pages(blocks[number], extra)
+        columns, judged = _pages(blocks[number], extra, world)
         start, stop = offsets[number * _BLOCK], offsets[min((number + 1) * _BLOCK, queries)]
         table[start:stop] = columns[kept, : stop - start].T
         labels[start:stop] = judged[: stop - start]
@@ -141,28 +155,34 @@ def make(
     return Dataset(table, labels, offsets, qids, feature_names=names)
 
 
-def splits(size: str = "small", *, seed: int = 0) -> dict[str, Dataset]:
+def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> dict[str, Dataset]:
     """Train, vali and test sets of one world with different queries.
 
     Args:
         size: ``"small"`` (1,000, 300 and 500 queries), ``"medium"`` (as many as WEB10K: 6,000,
             2,000 and 2,000) or ``"web30k"`` (18,919, 6,306 and 6,306).
         seed: as in :func:`make`.
+        world: as in :func:`make`.
     """
     if size not in SIZES:
         raise ValueError(f"size must be one of {', '.join(SIZES)}; found {size!r}")
     return {
-        split: make(queries, seed=seed, split=split)
+        split: make(queries, seed=seed, split=split, world=world)
         for split, queries in zip(SPLITS, SIZES[size], strict=True)
     }
 
 
-def oracle(dataset: Dataset) -> Array:
+def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
     """The utility of each item ``[N]``: scores that no model of the features can beat.
 
     Needs whole lists: an item's utility depends on the others in its list. The columns are found by
     their names or, in a data set without names, by the order in which :func:`make` has them.
+
+    Args:
+        dataset: what :func:`make` made.
+        world: in which it was made.
     """
+    check_choice("world", world, WORLDS)
     names = dataset.feature_names or NAMES
     missing = [name for name in INFORMATIVE if name not in names[: dataset.n_features]]
     if missing:
@@ -172,6 +192,8 @@ def oracle(dataset: Dataset) -> Array:
         )
     columns = {name: dataset.features[:, names.index(name)] for name in INFORMATIVE}
     lengths = np.diff(dataset.offsets)
+    if world == "pointwise":
+        return _pointwise_utility(columns)
     return _utility(columns, np.repeat(np.arange(len(lengths)), lengths), len(lengths))
 
 
@@ -217,7 +239,7 @@ class _Queries:
         )
 
 
-def _pages(queries: _Queries, extra: int) -> tuple[Array, Array]:
+def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
     """The columns ``[features, N]`` and labels ``[N]`` of a block of queries."""
     lists = np.repeat(np.arange(_BLOCK), queries.lengths)
     random = _stream(queries.key, 1)
@@ -226,16 +248,21 @@ def _pages(queries: _Queries, extra: int) -> tuple[Array, Array]:
     topic = random.standard_normal(n, np.float32)
     text = columns[: len(NAMES) - len(PAGE)].reshape(len(KINDS), len(STREAMS), n)
     match = _text(text, queries, lists, topic, random)
-    _facts(columns[len(NAMES) - len(PAGE) : len(NAMES)], queries, lists, topic, match, random)
+    _page_features(
+        columns[len(NAMES) - len(PAGE) : len(NAMES)], queries, lists, topic, match, random
+    )
     for name in EMPTY:
         columns[NAMES.index(name)] = 0
     informative = {name: columns[NAMES.index(name)] for name in INFORMATIVE}
-    judged = _utility(informative, lists, _BLOCK) + queries.shift[lists]
+    pointwise = world == "pointwise"
+    thresholds = _POINTWISE_THRESHOLDS if pointwise else _THRESHOLDS
+    utility = _pointwise_utility(informative) if pointwise else _utility(informative, lists, _BLOCK)
+    judged = utility + queries.shift[lists]
     judged += _NOISE * random.standard_normal(n)
     if extra:
         noise = _stream(queries.key, 2).standard_normal((n, extra), np.float32)
         columns[len(NAMES) :] = np.exp(1.5 * noise.T)
-    return columns, np.searchsorted(_THRESHOLDS, judged).astype(np.float32)
+    return columns, np.searchsorted(thresholds, judged).astype(np.float32)
 
 
 # Per stream that pages have (the whole is their sum): mean and spread of log length, dependence of
@@ -279,10 +306,10 @@ def _text(
     total = np.maximum(total, covered)
     uneven = 1 / (1 + np.exp(-latent[3]))
 
-    covered = _with_whole(covered, covered.max(0))
-    length = _with_whole(length, length.sum(0))
-    total = _with_whole(total, total.sum(0))
-    uneven = _with_whole(uneven, uneven[0])
+    covered = _with_page(covered, covered.max(0))
+    length = _with_page(length, length.sum(0))
+    total = _with_page(total, total.sum(0))
+    uneven = _with_page(uneven, uneven[0])
     _frequencies(out, terms, idf, covered, length, total, uneven)
     _models(out, terms, idf, jitter)
     return match
@@ -321,7 +348,7 @@ def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
     out[24] = terms * np.log(0.9 * mean / (length + 1) + 0.1 * rare)
 
 
-def _facts(
+def _page_features(
     out: Array,
     queries: _Queries,
     lists: Array,
@@ -354,18 +381,14 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
-    def standing(values: Array) -> Array:
+    def above_mean(values: Array) -> Array:
         """How far above its list's mean an item stands, in saturated standard deviations."""
         mean = np.bincount(lists, values, count) / sizes
         apart = values - mean[lists]
         spread = np.sqrt(np.bincount(lists, apart * apart, count) / sizes)
         return np.tanh(0.7 * apart / (spread[lists] + 1e-3))
 
-    # Rare words make a query informational, common ones navigational.
-    informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
-    navigational = 1 - informational
-    body, title, url = (x[f"{s} bm25"] / x[f"{s} idf"] for s in ("body", "title", "url"))
-    text = informational * body + navigational * (0.5 * title + 0.9 * url)
+    text, navigational = _match(x)
     quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
     spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
     # A click is a vote for the page only when its reader stayed, and counts by its share of the
@@ -375,16 +398,43 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     np.maximum.at(most, lists, votes)
     clicked = votes / np.maximum(most[lists], 1)
     stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
-    length = standing(np.log1p(x["body length"]))
+    length = above_mean(np.log1p(x["body length"]))
     return (
         1.2 * text * (quality - 0.4)
-        + 0.7 * standing(text)
-        + (2.4 * navigational - 1.2) * standing(np.log1p(x["pagerank"]))
+        + 0.7 * above_mean(text)
+        + (2.4 * navigational - 1.2) * above_mean(np.log1p(x["pagerank"]))
         + 1.4 * clicked * stayed
         - 0.8 * spam
         - 1.8 * np.square(length)
         - 1.8 * _copied(x["body lmir.abs"], x["pagerank"], lists)
     )
+
+
+def _pointwise_utility(column: Mapping[str, Array]) -> Array:
+    """What a page is worth to the query's user, from its own features alone."""
+    x = {name: np.asarray(values, np.float64) for name, values in column.items()}
+    text, navigational = _match(x)
+    quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
+    spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
+    stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
+    length = np.tanh(0.6 * (np.log1p(x["body length"]) - 6))
+    return (
+        1.2 * text * (quality - 0.4)
+        + 0.9 * np.tanh(1.1 * (text - 1.2))
+        + (2.4 * navigational - 1.2) * np.tanh(0.6 * (np.log1p(x["pagerank"]) - 9.5))
+        + 1.4 * np.tanh(0.7 * np.log1p(x["query clicks"])) * stayed
+        - 0.8 * spam
+        - 1.8 * np.square(length)
+    )
+
+
+def _match(x: Mapping[str, Array]) -> tuple[Array, Array]:
+    """How well the text answers, and how much the query is navigational: wants one site."""
+    # Rare words make a query informational, common ones navigational.
+    informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
+    navigational = 1 - informational
+    body, title, url = (x[f"{s} bm25"] / x[f"{s} idf"] for s in ("body", "title", "url"))
+    return informational * body + navigational * (0.5 * title + 0.9 * url), navigational
 
 
 def _copied(body: Array, rank: Array, lists: Array) -> Array:
@@ -407,8 +457,8 @@ def _sources(queries: _Queries, lists: Array, chance: Array, which: Array) -> Ar
     return np.where(chance < 0.14, other, np.arange(len(lists)))
 
 
-def _with_whole(parts: Array, whole: Array) -> Array:
-    return np.concatenate([parts, whole[None]])
+def _with_page(parts: Array, page: Array) -> Array:
+    return np.concatenate([parts, page[None]])
 
 
 def _stream(key: tuple[int, int, int], purpose: int) -> np.random.Generator:
@@ -427,7 +477,7 @@ def _names(features: int) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in kept)
 
 
-def _whole(argument: str, value: int, least: int) -> int:
+def _check_whole(argument: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{argument} must be a whole number of at least {least}, found {value!r}")
     return int(value)

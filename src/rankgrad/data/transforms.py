@@ -280,7 +280,7 @@ class Quantile(Transform):
         blocks = [
             (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
         ]
-        shares = torch.cat([_shares(block, table).T for block in blocks]).reshape(values.shape)
+        shares = torch.cat([_cumulative(block, table).T for block in blocks]).reshape(values.shape)
         shares = torch.where(values.isnan(), values, shares)
         if self.output == "uniform":
             return shares
@@ -700,7 +700,8 @@ def _imputation_weights(values: Float[Tensor, "m f"], moments: _Moments) -> Floa
     weights = inverse @ target
     weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
     weights.fill_diagonal_(0.0)
-    return weights * scale / scale[:, None]
+    found: Tensor = weights * scale / scale[:, None]
+    return found
 
 
 def _sample(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
@@ -711,16 +712,16 @@ def _sample(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
     return blocks.rows(np.sort(drawn))
 
 
-def _quantiles(values: Array, shares: Array) -> Array:
+def _quantiles(values: Array, levels: Array) -> Array:
     """The quantiles of the values that are not missing; zeros if all are."""
     missing = np.isnan(values)
     if missing.any():
         values = values[~missing] if not missing.all() else np.zeros(1)
-    quantiles: Array = np.quantile(values, shares)
+    quantiles: Array = np.quantile(values, levels)
     return quantiles
 
 
-def _shares(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
+def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
     """Where the values of each feature stand among its quantiles, from 0 to 1."""
     last = table.shape[-1] - 1
     left: Int[Tensor, "f m"] = torch.searchsorted(table, columns)

@@ -119,10 +119,10 @@ def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
 def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     knots = Knots.of(transform.table)
     columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
-    shares = _add_shares(knots, graph, columns)
+    levels = _add_cumulative(knots, graph, columns)
     if transform.output == "normal":
-        shares = _add_normal_quantile(graph, shares)
-    rows = graph.add("Transpose", shares, perm=[1, 0])
+        levels = _add_normal_quantile(graph, levels)
+    rows = graph.add("Transpose", levels, perm=[1, 0])
     shaped = graph.add("Reshape", rows, graph.add("Shape", values))
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
 
@@ -166,7 +166,7 @@ class Knots:
         return made
 
 
-def _add_shares(knots: Knots, graph: OnnxGraph, columns: str) -> str:
+def _add_cumulative(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     """The share of each value, ``[features, items]``, by a binary search of log2 steps."""
     table = graph.constant(knots.table)
     half = 1 << knots.width - 1
@@ -190,9 +190,9 @@ def _add_shares(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     return graph.add("Where", ties, at(knots.middle), share)
 
 
-def _add_normal_quantile(graph: OnnxGraph, shares: str) -> str:
+def _add_normal_quantile(graph: OnnxGraph, levels: str) -> str:
     """Wichura's rational functions, in float64; ends are those of the transform."""
-    share = graph.add("Cast", shares, to=11)  # float64
+    share = graph.add("Cast", levels, to=11)  # float64
     share = graph.add("Clip", share, np.array(_SMALLEST), np.array(1 - _SMALLEST))
     middle = graph.add("Sub", share, np.array(0.5))
     inner = graph.add("Sub", np.array(0.180625), graph.add("Mul", middle, middle))

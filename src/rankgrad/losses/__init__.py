@@ -8,7 +8,7 @@ tensor(0.2519)
 from rankgrad.losses.base import Loss, losses
 from rankgrad.losses.distributed import distributed_mean
 from rankgrad.losses.lambdaloss import LambdaLoss, LambdaRank
-from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NeuralSortCE, Softmax
+from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NDCGBound, NeuralSortCE, Softmax
 from rankgrad.losses.pairwise import Hinge, MarginMSE, RankNet
 from rankgrad.losses.pointwise import BCE, MSE, RMSE, Ordinal
 from rankgrad.losses.relaxed import (
@@ -38,6 +38,7 @@ __all__ = [
     "ListNet",
     "Loss",
     "MarginMSE",
+    "NDCGBound",
     "NeuralNDCG",
     "NeuralSortCE",
     "Ordinal",

@@ -1,4 +1,4 @@
-"""Listwise losses by likelihood: softmax, listnet, listmle, listap, neuralsort_ce."""
+"""Listwise losses: softmax, listnet, ndcg_bound, listmle, listap, neuralsort_ce."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
 from rankgrad.losses.base import Loss, has_relevant, losses
 from rankgrad.losses.newton import LEAST_CURVATURE
+from rankgrad.metrics import NDCG
+from rankgrad.metrics.base import Gain
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Exact, NeuralSort, Schedule
 from rankgrad.validation import check_choice, check_positive
@@ -24,7 +26,7 @@ class ListwiseLoss(Loss):
         super().__init__(reduction=reduction)
 
 
-class CrossEntropy(ListwiseLoss):
+class CrossEntropy(Loss):
     """``-Σ_i t_i log softmax(s)_i``; a subclass says the targets t."""
 
     linear_memory: ClassVar[bool] = True
@@ -49,7 +51,7 @@ class CrossEntropy(ListwiseLoss):
 
 
 @losses.register("softmax")
-class Softmax(CrossEntropy):
+class Softmax(CrossEntropy, ListwiseLoss):
     """``-Σ_i y_i log softmax(s)_i`` (lambdaloss_at_k eq. 7), labels as they are.
 
     >>> Softmax()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
@@ -73,7 +75,7 @@ class Softmax(CrossEntropy):
 
 
 @losses.register("listnet")
-class ListNet(CrossEntropy):
+class ListNet(CrossEntropy, ListwiseLoss):
     """``-Σ_i softmax(y)_i log softmax(s)_i`` (Cao et al. 2007, top-one probabilities).
 
     >>> ListNet()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
@@ -94,6 +96,76 @@ class ListNet(CrossEntropy):
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("cross_entropy", ("softmax",))
+
+
+@losses.register("ndcg_bound")
+class NDCGBound(CrossEntropy):
+    """``Σ_i G_i φ(r_i) / ideal DCG@k`` with ``r_i = 1 / softmax(s)_i``: a bound of ``1 - NDCG@k``.
+
+    ``r_i = Σ_j exp(s_j - s_i)`` is at least the rank of item i, and φ(r) is at least what NDCG@k
+    loses at rank r, ``1 - 1 / log2(1 + r)`` up to k and 1 below it (for φ = log from k = 2 on, for
+    loglog from k = 5 on; for smaller k up to a factor). Bruch et al. 2019 prove the bound with
+    φ = log for binary labels. XE-NDCG (Bruch 2021, LightGBM's ``rank_xendcg``) is the same
+    cross-entropy with randomized gains that are divided by their sum, not by the ideal DCG.
+    O(n log n) for the ideal DCG, O(n) for the rest, without pairs.
+
+    Args:
+        k: the cutoff of the ideal DCG.
+        penalty: φ. ``"log"``: log r, which makes it a cross-entropy and convex. ``"loglog"``:
+            log(1 + log r), which gives items far down the list less weight.
+        gain: G, ``"exponential"``, ``2^y - 1``, or ``"linear"``, y.
+        reduction: over lists.
+
+    >>> NDCGBound()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
+    tensor(0.6931)
+    """
+
+    name: ClassVar[str] = "ndcg_bound"
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        penalty: Literal["log", "loglog"] = "log",
+        gain: Gain = "exponential",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(k, reduction=reduction)
+        check_choice("penalty", penalty, ("log", "loglog"))
+        check_choice("gain", gain, ("exponential", "linear"))
+        self.penalty: Literal["log", "loglog"] = penalty
+        self.gain: Gain = gain
+
+    @override
+    def check_labels(
+        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
+    ) -> Float[Tensor, " s"]:
+        return NDCG(gain=self.gain).check_labels(labels, mask)
+
+    @override
+    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+        """Of the cross-entropy that has the same gradient: ``G_i r_i φ'(r_i) / ideal DCG@k``.
+
+        φ is concave in log r, so this cross-entropy bounds the loss, and with it its curvature.
+        """
+        targets = self._normalized_gains(lists)
+        if self.penalty == "log":
+            return targets
+        return targets / (1 - log_softmax(lists.scores, lists.mask))
+
+    @override
+    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+        penalties = -log_softmax(lists.scores, lists.mask)
+        if self.penalty == "loglog":
+            penalties = torch.log1p(penalties)
+        terms = lists.weighted(self._normalized_gains(lists) * penalties)
+        return terms.sum(-1), has_relevant(lists)
+
+    def _normalized_gains(self, lists: Lists) -> Float[Tensor, "b n"]:
+        """Gains over the ideal DCG@k of the weighted gains, as in NDCG@k; 0 on padding."""
+        metric = NDCG(self.k, gain=self.gain)
+        gains = metric.gains(lists.labels.where(lists.mask, 0.0))
+        return divide(gains, metric.ideal(lists.weighted(gains))[:, None])
 
 
 @losses.register("listmle")

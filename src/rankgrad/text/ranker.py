@@ -364,7 +364,7 @@ def architecture(name_or_path: str | os.PathLike[str]) -> str:
     return str(found[0])
 
 
-class _PromptFacts(TypedDict):
+class _PromptMetadata(TypedDict):
     """A :class:`Prompt` in ``rankgrad.json``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
@@ -376,7 +376,7 @@ class _PromptFacts(TypedDict):
     no: str
 
 
-class _ReadingFacts(TypedDict):
+class _ReadingMetadata(TypedDict):
     """A :class:`Reading` in ``rankgrad.json``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
@@ -387,13 +387,13 @@ class _ReadingFacts(TypedDict):
     pooling: Pooling
     head: Head
     cross_attention: NotRequired[Annotated[float, Field(ge=0, le=1)]]
-    prompt: NotRequired[_PromptFacts | None]
+    prompt: NotRequired[_PromptMetadata | None]
 
 
 class _Manifest(TypedDict):
     """What ``rankgrad.json`` holds beside its format."""
 
-    reading: _ReadingFacts
+    reading: _ReadingMetadata
     files: dict[str, str]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.data.batches import Batch
+from rankgrad.data.batches import Batch, process_memory
 from rankgrad.inputs import unchecked_lists
 from rankgrad.losses import Loss
 from rankgrad.models import Scorer
@@ -111,7 +111,7 @@ class Total(torch.autograd.Function):
 
 
 _MOST = 48  # sizes of batches that are captured
-_SHARE = 4  # one part in so many of a device's memory is for graphs
+_SHARE = 4  # one part in so many of the memory is for graphs
 
 Passes = Callable[[Batch], Tensor]
 
@@ -136,7 +136,7 @@ class Graphs:
         self._captured: dict[Any, _Captured] = {}
         self._seen: set[Any] = set()
         self._pool: Any = None
-        self._room = 0  # bytes for further graphs
+        self._free_bytes = 0  # bytes for further graphs
 
     def __call__(self, batch: Batch) -> Tensor:
         """What ``passes`` gives and leaves. The next call overwrites it."""
@@ -160,20 +160,20 @@ class Graphs:
         return len(self._captured)
 
     def _give_up(self) -> None:
-        """Make room: no graphs from now on."""
+        """Free the memory of the graphs; none is captured from now on."""
         torch.cuda.synchronize()  # the last one may still run
         self._captured.clear()
-        self._room = 0
+        self._free_bytes = 0
         for parameter in self._parameters:
             parameter.grad = None
         torch.cuda.empty_cache()
 
     def _capture(self, size: Any, batch: Batch) -> _Captured | None:
-        """A graph, or None where there is no room for it."""
+        """A graph, or None where there is not enough memory for it."""
         if self._pool is None:
-            device = torch.cuda.get_device_properties(batch.features.device)
-            self._pool, self._room = torch.cuda.graph_pool_handle(), device.total_memory // _SHARE
-        if self._room <= 0 or len(self._captured) >= _MOST:
+            self._pool = torch.cuda.graph_pool_handle()
+            self._free_bytes = process_memory(batch.features.device) // _SHARE
+        if self._free_bytes <= 0 or len(self._captured) >= _MOST:
             return None
         torch.cuda.empty_cache()  # what passes have left there a graph cannot use
         before = torch.cuda.memory_reserved()
@@ -182,7 +182,7 @@ class Graphs:
         except torch.cuda.OutOfMemoryError:
             self._give_up()
             return None
-        self._room -= torch.cuda.memory_reserved() - before
+        self._free_bytes -= torch.cuda.memory_reserved() - before
         return captured
 
     def _make(self, batch: Batch) -> _Captured:
@@ -222,7 +222,7 @@ class _Captured:
 def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
     """Whether passes of such a network and loss do the same at each step, and without waiting.
 
-    Networks say so of themselves; of losses it is known of steady ones with a fused form.
+    Networks say so of themselves; of losses it is known of stationary ones with a kernel.
     """
     if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
         return False

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from rankgrad.data.batches import Batch, Batches
+from rankgrad.data.batches import Batch, Batches, process_memory
 from rankgrad.inputs import as_lists
 from rankgrad.metrics.base import Metric
 from rankgrad.metrics.evaluate import list_values
@@ -86,8 +86,7 @@ def _documents(device: torch.device) -> int:
     """
     if device.type != "cuda":
         return _DOCUMENTS
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return max(_DOCUMENTS, min(_GPU_DOCUMENTS, memory // _GPU_BYTES))
+    return max(_DOCUMENTS, min(_GPU_DOCUMENTS, process_memory(device) // _GPU_BYTES))
 
 
 def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:

@@ -1,1 +1,1 @@
-"""Twins of the hot paths for CPUs, compiled by Numba."""
+"""CPU kernels of the hot paths, compiled by Numba."""

@@ -1,1 +1,1 @@
-"""Twins of the hot paths for GPUs, in Triton."""
+"""GPU kernels of the hot paths, in Triton."""

@@ -290,7 +290,7 @@ def _parts(parts, at, ideal, gain, real):
 def _count(
     labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
     KIND: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of rows and their part of the ideal DCG, each row's place being counted."""
     at_list = tl.program_id(0)
@@ -316,7 +316,7 @@ def _count(
         place = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (place < k))
         ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
-    if WHOLE:
+    if ALL_ITEMS:
         gain = tl.where(real, gain, 0.0)
         items = tl.sum(real.to(tl.int32), 0)
         norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)

@@ -98,7 +98,7 @@ class LaunchCache:
         """Whether a shape or a call has not come lately.
 
         It may never again: options are scheduled, and ragged batches differ in size or only happen
-        not to. Noting a call, which takes several times as long as making it, would be vain then.
+        not to. Recording a call takes several times as long as making it.
         """
         digest = hash(key)
         if digest in self._recent:

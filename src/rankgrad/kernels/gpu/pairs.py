@@ -693,7 +693,7 @@ def _scatter_grads(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Slopes where the items came from, those of items alike (score, label, weight) averaged."""
+    """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     blocks = tl.num_programs(1)

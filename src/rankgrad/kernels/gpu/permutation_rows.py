@@ -73,7 +73,7 @@ def through_rows(
     if lists == 0 or scores.numel() == 0:
         return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
     arguments = (labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
-    rows = _Rows(offsets, max_length, k, temperature, soft, metric, persistence)
+    rows = _WeightedRows(offsets, max_length, k, temperature, soft, metric, persistence)
     if max_length <= COUNTED:
         items = _count(scores, arguments, soft)
     else:
@@ -110,7 +110,7 @@ class _RowsOperator:
         temperature: float,
     ) -> None:
         self.scores, self.mask = scores, mask
-        self._rows = _Rows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
+        self._rows = _WeightedRows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
         self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
         # To which values it was applied lately, by their address, which no others get while these
         # are held; the items and the sums over rows.
@@ -215,7 +215,7 @@ def _count(scores: Tensor, arguments: tuple[Any, ...], soft: bool) -> _Items:
 
 
 def _place(
-    rows: _Rows, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
+    rows: _WeightedRows, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
 ) -> _Items:
     """Items of sorted lists, with their gains in input order."""
     size, soft, lengths = gains.numel(), rows.soft, known[1]
@@ -238,7 +238,7 @@ def _tile(rows: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _WeightedRows:
     """The rows of every list, and what they are weighed by: a linear metric, or "operator"."""
 
     offsets: Tensor
@@ -293,7 +293,7 @@ class _Rows:
         arguments = (*items.of_lists, self.offsets, items.numbers, items.distances, parts, sums)
         arguments += (*at_rank, *numbers, total, splits)
         _sum_rows[(self.lists, blocks, splits)](
-            *arguments, **options, height=height, whole=splits == 1, width=width
+            *arguments, **options, height=height, all_items=splits == 1, width=width
         )
         if splits > 1:
             _finish_rows[(self.lists, blocks)](*arguments, **options, height=height)
@@ -554,7 +554,7 @@ def _sum_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
     at_rank, misses, temperature, persistence, k, rows, size, many, splits,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    norm: tl.constexpr, height: tl.constexpr, whole: tl.constexpr, width: tl.constexpr,
+    norm: tl.constexpr, height: tl.constexpr, all_items: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Sums over the items for some rows of a list; all of them, or one part of several."""
     at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
@@ -602,7 +602,7 @@ def _sum_rows(
         at = row + (at_list * rows if few else begin)
         total, mean = tl.sum(total, 1), tl.sum(mean, 1)
         sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
-        if whole:
+        if all_items:
             _write_row(
                 total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
                 row, inside, scale, beyond(length, k, metric), temperature, persistence, size,

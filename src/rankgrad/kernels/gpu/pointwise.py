@@ -105,7 +105,7 @@ def _mean(total, items, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["levels"])
 def _sum_terms(
     scores, labels, mask, weights, offsets, number, levels, values, grad_scores, defined, parts,
-    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, WHOLE: tl.constexpr,
+    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ALL_ITEMS: tl.constexpr,
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The terms of a span of a list: the result if it is the whole list, else its sums."""
@@ -124,7 +124,7 @@ def _sum_terms(
     total = tl.sum(value * weight, 0)
     items = tl.sum(real.to(tl.float32), 0)
     grad = tl.where(real, grad * weight, 0.0)
-    if WHOLE:
+    if ALL_ITEMS:
         value, factor = _mean(total, items, KIND)
         grad *= factor
         tl.store(values + at_list, value)

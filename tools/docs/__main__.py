@@ -1,0 +1,92 @@
+"""Build the documentation site: ``python tools/docs [--out site]``.
+
+The pages of ``docs/`` are copied to a staging folder, formulas become MathML, tutorials get their
+notebooks, the pages of every loss, metric and relaxation are generated, and Zensical renders all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from formulas import render_formulas
+from notebooks import write_notebook
+from reference import write_reference
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTENT = ROOT / "docs"
+
+
+def main() -> None:
+    """Read the options and build."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "site", help="where the site goes")
+    parser.add_argument("--without-plots", action="store_true", help="leave out plots of losses")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        stage(Path(folder), plots=not options.without_plots)
+        render(Path(folder), options.out)
+    print(f"{options.out}: {len(list(options.out.rglob('*.html')))} pages")
+
+
+def stage(folder: Path, plots: bool = True) -> None:
+    """Write the configuration and all Markdown that Zensical reads.
+
+    Args:
+        folder: an empty one.
+        plots: draw each loss and its gradient.
+    """
+    pages = folder / "pages"
+    shutil.copytree(CONTENT, pages, ignore=shutil.ignore_patterns("zensical.toml"))
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / name, pages / name.lower())
+    for page in sorted((pages / "tutorials").glob("*.md")):
+        write_notebook(page)
+    generated = write_reference(pages / "reference", plots=plots)
+    for page in pages.rglob("*.md"):
+        page.write_text(render_formulas(_site_links(page.read_text(), page.relative_to(pages))))
+    config: dict[str, Any] = tomllib.loads((CONTENT / "zensical.toml").read_text())
+    project = config["project"]
+    project["docs_dir"], project["site_dir"] = "pages", "site"
+    python = project["plugins"]["mkdocstrings"]["handlers"]["python"]
+    python["paths"] = [str(ROOT / "src")]
+    for section in project["nav"]:
+        if "Reference" in section:
+            section["Reference"] += generated
+    (folder / "zensical.toml").write_text(tomli_w.dumps(config))
+
+
+def render(folder: Path, out: Path) -> None:
+    """Let Zensical make HTML of a staged folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--clean"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode or not (folder / "site" / "index.html").exists():
+        sys.exit(done.stdout + done.stderr)
+    if out.exists():
+        shutil.rmtree(out)
+    shutil.copytree(folder / "site", out)
+
+
+def _site_links(text: str, page: Path) -> str:
+    """Links to files outside the site, which work in the repository, as links to the repository."""
+    up = "../" * len(page.parts)
+    for folder in ("benchmarks", "examples", "src", "tests"):
+        text = text.replace(f"]({up}{folder}/", f"]({REPOSITORY}/{folder}/")
+    return text
+
+
+REPOSITORY = "https://github.com/rankgrad/rankgrad/blob/main"
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Plots of a loss and its gradient against one score, as SVG that follows the page's colors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import rankgrad.kernels
+from rankgrad import losses
+
+#: The list that is plotted: the score of the item of label 2 moves, the others stay.
+LABELS = torch.tensor([2.0, 1.0, 0.0, 0.0, 1.0])
+SCORES = torch.tensor([0.0, 1.0, 0.5, -0.5, -1.0])
+WIDTH, HEIGHT, LEFT, BOTTOM = 320, 190, 46, 34
+
+
+def sweep(name: str, points: int = 121) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss and its derivative while one score moves.
+
+    Args:
+        name: of the loss.
+        points: how many scores from -4 to 4.
+
+    Returns:
+        The scores, the values and the derivatives, [points] each.
+    """
+    moving = torch.linspace(-4.0, 4.0, points, dtype=torch.float64)
+    scores = SCORES.double().repeat(points, 1)
+    scores[:, 0] = moving
+    scores.requires_grad_()
+    labels = LABELS.double().repeat(points, 1)
+    rankgrad.kernels.use("eager")  # kernels take a second each to compile, and float64 is eager
+    values = losses.get(name, reduction="none")(scores, labels)
+    (gradient,) = torch.autograd.grad(values.sum(), scores)
+    return moving, values.detach(), gradient[:, 0]
+
+
+def svg(x: Tensor, y: Tensor, label: str) -> str:
+    """A line plot with an axis of its own scale, and a dotted line at zero."""
+    low, high = min(float(y.min()), 0.0), max(float(y.max()), 0.0)
+    span = (high - low) or 1.0
+    right, top = WIDTH - 8, 20
+
+    def place(a: float, b: float) -> tuple[float, float]:
+        across = LEFT + (a + 4) / 8 * (right - LEFT)
+        return across, HEIGHT - BOTTOM - (b - low) / span * (HEIGHT - BOTTOM - top)
+
+    line = " ".join(
+        "{:.1f},{:.1f}".format(*place(float(a), float(b))) for a, b in zip(x, y, strict=True)
+    )
+    zero = place(0.0, 0.0)[1]
+    ticks = "".join(
+        f'<text x="{place(a, 0)[0]:.0f}" y="{HEIGHT - 18}" text-anchor="middle">{a}</text>'
+        for a in (-4, -2, 0, 2, 4)
+    )
+    sides = "".join(
+        f'<text x="{LEFT - 6}" y="{place(0, b)[1] + 4:.0f}" text-anchor="end">{b:.3g}</text>'
+        for b in dict.fromkeys((low, high, 0.0))
+    )
+    others = "".join(
+        f'<line x1="{place(float(s), 0)[0]:.1f}" x2="{place(float(s), 0)[0]:.1f}" '
+        f'y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 5}" stroke="currentColor"/>'
+        for s in SCORES[1:]
+    )
+    return (
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}" '
+        'font-size="11" fill="currentColor">'
+        f'<text x="{LEFT}" y="12">{label}</text>{ticks}{sides}{others}'
+        f'<line x1="{LEFT}" x2="{right}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor" '
+        'stroke-dasharray="2 3" opacity="0.6"/>'
+        f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 4}" text-anchor="middle">'
+        "score of the item of label 2</text>"
+        f'<polyline points="{line}" fill="none" stroke="var(--md-typeset-a-color)" '
+        'stroke-width="2"/>'
+        "</svg>"
+    )

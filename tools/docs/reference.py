@@ -1,0 +1,279 @@
+"""The reference: a page for each loss, metric and relaxation, from registries and docstrings."""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import plots
+
+import rankgrad.losses
+import rankgrad.metrics
+from rankgrad.losses.relaxed import cell_options, grid_metrics
+from rankgrad.reference import Entry, Kind, entry
+from rankgrad.sorting import FAMILIES
+from rankgrad.specs import Registry
+
+LOSSES = rankgrad.losses.losses
+METRICS = rankgrad.metrics.metrics
+
+Nav = list[dict[str, Any]]
+
+
+def write_reference(folder: Path, plots: bool = True) -> Nav:
+    """Write all generated pages.
+
+    Args:
+        folder: of the reference.
+        plots: draw each loss and its gradient.
+
+    Returns:
+        What they add to the navigation.
+    """
+    losses = [name for name in LOSSES.names() if name not in _cells()]
+    pages: dict[str, dict[str, str]] = {"losses": {}, "relaxations": {}, "metrics": {}}
+    for name in losses:
+        pages["losses"][name] = _page_of_loss(name, plots)
+    for family in FAMILIES:
+        pages["relaxations"][family] = _page_of_relaxation(family)
+        for metric in grid_metrics(family):
+            pages["losses"][f"{family}_{metric}"] = _page_of_cell(family, metric, plots)
+    for name in METRICS.names():
+        pages["metrics"][name] = _page_of_metric(name)
+    nav: Nav = []
+    for kind, written in pages.items():
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for name, text in written.items():
+            (folder / kind / f"{name}.md").write_text(text)
+        (folder / kind / "index.md").write_text(_index(kind, losses))
+        names = losses if kind == "losses" else list(written)
+        below: list[Any] = [f"reference/{kind}/index.md"]
+        below += [{name: f"reference/{kind}/{name}.md"} for name in names]
+        if kind == "losses":
+            below += [
+                {
+                    f"{family}_": [
+                        {f"{family}_{metric}": f"reference/losses/{family}_{metric}.md"}
+                        for metric in grid_metrics(family)
+                    ]
+                }
+                for family in FAMILIES
+            ]
+        nav.append({kind.capitalize(): below})
+    return nav
+
+
+def _cells() -> set[str]:
+    return {
+        f"{prefix}{family}_{metric}"
+        for family in FAMILIES
+        for metric in grid_metrics(family)
+        for prefix in ("", "gumbel_")
+    }
+
+
+def _page_of_loss(name: str, draw: bool) -> str:
+    factory = LOSSES.factory(name)
+    known = _entry("losses", name)
+    return _join(
+        f"# {name}",
+        _formula(known.formula),
+        _documentation(factory),
+        _options(inspect.signature(factory).parameters.values()),
+        _plots(name) if draw and name != "relaxed" else "",
+        _known(known),
+        _example(name, "k" in inspect.signature(factory).parameters),
+    )
+
+
+def _page_of_cell(family: str, metric: str, draw: bool) -> str:
+    name = f"{family}_{metric}"
+    relaxation, measured = _entry("relaxations", family), _entry("metrics", metric)
+    lower = METRICS.get(metric).lower_is_better
+    return _join(
+        f"# {name}",
+        f"The metric [{metric}](../metrics/{metric}.md) through the relaxation "
+        f"[{family}](../relaxations/{family}.md): "
+        + ("the metric itself, as lower is better" if lower else "one minus the relaxed metric")
+        + f". `{name}@10` has a cutoff, `gumbel_{name}(samples=8)` adds Gumbel noise to the "
+        "scores and averages over samples.",
+        "The metric, over ranks or rows that the relaxation makes differentiable:",
+        _formula(measured.formula),
+        _formula(relaxation.formula),
+        _options(cell_options(family, metric).values()),
+        _plots(name) if draw else "",
+        _known(relaxation),
+        _example(name, cutoff=True),
+    )
+
+
+def _page_of_relaxation(family: str) -> str:
+    known = _entry("relaxations", family)
+    cells = ", ".join(
+        f"[{family}_{metric}](../losses/{family}_{metric}.md)" for metric in grid_metrics(family)
+    )
+    factory = FAMILIES[family]
+    return _join(
+        f"# {family}",
+        _formula(known.formula),
+        _documentation(factory),
+        _options(inspect.signature(factory).parameters.values()),
+        _known(known),
+        f"## Losses\n\n{cells}.",
+    )
+
+
+def _page_of_metric(name: str) -> str:
+    known = _entry("metrics", name)
+    cells = [
+        f"[{family}_{name}](../losses/{family}_{name}.md)"
+        for family in FAMILIES
+        if name in grid_metrics(family)
+    ]
+    factory = METRICS.factory(name)
+    return _join(
+        f"# {name}",
+        _formula(known.formula),
+        _documentation(factory),
+        _options(inspect.signature(factory).parameters.values()),
+        _known(known),
+        f"## As a loss\n\n{', '.join(cells)}." if cells else "",
+    )
+
+
+def _index(kind: str, losses: list[str]) -> str:
+    """What there is of a kind, one line each; losses of the grid as a table."""
+    if kind == "losses":
+        rows = [f"| [{name}]({name}.md) | {_summary(LOSSES.factory(name))} |" for name in losses]
+        metrics = grid_metrics()
+        grid = [
+            "| | " + " | ".join(f"[{m}](../metrics/{m}.md)" for m in metrics) + " |",
+            "|:--|" + ":-:|" * len(metrics),
+        ]
+        for family in FAMILIES:
+            cells = [
+                f"[@k]({family}_{metric}.md)" if metric in grid_metrics(family) else ""
+                for metric in metrics
+            ]
+            row = f"| [{family}](../relaxations/{family}.md) | " + " | ".join(cells)
+            grid.append(row + " |")
+        return _join(
+            "# Losses",
+            "| loss | |\n|:--|:--|\n" + "\n".join(rows),
+            "## The grid: every metric through every relaxation",
+            "`<relaxation>_<metric>@k`, and with `gumbel_` in front the stochastic form.",
+            "\n".join(grid),
+        )
+    registry: Registry[Any] | None = METRICS if kind == "metrics" else None
+    names = METRICS.names() if registry else list(FAMILIES)
+    factories = {name: registry.factory(name) if registry else FAMILIES[name] for name in names}
+    rows = [f"| [{name}]({name}.md) | {_summary(factories[name])} |" for name in names]
+    return _join(f"# {kind.capitalize()}", "| | |\n|:--|:--|\n" + "\n".join(rows))
+
+
+def _entry(kind: Kind, name: str) -> Entry:
+    found = entry(kind, name)
+    if found is None:
+        raise KeyError(f"reference.toml has no entry for {name!r} under {kind}: add one")
+    return found
+
+
+def _formula(latex: str) -> str:
+    return f"$$ {latex} $$"
+
+
+def _documentation(factory: Any) -> str:
+    """A docstring as Markdown: its text, its arguments as a list, its examples as code."""
+    text = inspect.getdoc(factory) or ""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
+    lines: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        if re.fullmatch(r"(Args|Returns|Raises|Attributes):", line):
+            section = line[:-1]
+            lines += [f"**{section}**", ""]
+        elif section and line.startswith("    ") and not line.startswith("     "):
+            name, colon, rest = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {rest}" if colon else f"- {line.strip()}")
+        elif section and line.startswith("     "):
+            lines.append(f"  {line.strip()}")
+        else:
+            section = section if not line else ""
+            lines.append(line)
+    return _fence_examples("\n".join(lines))
+
+
+def _fence_examples(text: str) -> str:
+    """Interactive examples between fences."""
+    fenced: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if not inside and line.startswith(">>> "):
+            fenced += ["", "```pycon"]
+            inside = True
+        elif inside and not line.strip():
+            fenced.append("```")
+            inside = False
+        fenced.append(line)
+    return "\n".join([*fenced, "```"] if inside else fenced)
+
+
+def _options(parameters: Iterable[inspect.Parameter]) -> str:
+    shown = [
+        p
+        for p in parameters
+        if p.name not in ("self", "k") and not p.name.startswith("_") and p.kind != p.VAR_KEYWORD
+    ]
+    if not shown:
+        return ""
+    rows = [f"| `{p.name}` | `{_default(p.default)}` |" for p in shown]
+    return "## Options\n\n| option | default |\n|:--|:--|\n" + "\n".join(rows)
+
+
+def _default(value: Any) -> str:
+    return "required" if value is inspect.Parameter.empty else str(value)
+
+
+def _plots(name: str) -> str:
+    x, values, gradient = plots.sweep(name)
+    pictures = plots.svg(x, values, f"{name}") + plots.svg(x, gradient, "its derivative")
+    scores = ", ".join(f"{s:g}" for s in plots.SCORES[1:].tolist())
+    labels = ", ".join(f"{y:g}" for y in plots.LABELS[1:].tolist())
+    return (
+        f'## Against one score\n\n<div class="plots">{pictures}</div>\n\n'
+        f"The score of an item of label 2 moves; four others stay at {scores} "
+        f"with labels {labels}."
+    )
+
+
+def _known(known: Entry) -> str:
+    return _join(
+        f"## When to use it\n\n{known.use}",
+        f"## Cost\n\n{known.cost}" if known.cost else "",
+        f"## Elsewhere\n\n{known.elsewhere}",
+    )
+
+
+def _example(name: str, cutoff: bool) -> str:
+    if name == "relaxed":
+        return ""
+    spec = f"{name}@10" if cutoff else name
+    return (
+        "## In code\n\n```python\nimport torch\nfrom rankgrad import losses\n\n"
+        f'loss = losses.get("{spec}")\nscores = torch.randn(4, 20, requires_grad=True)\n'
+        "labels = torch.randint(0, 3, (4, 20))\nloss(scores, labels).backward()\n```"
+    )
+
+
+def _summary(factory: Any) -> str:
+    """The first line of a docstring, fit for a table's cell."""
+    line = html.escape((inspect.getdoc(factory) or "").split("\n")[0], quote=False)
+    return re.sub(r"``(.+?)``", r"<code>\1</code>", line).replace("|", "&#124;")
+
+
+def _join(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
