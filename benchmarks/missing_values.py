@@ -3,8 +3,8 @@
     python benchmarks/missing_values.py [--queries 120] [--seeds 3] [-o docs/results/missing.md]
 
 Pages and judgments are simulated (rankgrad.data.synthetic). Of the feature values 30 % are then
-removed, not at random: in a third of the features the larger values, in a third those of
-items whose next feature is large, in a third those of irrelevant pages are missing more often. Every
+removed, not at random: in a third of the features the larger values, in a third those of items
+whose next feature is large, in a third those of irrelevant pages are missing more often. Every
 ranker is trained on the complete data and on those with missing values, its epoch or number of
 trees chosen on validation data, and tested on queries of its own; scores of seeds are averaged per
 query before the paired t-test over queries.

@@ -3,13 +3,13 @@
 ::
 
     python benchmarks/trees.py round                      ours beside LightGBM's own, in turns
-    python benchmarks/trees.py gpu                        gradient and Hessian of 3.6 million rows
+    python benchmarks/trees.py gpu --out FILE             gradient and Hessian of 3.6 million rows
     python benchmarks/trees.py study MQ2008 -o RUNS --page docs/results/tables/trees.md
 
 ``round`` boosts on simulated data of WEB10K's size with two boosters on one data set, a tree of the
 one and a tree of the other in turns, and gives the median of the ratios of neighboring rounds.
-``gpu`` needs a GPU, torch and triton alone, and checks some lists against the eager form in
-float64. ``study`` goes on with what RUNS has.
+``gpu`` needs a GPU, torch and triton alone, takes lists of unequal and of equal lengths, and checks
+some against the eager form in float64. ``study`` goes on with what RUNS has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +89,23 @@ def rounds(arguments: argparse.Namespace) -> None:
 def gpu(arguments: argparse.Namespace) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("there is no GPU here")
+    shapes = [_on_lists(arguments, equal) for equal in (False, True)]
+    metadata = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    write(arguments.out, {**metadata, "shapes": shapes})
+
+
+def _on_lists(arguments: argparse.Namespace, equal: bool) -> dict[str, Any]:
+    """Lists of one length, or from half to three halves of it."""
     generator = torch.Generator().manual_seed(0)
     per_list = arguments.rows // arguments.lists
     lengths = torch.randint(
         per_list // 2, per_list * 3 // 2 + 1, (arguments.lists,), generator=generator
     )
-    if arguments.equal:
+    if equal:
         lengths = torch.full((arguments.lists,), per_list)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     items = int(offsets[-1])
+    print(f"{items:,} items in {arguments.lists:,} lists of {lengths.min()} to {lengths.max()}")
     labels = torch.multinomial(
         torch.tensor([0.52, 0.32, 0.13, 0.02, 0.01]), items, replacement=True, generator=generator
     ).float()
@@ -107,8 +116,8 @@ def gpu(arguments: argparse.Namespace) -> None:
             ("unequal", torch.randn(items, generator=generator)),
         ):
             results.append(_timed_on_gpu(spec, name, scores, labels, offsets))
-    metadata = {"gpu": torch.cuda.get_device_name(), "lists": arguments.lists, "items": items}
-    write(arguments.out, {**metadata, "torch": torch.__version__, "kernels": results})
+    shape = {"min": int(lengths.min()), "max": int(lengths.max())}
+    return {"lists": arguments.lists, "items": items, "lengths": shape, "kernels": results}
 
 
 def _timed_on_gpu(
@@ -117,9 +126,9 @@ def _timed_on_gpu(
     from rankgrad.kernels.pair_derivatives import compute
 
     loss = losses.get(spec)
-    longest, config = int(offsets.diff().max()), loss.newton_kernel()
-    given = scores.cuda(), labels.cuda(), None, offsets.cuda(), longest, config
-    found = compute(*given)
+    max_length, config = int(offsets.diff().max()), loss.newton_kernel()
+    inputs = scores.cuda(), labels.cuda(), None, offsets.cuda(), max_length, config
+    found = compute(*inputs)
     some = int(offsets[5])
     with kernels.using("eager"):
         wanted = loss.gradient_and_hessian(
@@ -134,7 +143,7 @@ def _timed_on_gpu(
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(2_000_000)  # so that the launches are there when the device comes to them
         start.record()
-        compute(*given)
+        compute(*inputs)
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
@@ -142,7 +151,7 @@ def _timed_on_gpu(
     for _ in range(10):
         torch.cuda.synchronize()
         began = time.perf_counter()
-        loss.gradient_and_hessian(given[0], given[1], offsets=given[3])
+        loss.gradient_and_hessian(inputs[0], inputs[1], offsets=inputs[3])
         torch.cuda.synchronize()
         waited.append(1e3 * (time.perf_counter() - began))
     line = {
@@ -151,13 +160,28 @@ def _timed_on_gpu(
         "device ms": statistics.median(times),
         "call ms": statistics.median(waited),
         "error": error,
+        "parts ms": _parts(lambda: compute(*inputs)),
     }
+    parts = ", ".join(f"{name} {ms:.2f}" for name, ms in line["parts ms"].items() if ms >= 0.05)
     print(
-        f"{spec:<26} scores {name:<10} {line['device ms']:.2f} ms on the device, a call "
+        f"{spec:<26} scores {name:<10} {line['device ms']:.2f} ms on the device ({parts}), a call "
         f"{line['call ms']:.2f} ms, error {error:.1e}",
         flush=True,
     )
     return line
+
+
+def _parts(call: Callable[[], Any]) -> dict[str, float]:
+    """The device time of each kernel of a call, the longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        call()
+        torch.cuda.synchronize()
+    times = {
+        event.key[:40]: event.self_device_time_total / 1e3 for event in profiled.key_averages()
+    }
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
 def study(arguments: argparse.Namespace) -> None:
@@ -221,7 +245,6 @@ def main() -> None:
     )
     one.add_argument("--rows", type=int, default=3_600_000)
     one.add_argument("--lists", type=int, default=10_000)
-    one.add_argument("--equal", action="store_true", help="lists of equal lengths")
     one.add_argument("--out", type=Path)
     one = commands.add_parser("study")
     one.set_defaults(call=study)

@@ -103,3 +103,18 @@ def test_a_label_too_large_for_its_gain_is_an_error_still():
 def test_lists_of_nothing():
     assert metrics.get("ndcg")(torch.empty(0), torch.empty(0), offsets=[0]).shape == (0,)
     assert metrics.get("ndcg")(torch.empty(0), torch.empty(0), offsets=[0, 0]).tolist() == [0.0]
+
+
+def test_lists_that_are_ranked_without_sorting_and_those_that_are_sorted():
+    """Few relevant items without ties are placed by counting; ties and many of them are sorted."""
+    scores = torch.arange(160, dtype=torch.float64).sin()
+    labels = torch.zeros(160, dtype=torch.float64)
+    labels[[3, 17, 30]], labels[[45, 50, 70]], labels[80:] = 2.0, 1.0, torch.arange(80.0) % 3
+    scores[60:63] = 0.5  # ties among irrelevant items alone
+    scores[[45, 46]], scores[[50, 52]] = 0.3, -0.3  # and of relevant ones
+    offsets = torch.tensor([0, 40, 60, 80, 160])
+    for spec in ("ndcg", "precision@5", "recall@5", "hits@5", "ap", "rr", "err", "rbp", "arp@7"):
+        metric = metrics.get(spec)
+        with kernels.using("eager"):
+            wanted = metric(scores, labels, offsets=offsets)
+        torch.testing.assert_close(metric(scores, labels, offsets=offsets), wanted)

@@ -47,3 +47,16 @@ def check(loss, scores, labels, weights, offsets):
 def test_a_list_longer_than_a_tile_and_ties_throughout():
     labels = (torch.arange(70) % 4).float()
     check(losses.get("lambdaloss@10"), torch.zeros(70), labels, None, torch.tensor([0, 70]))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_lists_of_several_ranges_of_lengths(weighted, monkeypatch):
+    monkeypatch.setattr("rankgrad.kernels.gpu.pair_derivatives._FIRST_RANGE", 16)
+    monkeypatch.setattr("rankgrad.kernels.gpu.pair_derivatives._ONE_RANGE", 16)
+    lengths = torch.tensor([20, 0, 5, 40, 16, 64])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(int(offsets[-1]), generator=generator).round(decimals=1)
+    labels = torch.randint(0, 4, scores.shape, generator=generator).float()
+    drawn = torch.randint(1, 4, scores.shape, generator=generator) / 2 if weighted else None
+    check(losses.get("lambdaloss@10"), scores, labels, drawn, offsets)

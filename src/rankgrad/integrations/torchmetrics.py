@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.cpu.grouping import group
+from rankgrad.kernels.cpu.grouping import group, index_range
 from rankgrad.metrics import Metric, metrics
 from rankgrad.threads import for_work
 from rankgrad.validation import check_choice
@@ -177,24 +177,23 @@ def _by_query(
     indexes: Tensor, preds: Tensor, target: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The queries, how many items each has, and the items query by query."""
-    if (indexes[1:] < indexes[:-1]).any():
-        # Counting takes memory for every index up to the highest, and a CPU.
-        if not indexes.is_cuda and _span(indexes) < 4 * len(indexes) + _FEW:
-            lowest = indexes.min()
-            arrays = ((indexes - lowest).numpy(), preds.detach().numpy(), target.detach().numpy())
-            preds, target, counts = map(torch.from_numpy, group(*arrays))
-            queries = counts.nonzero()[:, 0]
-            return queries + lowest, counts[queries], preds, target
+    if indexes.is_cuda or not len(indexes):
         indexes, order = indexes.sort(stable=True)
         preds, target = preds[order], target[order]
+    else:
+        lowest, highest, grouped = index_range(indexes.numpy())
+        # Counting takes memory for every index up to the highest.
+        if not grouped and highest - lowest < 4 * len(indexes) + _FEW:
+            arrays = preds.detach().numpy(), target.detach().numpy()
+            found = group(indexes.numpy(), lowest, highest - lowest + 1, *arrays)
+            preds, target, counts = map(torch.from_numpy, found)
+            queries = counts.nonzero()[:, 0]
+            return queries + lowest, counts[queries], preds, target
+        if not grouped:
+            indexes, order = indexes.sort(stable=True)
+            preds, target = preds[order], target[order]
     queries, counts = indexes.unique_consecutive(return_counts=True)
     return queries, counts, preds, target
-
-
-def _span(indexes: Tensor) -> int:
-    """From the lowest index to the highest, which may be more than 64 bits hold."""
-    lowest, highest = indexes.aminmax()
-    return int(highest) - int(lowest)
 
 
 def _check(preds: Tensor, target: Tensor, indexes: Tensor) -> None:

@@ -286,8 +286,9 @@ def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Arra
     """The gains of labels; of err the chance ``(2^y - 1) / 2^g`` that an item satisfies."""
     gains = np.empty(labels.size)
     top = threshold
-    for i in range(labels.size):
-        top = max(top, labels[i])
+    if metric == ERR:
+        for i in range(labels.size):
+            top = max(top, labels[i])
     for i in range(labels.size):
         if metric == ARP or (linear and metric <= DCG):
             gains[i] = labels[i]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import dot
-from rankgrad.kernels.cpu.compiled import compiled
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import (
     AP,
     ARP,
@@ -31,6 +31,8 @@ from rankgrad.kernels.cpu.flat_arrays import (
     sort_descending,
     take,
 )
+
+_FEW_RELEVANT = 32  # whose ranks are counted in less time than the list is sorted
 
 #: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
 #: threshold or top grade, and its persistence.
@@ -84,15 +86,23 @@ def _lists(
     relevant: Array,
 ) -> None:
     scores, labels, mask, weights, offsets = arrays[:5]
+    longest = 0
     for b in range(first, last):
-        items = real_items(mask, offsets[b], offsets[b + 1])
-        n = items.size
+        longest = max(longest, offsets[b + 1] - offsets[b])
+    ranks, space, ones = np.arange(longest + 1), np.empty(longest), np.ones(longest)
+    for b in range(first, last):
+        n = offsets[b + 1] - offsets[b]
+        tied = alone = ranks[: n + 1]
+        y, w = space[:n], ones[:n]
+        own = slice(offsets[b], offsets[b + 1])
+        if mask.size or weights.size or not _place_relevant(scores[own], labels[own], y):
+            items = real_items(mask, offsets[b], offsets[b + 1])
+            n = items.size
+            sort_descending(scores, items)
+            y, w = take(labels, items), take(weights, items)
+            tied, alone = _edges(scores, items), ranks[: n + 1]
         if n == 0:
             continue
-        sort_descending(scores, items)
-        y, w = take(labels, items), take(weights, items)
-        tied = _edges(scores, items)
-        alone = tied if tied.size == n + 1 else np.arange(n + 1)
         gains, counts = y, False
         for m in range(len(table)):
             metric, k = table[m, 0], table[m, 1]
@@ -113,6 +123,40 @@ def _lists(
                 values[m, b] = _cascade(gains, w, edges, discount[m, :end])
             else:
                 values[m, b] = _first_hit(gains, w, edges, discount[m, :end])
+
+
+@compiled
+def _place_relevant(scores: Array, labels: Array, ranked: Array) -> bool:
+    """Write the labels of a list by rank, without sorting those that are 0: they gain nothing.
+
+    Args:
+        scores: ``[n]``.
+        labels: ``[n]``.
+        ranked: ``[n]`` what is written.
+
+    Returns:
+        Whether it was done: not if many labels are above 0, or a tie touches one of them.
+    """
+    ranked[:] = 0.0
+    count = 0
+    for i in range(labels.size):
+        if labels[i] > 0:
+            count += 1
+            place = int(_count_above(scores, scores[i]))
+            if count > _FEW_RELEVANT or place < 0:
+                return False
+            ranked[place] = labels[i]
+    return True
+
+
+@compiled_reduction
+def _count_above(scores: Array, score: float) -> float:
+    """How many scores are above this one; -1 if another one equals it."""
+    above, not_below = 0.0, 0.0
+    for i in range(scores.size):
+        above += 1.0 if scores[i] > score else 0.0
+        not_below += 1.0 if scores[i] >= score else 0.0
+    return above if not_below - above < 1.5 else -1.0
 
 
 @compiled

@@ -1,9 +1,11 @@
 """Gradient and Hessian diagonal of LambdaRank and LambdaLoss for NDCG on GPUs, of flat lists.
 
 Items are sorted by one program per list: by label, which gives the ideal DCG and breaks ties, then
-by score. In that order ``δ(|π_i - π_j|)`` lies along the diagonals. A second kernel sums over the
-pairs of each item, row by row and so without atomic additions: the same input gives the same bits.
-A third shares results among items that nothing tells apart and writes them where items came from.
+by score. Lists of unequal lengths are sorted by kernels for several ranges of lengths, so that one
+long list does not make all others as expensive. In the order of scores ``δ(|π_i - π_j|)`` lies
+along the diagonals. A second kernel sums over the pairs of each item, row by row and so without
+atomic additions: the same input gives the same bits. A third averages over items that nothing tells
+apart and writes results where items came from.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -11,6 +13,7 @@ A third shares results among items that nothing tells apart and writes them wher
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -20,6 +23,8 @@ from torch import Tensor
 from rankgrad.kernels.pair_derivatives import PairConfig
 
 _ROWS = 16  # of a tile of pairs
+_MANY_ITEMS = 1 << 18
+_FIRST_RANGE, _ONE_RANGE = 256, 512  # lengths of lists that one kernel sorts
 _LOG2E = math.log2(math.e)
 
 #: How a cutoff acts: not at all, as a factor past it (eq. 17), or as a mask of pairs.
@@ -42,18 +47,18 @@ def pair_derivatives(
     lists, items = offsets.numel() - 1, scores.numel()
     if lists == 0 or items == 0:
         return gradient, hessian
-    length = max(16, triton.next_power_of_2(max_length))
-    by_label, order = _orders(scores, labels, offsets, length, config.norm)
+    by_label, order = _orders(scores, labels, offsets, max_length, config.norm)
     # Scores, labels, weights, gradient, Hessian, and lambdas or the number of a run of equal items.
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
-    warps, weighted = _warps(length), weights is not None
+    weighted = weights is not None
     item_weights = scores if weights is None else weights
-    _lay_out[(lists,)](
-        scores, labels, item_weights, offsets, by_label, order, ranked, norms, items, config.k,
-        config.linear, weighted, length, num_warps=warps,
+    _for_each_list(
+        _lay_out, offsets, max_length, scores, labels, item_weights, offsets, by_label, order,
+        ranked, norms, items, config.k, config.linear, weighted,
     )  # fmt: skip
-    columns, pair_warps = (64, 1) if max_length <= 512 else (128, 4)
+    # One warp for a block of rows, unless there are too few blocks to fill the device.
+    columns, pair_warps = (64, 1) if max_length <= 512 or items >= _MANY_ITEMS else (128, 4)
     by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
     most = max_length + max(columns, _ROWS)
     _sum_pairs[(lists, triton.cdiv(max_length, _ROWS))](
@@ -65,10 +70,10 @@ def pair_derivatives(
         num_warps=pair_warps,
     )  # fmt: skip
     grouped = weighted and not config.norm
-    together = _alike(ranked, offsets, length) if grouped else order
-    _share[(lists,)](
-        ranked, offsets, order, together, norms, gradient, hessian, items, float(config.sigma),
-        grouped, config.norm, length, num_warps=warps,
+    together = _alike(ranked, offsets, max_length) if grouped else order
+    _for_each_list(
+        _share, offsets, max_length, ranked, offsets, order, together, norms, gradient, hessian,
+        items, float(config.sigma), grouped, config.norm,
     )  # fmt: skip
     return gradient, hessian
 
@@ -89,62 +94,96 @@ def _delta(most: int, like: Tensor) -> Tensor:
 
 
 def _orders(
-    scores: Tensor, labels: Tensor, offsets: Tensor, length: int, norm: bool
+    scores: Tensor, labels: Tensor, offsets: Tensor, max_length: int, norm: bool
 ) -> tuple[Tensor, Tensor]:
     """The items of each list by ascending label, and by descending score.
 
     Equal scores are ordered by ascending label, and otherwise as they came; with ``norm`` as they
     came.
     """
-    grid, warps = (offsets.numel() - 1,), _warps(length)
     by_label, by_score = torch.empty(2, scores.numel(), dtype=torch.int32, device=scores.device)
-    _sort[grid](labels, by_label, by_label, offsets, False, False, length, num_warps=warps)
-    _sort[grid](scores, by_label, by_score, offsets, not norm, True, length, num_warps=warps)
+    _sort(labels, None, by_label, offsets, max_length)
+    _sort(scores, None if norm else by_label, by_score, offsets, max_length, descending=True)
     return by_label, by_score
 
 
-def _alike(ranked: Tensor, offsets: Tensor, length: int) -> Tensor:
+def _alike(ranked: Tensor, offsets: Tensor, max_length: int) -> Tensor:
     """Places of sorted items in an order in which those equal in score, label, weight are together.
 
     Items of equal score and label are together already.
     """
-    grid, warps = (offsets.numel() - 1,), _warps(length)
     items = ranked.shape[1]
     by_weight = torch.empty(items, dtype=torch.int32, device=ranked.device)
     together = torch.empty_like(by_weight)
-    _number_runs[grid](ranked, offsets, items, length, num_warps=warps)
-    _sort[grid](ranked[2], by_weight, by_weight, offsets, False, False, length, num_warps=warps)
-    _sort[grid](ranked[5], by_weight, together, offsets, True, False, length, num_warps=warps)
+    _for_each_list(_number_runs, offsets, max_length, ranked, offsets, items)
+    _sort(ranked[2], None, by_weight, offsets, max_length)
+    _sort(ranked[5], by_weight, together, offsets, max_length)
     return together
 
 
-def _warps(length: int) -> int:
-    return max(1, min(8, length // 128))
+def _sort(
+    values: Tensor,
+    before: Tensor | None,
+    after: Tensor,
+    offsets: Tensor,
+    max_length: int,
+    descending: bool = False,
+) -> None:
+    """Write the order of each list by a value to ``after``; ``before`` orders equal values."""
+    ordered = before is not None
+    first = before if ordered else after
+    _for_each_list(
+        _sort_list, offsets, max_length, values, first, after, offsets, ordered, descending
+    )
+
+
+def _for_each_list(kernel: Any, offsets: Tensor, max_length: int, *arguments: Any) -> None:
+    """Launch a kernel of one program per list, for each range of lengths."""
+    for above, length in _length_ranges(max_length):
+        warps = max(1, min(8, length // 128))
+        kernel[(offsets.numel() - 1,)](*arguments, above, length, num_warps=warps)
+
+
+def _length_ranges(max_length: int) -> list[tuple[int, int]]:
+    """Ranges ``(above, up to]`` of lengths: powers of 2, those up to 256 in one.
+
+    Lists of at most 512 items are one range: launching more would take longer than it saves.
+
+    >>> from rankgrad.kernels.gpu.pair_derivatives import _length_ranges
+    >>> _length_ranges(300), _length_ranges(540)
+    ([(0, 512)], [(0, 256), (256, 512), (512, 1024)])
+    """
+    longest = max(16, triton.next_power_of_2(max_length))
+    if longest <= _ONE_RANGE:
+        return [(0, longest)]
+    tops = [_FIRST_RANGE << step for step in range((longest // _FIRST_RANGE).bit_length())]
+    return list(zip([0, *tops], tops, strict=False))
 
 
 @triton.jit
-def _sort(
-    values, before, after, offsets,
-    ORDERED: tl.constexpr, DESCENDING: tl.constexpr, LENGTH: tl.constexpr,
+def _sort_list(
+    values, before, after, offsets, ORDERED: tl.constexpr, DESCENDING: tl.constexpr,
+    ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Order the items of a list by a value, equal ones as in the order before, or as they came."""
     start = tl.load(offsets + tl.program_id(0))
     length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
-    place = tl.arange(0, LENGTH)
-    inside = place < length
-    item = place
-    if ORDERED:
-        item = tl.load(before + start + place, mask=inside, other=0)
-    value = tl.load(values + start + item, mask=inside, other=0.0)
-    if DESCENDING:
-        value = -value
-    bits = (value + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
-    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-    key = tl.where(inside, (ordered << 32) | place.to(tl.int64), 0x7FFFFFFFFFFFFFFF)
-    found = (tl.sort(key) & 0xFFFFFFFF).to(tl.int32)
-    if ORDERED:
-        found = tl.load(before + start + found, mask=inside, other=0)
-    tl.store(after + start + place, found, mask=inside)
+    if (length > ABOVE) & (length <= LENGTH):
+        place = tl.arange(0, LENGTH)
+        inside = place < length
+        item = place
+        if ORDERED:
+            item = tl.load(before + start + place, mask=inside, other=0)
+        value = tl.load(values + start + item, mask=inside, other=0.0)
+        if DESCENDING:
+            value = -value
+        bits = (value + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
+        ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+        key = tl.where(inside, (ordered << 32) | place.to(tl.int64), 0x7FFFFFFFFFFFFFFF)
+        found = (tl.sort(key) & 0xFFFFFFFF).to(tl.int32)
+        if ORDERED:
+            found = tl.load(before + start + found, mask=inside, other=0)
+        tl.store(after + start + place, found, mask=inside)
 
 
 @triton.jit
@@ -158,7 +197,7 @@ def _gain(label, LINEAR: tl.constexpr):
 @triton.jit(do_not_specialize=["items", "k"])
 def _lay_out(
     scores, labels, weights, offsets, by_label, order, ranked, norms, items, k,
-    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, LENGTH: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Scores, labels and weights in the order of the scores, and one over the ideal DCG.
 
@@ -167,25 +206,26 @@ def _lay_out(
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    place = tl.arange(0, LENGTH)
-    inside = place < length
-    item = tl.load(order + start + place, mask=inside, other=0)
-    to = ranked + start + place
-    tl.store(to, tl.load(scores + start + item, mask=inside, other=0.0), mask=inside)
-    wide = items.to(tl.int64)
-    tl.store(to + wide, tl.load(labels + start + item, mask=inside, other=0.0), mask=inside)
-    if WEIGHTED:
-        weight = tl.load(weights + start + item, mask=inside, other=0.0)
-        tl.store(to + 2 * wide, weight, mask=inside)
-    graded = tl.load(by_label + start + place, mask=inside, other=0)
-    label = tl.load(labels + start + graded, mask=inside, other=0.0)
-    rank = length - place  # the highest label comes last
-    counted = inside & ((k == 0) | (rank <= k))
-    discount = 1.0 / tl.log2(1.0 + tl.maximum(rank, 1).to(tl.float32))
-    ideal = tl.sum(tl.where(counted, _gain(label, LINEAR) * discount, 0.0), 0)
-    high = tl.max(tl.where(inside, label, -1.0), 0)
-    low = tl.min(tl.where(inside, label, float("inf")), 0)
-    tl.store(norms + at_list, tl.where(high > low, 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0))
+    if (length > ABOVE) & (length <= LENGTH):
+        place = tl.arange(0, LENGTH)
+        inside = place < length
+        item = tl.load(order + start + place, mask=inside, other=0)
+        to = ranked + start + place
+        tl.store(to, tl.load(scores + start + item, mask=inside, other=0.0), mask=inside)
+        wide = items.to(tl.int64)
+        tl.store(to + wide, tl.load(labels + start + item, mask=inside, other=0.0), mask=inside)
+        if WEIGHTED:
+            weight = tl.load(weights + start + item, mask=inside, other=0.0)
+            tl.store(to + 2 * wide, weight, mask=inside)
+        graded = tl.load(by_label + start + place, mask=inside, other=0)
+        label = tl.load(labels + start + graded, mask=inside, other=0.0)
+        rank = length - place  # the highest label comes last
+        counted = inside & ((k == 0) | (rank <= k))
+        discount = 1.0 / tl.log2(1.0 + tl.maximum(rank, 1).to(tl.float32))
+        ideal = tl.sum(tl.where(counted, _gain(label, LINEAR) * discount, 0.0), 0)
+        high = tl.max(tl.where(inside, label, -1.0), 0)
+        low = tl.min(tl.where(inside, label, float("inf")), 0)
+        tl.store(norms + at_list, tl.where(high > low, 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0))
 
 
 @triton.jit
@@ -348,19 +388,20 @@ def _sum_pairs(
 
 
 @triton.jit(do_not_specialize=["items"])
-def _number_runs(ranked, offsets, items, LENGTH: tl.constexpr) -> None:
+def _number_runs(ranked, offsets, items, ABOVE: tl.constexpr, LENGTH: tl.constexpr) -> None:
     """Number the runs of equal score and label in a sorted list."""
     start = tl.load(offsets + tl.program_id(0))
     length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
-    wide = items.to(tl.int64)
-    place = tl.arange(0, LENGTH)
-    later = (place > 0) & (place < length)
-    here = ranked + start + place
-    new = tl.load(here, mask=later, other=0.0) != tl.load(here - 1, mask=later, other=0.0)
-    label = tl.load(here + wide, mask=later, other=0.0)
-    new |= label != tl.load(here + wide - 1, mask=later, other=0.0)
-    number = tl.cumsum(new.to(tl.int32), 0).to(tl.float32)
-    tl.store(here + 5 * wide, number, mask=place < length)
+    if (length > ABOVE) & (length <= LENGTH):
+        wide = items.to(tl.int64)
+        place = tl.arange(0, LENGTH)
+        later = (place > 0) & (place < length)
+        here = ranked + start + place
+        new = tl.load(here, mask=later, other=0.0) != tl.load(here - 1, mask=later, other=0.0)
+        label = tl.load(here + wide, mask=later, other=0.0)
+        new |= label != tl.load(here + wide - 1, mask=later, other=0.0)
+        number = tl.cumsum(new.to(tl.int32), 0).to(tl.float32)
+        tl.store(here + 5 * wide, number, mask=place < length)
 
 
 @triton.jit
@@ -401,42 +442,45 @@ def _take_end(first, second, count, end, first_, second_, count_, end_):
 @triton.jit(do_not_specialize=["items"])
 def _share(
     ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
-    WEIGHTED: tl.constexpr, NORM: tl.constexpr, LENGTH: tl.constexpr,
+    WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Results where items came from: means over items alike, or normalized as LightGBM does it."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    scale = tl.load(norms + at_list)
-    wide = items.to(tl.int64)
-    lane = tl.arange(0, LENGTH)
-    inside = lane < length
-    place, before, after = lane, lane - 1, lane + 1
-    has_before, has_after = inside & (lane > 0), lane + 1 < length
-    if WEIGHTED:
-        place = tl.load(together + start + lane, mask=inside, other=0)
-        before = tl.load(together + start + lane - 1, mask=has_before, other=0)
-        after = tl.load(together + start + lane + 1, mask=has_after, other=0)
-    here = ranked + start + place
-    first = tl.load(here + 3 * wide, mask=inside, other=0.0)
-    second = tl.load(here + 4 * wide, mask=inside, other=0.0)
-    if NORM:
-        # Over both items of each pair, so twice the sum over pairs.
-        lambdas = tl.load(here + 5 * wide, mask=inside, other=0.0)
-        total = tl.sum(lambdas, 0) * sigma * scale
-        scale *= tl.where(total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0)
-    else:
-        starts = _differ(ranked, start, wide, place, before, has_before, WEIGHTED).to(tl.int32)
-        ends = _differ(ranked, start, wide, place, after, has_after, WEIGHTED).to(tl.int32)
-        count = tl.where(inside, 1.0, 0.0)
-        first, second, count, starts = tl.associative_scan(
-            (first, second, count, starts), 0, _add_in_run
-        )
-        first, second, count, ends = tl.associative_scan(
-            (first, second, count, ends), 0, _take_end, reverse=True
-        )
-        first /= tl.maximum(count, 1.0)
-        second /= tl.maximum(count, 1.0)
-    item = tl.load(order + start + place, mask=inside, other=0)
-    tl.store(gradient + start + item, first * scale, mask=inside)
-    tl.store(hessian + start + item, second * scale, mask=inside)
+    if (length > ABOVE) & (length <= LENGTH):
+        scale = tl.load(norms + at_list)
+        wide = items.to(tl.int64)
+        lane = tl.arange(0, LENGTH)
+        inside = lane < length
+        place, before, after = lane, lane - 1, lane + 1
+        has_before, has_after = inside & (lane > 0), lane + 1 < length
+        if WEIGHTED:
+            place = tl.load(together + start + lane, mask=inside, other=0)
+            before = tl.load(together + start + lane - 1, mask=has_before, other=0)
+            after = tl.load(together + start + lane + 1, mask=has_after, other=0)
+        here = ranked + start + place
+        first = tl.load(here + 3 * wide, mask=inside, other=0.0)
+        second = tl.load(here + 4 * wide, mask=inside, other=0.0)
+        if NORM:
+            # Over both items of each pair, so twice the sum over pairs.
+            lambdas = tl.load(here + 5 * wide, mask=inside, other=0.0)
+            total = tl.sum(lambdas, 0) * sigma * scale
+            scale *= tl.where(
+                total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0
+            )
+        else:
+            starts = _differ(ranked, start, wide, place, before, has_before, WEIGHTED).to(tl.int32)
+            ends = _differ(ranked, start, wide, place, after, has_after, WEIGHTED).to(tl.int32)
+            count = tl.where(inside, 1.0, 0.0)
+            first, second, count, starts = tl.associative_scan(
+                (first, second, count, starts), 0, _add_in_run
+            )
+            first, second, count, ends = tl.associative_scan(
+                (first, second, count, ends), 0, _take_end, reverse=True
+            )
+            first /= tl.maximum(count, 1.0)
+            second /= tl.maximum(count, 1.0)
+        item = tl.load(order + start + place, mask=inside, other=0)
+        tl.store(gradient + start + item, first * scale, mask=inside)
+        tl.store(hessian + start + item, second * scale, mask=inside)
