@@ -28,7 +28,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankgrad.models import EmbeddedScorer
 from rankgrad.shapes import Float, Int
 from rankgrad.training import FittedRanker
 from rankgrad.training.fitted import TreeScorer
@@ -93,7 +92,7 @@ def pair_attributions(
     for row, path in zip(values, paths, strict=True):
         # Column c of the inputs is derived of column c % g behind the transforms.
         sources = ranker.transform.sources.cpu()
-        if isinstance(ranker.network, EmbeddedScorer):
+        if hasattr(ranker.network, "expand_sources"):  # categorical features have several columns
             sources = ranker.network.expand_sources(sources)
         raw = sources.repeat(path.change.shape[1] // max(1, len(sources)))
         row[:] = _integrate(path, raw, len(row)).numpy()
