@@ -219,7 +219,6 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
         "notes": list(dataset.notes),
         "zero_based": dataset.zero_based,
-        "categories": dataset.categories,
         "files": written,
         "provenance": {
             "sources": [os.fspath(source) for source in sources],
@@ -227,6 +226,8 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
             "rankgrad": _version(),
         },
     }
+    if dataset.categories is not None:
+        manifest["categories"] = dataset.categories
     manifest["checksum"] = _manifest_checksum(manifest)
     files.write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
@@ -261,7 +262,7 @@ def _holds_stores_only(folder: Path) -> bool:
 
 
 def _categories(manifest: Mapping[str, Any]) -> Categories | None:
-    found = manifest.get("categories")  # not in what the first versions wrote
+    found = manifest.get("categories")
     if found is None:
         return None
     return tuple(None if names is None else tuple(map(str, names)) for names in found)
