@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,12 +11,20 @@ import scipy.sparse
 import sklearn
 from rewritten import rewrite
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.metrics import make_scorer
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    LeaveOneGroupOut,
+    cross_val_predict,
+    cross_validate,
+)
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
+from rankgrad import estimator, evaluate
 from rankgrad.estimator import Ranker
-from rankgrad.training import FittedRanker, trainer
+from rankgrad.training import FittedRanker, Settings, trainer
 
 SMALL = {"model": "mlp(hidden=[8])", "epochs": 3, "device": "cpu"}
 # Weight 0 is not the same as leaving an item out: it is still one of its list, which other items
@@ -87,18 +97,22 @@ def test_whole_list_models_see_their_list(lists):
     model = "context_aware(fc=[8], blocks=1, ff=8)"
     ranker = Ranker("softmax", **SMALL | {"model": model}).fit(X[order], y[order], qid[order])
     scores = ranker.predict(X[order], qid[order])
-    alone = ranker.predict(X[qid == 5])
+    alone = ranker.predict(X[qid == 5], group=[sum(qid == 5)])
     np.testing.assert_allclose(scores[np.argsort(order)][qid == 5], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_predicting_several_lists_as_one_is_refused(lists, tmp_path):
+def test_predicting_several_lists_as_one_is_refused(lists, tmp_path, monkeypatch):
     X, y, qid = lists
     model = "tabm(hidden=[8], members=2, in_list=[rank])"
     ranker = Ranker("softmax", **SMALL | {"model": model}).fit(X, y, qid)
     ranker.save(tmp_path / "ranker")
     longest = int(sizes(qid).max())
     for fitted in (ranker, Ranker.load(tmp_path / "ranker")):
-        assert fitted.predict(X[:longest]).shape == (longest,)  # may well be one list
+        monkeypatch.setattr(estimator._Warned, "one_list", False)
+        with pytest.warns(UserWarning, match=rf"{longest} rows are scored as .* one query.* qid="):
+            one = fitted.predict(X[:longest])
+        assert one.tobytes() == fitted.predict(X[:longest]).tobytes()  # which does not warn again
+        assert one.tobytes() == fitted.predict(X[:longest], group=[longest]).tobytes()
         assert fitted.predict(X, group=[240]).shape == fitted.predict(X, qid).shape
         with pytest.raises(ValueError, match=rf"240 rows are more than .* {longest}: pass qid="):
             fitted.predict(X)
@@ -219,6 +233,91 @@ def test_grid_search(lists):
         search.fit(X, y, qid=qid, groups=qid)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.best_estimator_.predict(X).shape == (240,)
+
+
+def test_every_setting_is_a_parameter_with_the_same_default():
+    parameters = {k: p.default for k, p in inspect.signature(Ranker).parameters.items()}
+    others = {"random_state": 0, "verbose": False}
+    others |= {"early_stopping": False, "validation_fraction": 0.1}
+    # seed is random_state, holdout is the two above, and TensorBoard needs a run folder.
+    left_out = {"seed", "holdout", "tensorboard"}
+    assert parameters == others | Settings().model_dump(exclude=left_out)
+
+
+def test_one_list_is_scored_as_among_others(lists):
+    X, y, qid = lists
+    ranker = Ranker(epochs=1, device="cpu").fit(X, y, qid)
+    among = ranker.predict(X, qid)[qid == 5]
+    one, own = X[qid == 5], qid[qid == 5]
+    assert np.array_equal(ranker.predict(one, own), ranker.predict(one.tolist(), own.tolist()))
+    assert np.array_equal(ranker.predict(one, own), ranker.predict(one, group=[len(one)]))
+    np.testing.assert_allclose(ranker.predict(one, own), among, rtol=1e-5, atol=1e-6)
+    for wrong, says in ((np.inf, "infin"), (one.T, "4 features"), (one[:0], "0 sample")):
+        bad = np.full_like(one, wrong) if np.ndim(wrong) == 0 else wrong
+        with pytest.raises(ValueError, match=says):
+            ranker.predict(bad, np.zeros(len(bad), int))
+
+
+def test_many_rows_without_qid_are_refused():
+    X = np.zeros((2001, 2))
+    with pytest.raises(ValueError, match=r"2001 rows.* pass qid= .* group=\[2001\]"):
+        Ranker(**SMALL).fit(X, X[:, 0])
+
+
+def test_lists_are_held_out_for_early_stopping(lists):
+    X, y, qid = lists
+    own = {"early_stopping": True, "validation_fraction": 0.25}
+    ranker, same = (Ranker(**SMALL, **own).fit(X, y, qid) for _ in range(2))
+    other = Ranker(**SMALL, **own, random_state=1).fit(X, y, qid)
+    assert ranker.n_lists_ == len(np.unique(qid))
+    assert ranker.evals_result_ == same.evals_result_ != other.evals_result_
+    assert ranker.best_score_ == max(ranker.evals_result_["valid_0"]["ndcg@10"])
+    assert list(Ranker(**SMALL).fit(X, y, qid).evals_result_) == ["training"]
+    patient = Ranker(**SMALL | {"epochs": 90, "learning_rate": 1e-9, "patience": 2}, **own)
+    assert patient.fit(X, y, qid).n_iter_ < 90
+    with pytest.raises(ValueError, match=r"one list to train on.*holdout to 0"):
+        Ranker(**SMALL, **own).fit(X, y)
+
+
+def ndcg(y, scores, qid):
+    order = np.argsort(qid, kind="stable")
+    ends = np.cumsum([0, *sizes(qid)])
+    return evaluate(scores[order], y[order], offsets=ends, metrics="ndcg@10")["ndcg@10"]
+
+
+def test_qid_is_routed_by_scikit_learn(lists, monkeypatch):
+    """scikit-learn hands metadata to fit, score and metrics, but in no version to predict."""
+    X, y, qid = lists
+    with sklearn.config_context(enable_metadata_routing=True):
+        ranker = Ranker("softmax", **SMALL).set_fit_request(qid=True).set_score_request(qid=True)
+        scores = cross_val_predict(
+            ranker, X, y, cv=GroupKFold(3), params={"qid": qid, "groups": qid}
+        )
+        scorer = make_scorer(ndcg).set_score_request(qid=True)
+        found = [
+            cross_validate(
+                ranker, X, y, cv=GroupKFold(3), scoring=how, params={"qid": qid, "groups": qid}
+            )["test_score"]
+            for how in (None, scorer)
+        ]
+        # Models that look at whole lists predict one list at a time.
+        monkeypatch.setattr(estimator._Warned, "one_list", True)
+        whole = clone(ranker).set_params(model="tabm(hidden=[8], members=2, in_list=[rank])")
+        whole.set_fit_request(qid=True)
+        fives = np.repeat(np.arange(48), 5)
+        alone = cross_val_predict(
+            whole.set_params(epochs=1),
+            X[:60],
+            y[:60],
+            cv=LeaveOneGroupOut(),
+            params={"qid": fives[:60], "groups": fives[:60]},
+        )
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    for train, test in GroupKFold(3).split(X, y, qid):
+        alike = Ranker("softmax", **SMALL).fit(X[train], y[train], qid[train]).predict(X[test])
+        assert scores[test].tobytes() == alike.tobytes()
+    first = clone(whole).fit(X[5:60], y[5:60], qid=fives[5:60])
+    assert alone[:5].tobytes() == first.predict(X[:5], group=[5]).tobytes()
 
 
 def test_scoring_several_lists_as_one_is_refused(lists, tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import numbers
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
@@ -37,8 +39,12 @@ Array = np.ndarray[Any, Any]
 _MANIFEST, _MODEL = "ranker.json", "best"
 _SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
+_DEFAULTS = Settings()
+#: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
+_NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+_MOST_ROWS = 2000  # rows that may be one list without the caller saying so
 _CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
-_NOT_SETTINGS = {"random_state", "verbose"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
 
 
@@ -60,7 +66,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     """A neural ranker for arrays, data frames and sparse matrices.
 
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
-    ``qid`` and ``group`` all rows are one list.
+    ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
     Every parameter is the setting of the same name (:class:`rankgrad.training.Settings`), but for
     these:
@@ -68,6 +74,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
             scores; each fit trains a copy of it.
+        early_stopping: without an ``eval_set``, hold lists out of the training data: their metric
+            chooses the best epoch, and training stops after ``patience`` epochs without a better
+            one.
+        validation_fraction: of the lists, so many are held out, drawn by ``random_state``.
         random_state: seed of everything random: a whole number, a generator, or None for a new one
             each time.
         verbose: show progress.
@@ -107,27 +117,32 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        loss: str = Settings.model_fields["loss"].default,
-        model: str | nn.Module = Settings.model_fields["model"].default,
-        metric: str = "ndcg@10",
+        loss: str = _DEFAULTS.loss,
+        model: str | nn.Module = _DEFAULTS.model,
+        metric: str = _DEFAULTS.metric,
         *,
-        metrics: Sequence[str] = (),
-        transforms: Sequence[str] = Settings.model_fields["transforms"].default,
-        optimizer: str = "adamw",
-        learning_rate: float = Settings.model_fields["learning_rate"].default,
-        weight_decay: float = Settings.model_fields["weight_decay"].default,
-        schedule: str = "constant",
-        epochs: int = Settings.model_fields["epochs"].default,
-        patience: int | None = Settings.model_fields["patience"].default,
-        batching: str = "queries",
-        batch_size: int = Settings.model_fields["batch_size"].default,
-        documents: int = Settings.model_fields["documents"].default,
-        list_size: int | None = None,
-        clip: float | None = None,
-        average: float | None = Settings.model_fields["average"].default,
-        accumulate: int = 1,
-        precision: str = "32-true",
-        device: str = "auto",
+        metrics: Sequence[str] = _DEFAULTS.metrics,
+        transforms: Sequence[str] = _DEFAULTS.transforms,
+        list_size: int | None = _DEFAULTS.list_size,
+        optimizer: str = _DEFAULTS.optimizer,
+        learning_rate: float = _DEFAULTS.learning_rate,
+        weight_decay: float = _DEFAULTS.weight_decay,
+        schedule: str = _DEFAULTS.schedule,
+        epochs: int = _DEFAULTS.epochs,
+        patience: int | None = _DEFAULTS.patience,
+        batching: str = _DEFAULTS.batching,
+        batch_size: int = _DEFAULTS.batch_size,
+        documents: int = _DEFAULTS.documents,
+        clip: float | None = _DEFAULTS.clip,
+        average: float | None = _DEFAULTS.average,
+        accumulate: int = _DEFAULTS.accumulate,
+        precision: str = _DEFAULTS.precision,
+        device: str = _DEFAULTS.device,
+        devices: int = _DEFAULTS.devices,
+        graphs: bool = _DEFAULTS.graphs,
+        memory: int | None = _DEFAULTS.memory,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
         random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
@@ -136,6 +151,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.metric = metric
         self.metrics = metrics
         self.transforms = transforms
+        self.list_size = list_size
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -145,12 +161,16 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.batching = batching
         self.batch_size = batch_size
         self.documents = documents
-        self.list_size = list_size
         self.clip = clip
         self.average = average
         self.accumulate = accumulate
         self.precision = precision
         self.device = device
+        self.devices = devices
+        self.graphs = graphs
+        self.memory = memory
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.verbose = verbose
 
@@ -173,7 +193,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             X: ``[N, F]`` features: an array, a data frame or a sparse matrix. NaN is a missing
                 value, as it is to LightGBM.
             y: ``[N]`` labels, at least 0; higher is more relevant.
-            qid: ``[N]`` the list of each row, numbers or texts, in any order.
+            qid: ``[N]`` the list of each row, numbers or texts, in any order. This or ``group`` is
+                needed above 2,000 rows.
             group: instead, the sizes of the lists, which then stand one after the other.
             sample_weight: ``[N]`` weights of items, on their gain or loss term.
             eval_set: ``(X, y)``, or a list or tuple of such pairs. The last one chooses the best
@@ -188,6 +209,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        if qid is None and group is None and len(y) > _MOST_ROWS:
+            raise ValueError(
+                f"X has {len(y)} rows, and fit was given neither qid nor group, which would make "
+                f"them one list: pass qid= with the query of each row (or group=[{len(y)}] if they "
+                "are one list)"
+            )
         train = _dataset(self._features(X), y, _ListRows.of(len(y), qid, group), weights)
         pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
@@ -207,7 +234,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.best_iteration_ = result.best_epoch
         self.best_score_ = result.best_value
         self.n_iter_ = len(result.history)
-        self.evals_result_ = _evals_result(result.history, result.settings, len(pairs))
+        validated = max(len(pairs), int(result.settings.holdout > 0))
+        self.evals_result_ = _evals_result(result.history, result.settings, validated)
         return self
 
     def predict(self, X: Any, qid: Any = None, *, group: Any = None) -> Array:
@@ -216,18 +244,17 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         Args:
             X: ``[N, F]`` features.
             qid: the list of each row. Models that look at whole lists, as the default one does,
-                need it, unless all rows are one list; to ``mlp`` it does not matter.
+                need it. Without it, rows are one list, with a warning, if they are no more than
+                the longest list of the training data. To ``mlp`` it does not matter.
             group: instead, the sizes of the lists.
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **_CHECKS)
-        several = self.n_lists_ > 1 and X.shape[0] > self.longest_list_ > 0
-        if qid is None and group is None and several and self.model_.whole_lists:
-            raise ValueError(
-                f"the model looks at the whole list of an item, and {X.shape[0]} rows are more "
-                f"than the longest list it was fitted on has, {self.longest_list_}: pass qid= "
-                f"(or group=[{X.shape[0]}] if the rows are one list)"
-            )
+        if not self._is_checked(X):
+            check_is_fitted(self)
+            X = validate_data(self, X, reset=False, **_CHECKS)
+        if qid is None and group is None:
+            self._check_one_list(X.shape[0])
+        if _is_one_list(X.shape[0], qid, group):
+            return self.model_.predict(self._features(X))
         rows = _ListRows.of(X.shape[0], qid, group)
         scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
         back = np.empty_like(scores)
@@ -493,7 +520,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         seed = self.random_state
         if not isinstance(seed, numbers.Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
-        return Settings(**values, seed=int(seed))
+        holdout = self.validation_fraction if self.early_stopping else 0.0
+        return Settings(**values, seed=int(seed), holdout=holdout)
 
     def _validation(self, eval_set: Any, qid: Any, group: Any, several: bool) -> list[Dataset]:
         """The data sets of ``eval_set``, in order.
@@ -523,10 +551,61 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             found.append(_dataset(self._features(X), y, _ListRows.of(len(y), its_qid, its_group)))
         return found
 
+    def _is_checked(self, X: Any) -> bool:
+        """Whether scikit-learn's checks would find nothing: they take longer than to score a list.
+
+        A sum that is finite has no missing or infinite value in it.
+        """
+        return (
+            type(X) is np.ndarray
+            and X.dtype in _FLOATS
+            and hasattr(self, "model_")
+            and not hasattr(self, "feature_names_in_")
+            and X.ndim == 2
+            and X.shape[0] > 0
+            and X.shape[1] == self.n_features_in_
+            and math.isfinite(X.sum())
+        )
+
+    def _check_one_list(self, rows: int) -> None:
+        """Rows that nothing is said of are one list, if that can be."""
+        if not self.model_.whole_lists or self.n_lists_ < 2:
+            return
+        if rows > self.longest_list_ > 0:
+            raise ValueError(
+                f"the model looks at the whole list of an item, and {rows} rows are more than the "
+                f"longest list it was fitted on has, {self.longest_list_}: pass qid= with the "
+                f"query of each row, as in predict(X, qid=qid) (or group=[{rows}] if the rows are "
+                "one list)"
+            )
+        if not _Warned.one_list:
+            _Warned.one_list = True
+            warnings.warn(
+                f"the {rows} rows are scored as the items of one query, since predict was given "
+                "neither qid nor group: pass qid= with the query of each row. This is said once",
+                stacklevel=3,
+            )
+
     def _features(self, X: Any) -> Array:
         """What scikit-learn has checked, dense and in float32."""
         dense = X.toarray() if hasattr(X, "toarray") else X
         return as_float32("X", dense, getattr(self, "feature_names_in_", None))
+
+
+def _is_one_list(n: int, qid: Any, group: Any) -> bool:
+    """Whether rows are known to be one list, without sorting them by it."""
+    if group is not None:
+        return qid is None and isinstance(group, list) and group == [n]
+    if qid is None:
+        return True
+    simple = type(qid) is np.ndarray and qid.dtype.kind in "iu" and qid.shape == (n,)
+    return simple and n > 0 and bool((qid == qid[0]).all())
+
+
+class _Warned:
+    """Warnings that were given in this process; a fitted estimator does not change in predict."""
+
+    one_list = False
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -45,6 +47,9 @@ def test_help_states_the_defaults_of_the_settings():
     stated = {parameter.name: parameter.show_default for parameter in parameters}
     for name, field in Settings.model_fields.items():
         found = stated[name]
+        if name == "holdout":  # the command chooses by the data
+            assert found == "0.1 without validation data"
+            continue
         given = {"none": None, "no": False, "yes": True}.get(found, found)
         if isinstance(field.default, tuple):
             assert tuple(found.split(", ")) == field.default
@@ -177,12 +182,44 @@ def test_train_by_settings_and_options(in_json, folder, trained, tmp_path):
     assert set(facts["history"][0]) >= {"ndcg@10", "err", "loss"}
 
 
-def test_train_without_validation_says_so(folder, tmp_path):
-    result = CliRunner().invoke(
-        app, ["train", str(folder / "train.txt"), "-o", str(tmp_path / "run"), "--epochs", "1"]
-    )
-    assert result.exit_code == 0
-    assert "the last epoch is kept" in result.stderr
+def test_train_without_validation_holds_lists_out_and_says_so(rankgrad, folder, quick, tmp_path):
+    data = folder / "train.txt"
+    result = rankgrad("train", data, "-o", tmp_path / "a", *quick)
+    assert "0.1 of the 12 lists, drawn by the seed, are held out" in result.stderr
+    assert "the last epoch is kept" in rankgrad(
+        "train", data, "-o", tmp_path / "b", *quick, "--holdout", 0
+    ).stderr  # fmt: skip
+    rankgrad("train", data, "-o", tmp_path / "c", *quick)
+    rankgrad("train", data, "-o", tmp_path / "d", *quick, "--seed", 1, "--holdout", 0.25)
+    runs = [RunFolder.open(tmp_path / name) for name in "abcd"]
+    assert [run.settings.holdout for run in runs] == [0.1, 0.0, 0.1, 0.25]
+    one, all_, same, three = [run.metadata for run in runs]
+    assert one["held_out"] == same["held_out"]
+    assert "held_out" not in all_
+    assert [one["data"]["vali"]["lists"], len(three["held_out"])] == [1, 3]
+    assert "ndcg@10" in runs[0].history[0]
+    rankgrad("train", data, "-o", tmp_path / "a", "--resume")  # the same lists are held out
+
+
+def test_train_needs_no_option_but_the_data(
+    rankgrad, refused, folder, quick, tmp_path, monkeypatch
+):
+    for fold in (1, 2):
+        shutil.copytree(folder, tmp_path / "folds" / f"Fold{fold}")
+    monkeypatch.chdir(tmp_path)
+    first = rankgrad("train", "folds", *quick)
+    assert "the folds 1, 2: training on fold 1." in first.stderr
+    assert "rankgrad compare folds -o runs/folds" in first.stderr
+    rankgrad("train", "folds", *quick)
+    rankgrad("train", "folds", *quick, "--loss", "lambdaloss@5", "--fold", 2)
+    day = str(datetime.date.today())
+    names = sorted(path.name for path in Path("runs").iterdir())
+    assert names == [f"{day}-lambdaloss-at-5", f"{day}-softmax", f"{day}-softmax-2"]
+    assert f"rankgrad evaluate runs/{day}-softmax folds --fold 1" in first.stdout
+    said = refused("train", "MQ2008")
+    assert "https://www.microsoft.com" in said
+    assert "rankgrad demo" in said
+    assert "-o RUN" in refused("train", "folds", "--resume")
 
 
 def test_what_to_do_next_is_never_on_training_data(quick, rankgrad, folder, tmp_path):
@@ -192,6 +229,19 @@ def test_what_to_do_next_is_never_on_training_data(quick, rankgrad, folder, tmp_
     files = (folder / "train.txt", "--vali", folder / "vali.txt")
     second = rankgrad("train", *files, "-o", tmp_path / "b", *quick).stdout
     assert f"Next: rankgrad evaluate {tmp_path / 'b'} TEST_DATA\n" in second
+
+
+def test_a_finished_run_is_extended(rankgrad, refused, folder, quick, tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    rankgrad("train", folder, "-o", one, *quick)
+    rankgrad("train", folder, "-o", one, "--resume", "--epochs", 4)
+    rankgrad("train", folder, "-o", other, *quick, "--epochs", 4)
+    assert RunFolder.open(one).settings == RunFolder.open(other).settings
+    assert len(RunFolder.open(one).history) == 4
+    for place in ("best", "last"):
+        files = [run / place / "model.safetensors" for run in (one, other)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert "epochs: 3, not 4" in refused("train", folder, "-o", one, "--resume", "--epochs", 3)
 
 
 def test_resume_a_finished_run(in_json, folder, trained):

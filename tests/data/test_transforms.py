@@ -25,6 +25,23 @@ from rankgrad.data.transforms import (
     Standardize,
 )
 
+
+@pytest.mark.parametrize("output", ["uniform", "normal"])
+def test_the_compiled_search_is_pytorchs_to_the_last_bit(output, monkeypatch):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(3000, 5)).astype(np.float32)
+    features[:, 1] = features[:, 1].round()  # many ties
+    features[:1500, 2] = 0.0
+    features[:, 3] = 1.0
+    features[::7, 4] = np.nan
+    fitted = Quantile(output=output).fit(features)
+    new = np.concatenate([features, 3 * random.normal(size=(300, 5)), [[-0.0] * 5, [9] * 5]])
+    values = torch.from_numpy(new.astype(np.float32))
+    compiled = fitted.transform(values)
+    monkeypatch.setattr(transforms, "_is_plain", lambda values: False)
+    assert compiled.numpy().tobytes() == fitted.transform(values).numpy().tobytes()
+
+
 SPECS = [
     "standardize",
     "log1p",

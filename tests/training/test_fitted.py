@@ -7,9 +7,10 @@ from rewritten import rewrite
 from rankgrad.training import FittedRanker, Settings, fitted
 
 MLP, CONTEXT = "mlp(hidden=[8], dropout=0.5)", "context_aware(fc=[8], ff=8, blocks=1)"
+TABM = "tabm(hidden=[8], members=2, in_list=[rank, score])"
 
 
-@pytest.fixture(params=[MLP, CONTEXT])
+@pytest.fixture(params=[MLP, CONTEXT, TABM])
 def ranker(request, train):
     return FittedRanker.new(Settings(model=request.param), train.features, train.offsets)
 

@@ -1,5 +1,8 @@
 import pytest
+import typer
 
+from rankgrad.cli import app
+from rankgrad.cli.settings import PANELS
 from rankgrad.training import Settings
 
 
@@ -50,6 +53,14 @@ def test_a_wrong_setting_is_one_clear_line(options, says):
 def test_settings_do_not_change():
     with pytest.raises(ValueError, match="frozen"):
         Settings().epochs = 3
+
+
+def test_every_setting_has_a_place_and_a_text_in_the_help():
+    assert sorted(sum(PANELS.values(), ())) == sorted(Settings.model_fields)
+    options = typer.main.get_command(app).commands["train"].params
+    shown = {option.name: option.help for option in options}
+    for name, field in Settings.model_fields.items():
+        assert " ".join(field.description.split()) in shown[name]
 
 
 def test_broken_toml_says_so():

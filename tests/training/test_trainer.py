@@ -99,6 +99,19 @@ def test_the_loss_is_the_mean_over_lists_on_which_it_is_defined(train):
     assert done.history[0]["loss"] == pytest.approx(float(exact), abs=1e-5)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "neural_ndcg@5"])
+def test_columns_derived_once_train_as_those_of_each_batch(loss, train, vali, monkeypatch):
+    model = "tabm(hidden=[8], members=2, dropout=0.2, in_list=[rank, score])"
+    once = fit(small(model=model, loss=loss), train, vali, others={"again": vali})
+    assert once.history[0]["ndcg@10"] == once.history[0]["again ndcg@10"]
+    monkeypatch.setattr("rankgrad.training.trainer._DERIVED", 0)
+    each = fit(small(model=model, loss=loss), train, vali)
+    for name, weights in once.model.tensors().items():
+        torch.testing.assert_close(weights, each.model.tensors()[name], rtol=1e-4, atol=1e-5)
+    scores = [done.model.predict(vali.features, vali.offsets) for done in (once, each)]
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-3, atol=1e-4)
+
+
 def test_weights_matter(train):
     weighted = lists(40, 0, weights=True)
     a, b = fit(small(), train), fit(small(), weighted)

@@ -60,6 +60,23 @@ def check_stdin(*paths: Path | None) -> None:
         raise ValueError("the standard input (-) can be read only once: name a file for the other")
 
 
+def check_known(path: Path) -> None:
+    """A known data set that is not there is an error that says where it is to be had."""
+    import os
+
+    from rankgrad.data import catalog
+
+    if os.path.lexists(path) or str(path) == "-":
+        return
+    plain = "".join(letter for letter in path.name.lower() if letter.isalnum())
+    for entry in catalog.ENTRIES:
+        if plain in entry.words:
+            raise FileNotFoundError(
+                f"there is no {path}. {entry.name} is to be had at {entry.url} ({entry.license}): "
+                "unpack it and give its folder. Without data, `rankgrad demo` makes its own"
+            )
+
+
 def place(path: Path, split: str | None, fold: int | None) -> Path:
     """The file or store that a path, a split (``test`` by default) and a fold name."""
     from rankgrad.data import layout

@@ -24,6 +24,11 @@ _COMPARED, _TESTS = "What is compared", "Significance and tables"
 _TEXT = "Text, where DATA is a TREC run"
 
 
+@options.settings_options(
+    *("transforms", "list_size", "optimizer", "learning_rate", "weight_decay", "schedule"),
+    *("epochs", "patience", "batching", "batch_size", "documents", "clip", "average"),
+    *("accumulate", "precision", "device", "memory"),
+)
 def compare(
     data: Annotated[
         Path,
@@ -146,23 +151,6 @@ def compare(
         Literal["terminal", "markdown", "latex", "csv"],
         typer.Option(help="Of the table.", rich_help_panel=_TESTS),
     ] = "terminal",
-    transforms: options.Transforms = None,
-    list_size: options.ListSize = None,
-    optimizer: options.Optimizer = None,
-    learning_rate: options.LearningRate = None,
-    weight_decay: options.WeightDecay = None,
-    schedule: options.Schedule = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    batching: options.Batching = None,
-    batch_size: options.BatchSize = None,
-    documents: options.Documents = None,
-    clip: options.Clip = None,
-    average: options.Average = None,
-    accumulate: options.Accumulate = None,
-    precision: options.Precision = None,
-    device: options.Device = None,
-    memory: options.Memory = None,
     collection: Annotated[
         str | None,
         typer.Option(
@@ -190,6 +178,7 @@ def compare(
         ),
     ] = False,
     json: Json = False,
+    **given: Any,
 ) -> None:
     """Compare losses and models on the same data, and say what is significant.
 
@@ -213,9 +202,7 @@ def compare(
     from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
     from rankgrad.metrics.evaluate import DEFAULT
-    from rankgrad.training import Settings
 
-    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)

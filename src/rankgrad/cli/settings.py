@@ -2,135 +2,110 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-if TYPE_CHECKING:
-    from rankgrad.training import Settings
+from rankgrad.training.settings import Settings
 
-_LEARNING, _STEPS, _MACHINE = "What is learned", "How it is learned", "Machine and logs"
+Command = TypeVar("Command", bound=Callable[..., None])
 
+#: The panels of the help, and which settings are in each.
+PANELS = {
+    "What is learned": ("loss", "model", "metric", "metrics", "transforms", "list_size", "holdout"),
+    "How it is learned": (
+        *("optimizer", "learning_rate", "weight_decay", "schedule", "epochs", "patience"),
+        *("batching", "batch_size", "documents", "clip", "average", "accumulate", "seed"),
+    ),
+    "Machine and logs": ("precision", "device", "devices", "graphs", "memory", "tensorboard"),
+}
+_FLAGS = {
+    "loss": ("--loss", "-l"),
+    "metric": ("--metric", "-m"),
+    "transforms": ("--transform",),
+    "learning_rate": ("--learning-rate", "--lr"),
+}
+_SEVERAL = "Several times for several."
 
-def _option(help: str, default: str, panel: str, *names: str) -> Any:
-    """An option whose default is that of the setting of its name.
-
-    It is said again here because help must not wait for the settings to be imported.
-    """
-    return typer.Option(*names, help=help, show_default=default, rich_help_panel=panel)
-
-
-Loss = Annotated[
-    str | None,
-    _option("See `rankgrad losses`.", "softmax", _LEARNING, "--loss", "-l"),
-]
-Model = Annotated[
-    str | None,
-    _option(
-        "See `rankgrad models`.",
-        "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])",
-        _LEARNING,
-    ),
-]
-Metric = Annotated[
-    str | None,
-    _option(
-        "The validation metric that chooses the best epoch and stops training.",
-        "ndcg@10",
-        _LEARNING,
-        "--metric",
-        "-m",
-    ),
-]
-Metrics = Annotated[
-    list[str] | None,
-    _option(
-        "Another metric to log; several times for several.",
-        "ndcg@5, ndcg@10, ap, rr",
-        _LEARNING,
-    ),
-]
-Transforms = Annotated[
-    list[str] | None,
-    _option(
-        "A transform of the features; several times for several, in order.",
-        "drop_constant, quantile(output=uniform), standardize",
-        _LEARNING,
-        "--transform",
-    ),
-]
-ListSize = Annotated[
-    str | None,
-    _option("Cut longer lists to so many items, drawn anew each epoch.", "none", _LEARNING),
-]
-Optimizer = Annotated[str | None, _option("adam, adamw, adagrad or sgd.", "adamw", _STEPS)]
-LearningRate = Annotated[
-    float | None, _option("At its highest.", "0.003", _STEPS, "--learning-rate", "--lr")
-]
-WeightDecay = Annotated[float | None, _option("Of the weights, not of biases.", "0.01", _STEPS)]
-Schedule = Annotated[
-    str | None,
-    _option("constant, 'step(every=50, by=0.1)' or cosine.", "constant", _STEPS),
-]
-Epochs = Annotated[int | None, _option("At most.", "100", _STEPS)]
-Patience = Annotated[
-    str | None, _option("Stop after so many epochs without a better value.", "20", _STEPS)
-]
-Batching = Annotated[
-    str | None,
-    _option("By queries, by documents, or each query.", "queries", _STEPS),
-]
-BatchSize = Annotated[
-    int | None, _option("Lists per step, over all devices together.", "32", _STEPS)
-]
-Documents = Annotated[
-    int | None, _option("Items per step, where batching is by documents.", "8192", _STEPS)
-]
-Clip = Annotated[str | None, _option("The largest norm of a gradient.", "none", _STEPS)]
-Average = Annotated[
-    str | None,
-    _option(
-        "Decay per step of a moving average of the weights, which is what is kept.",
-        "none",
-        _STEPS,
-    ),
-]
-Accumulate = Annotated[int | None, _option("Batches per step of the optimizer.", "1", _STEPS)]
-Seed = Annotated[int | None, _option("Of everything random.", "0", _STEPS)]
-Precision = Annotated[str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)]
-Device = Annotated[str | None, _option("auto, cpu or cuda.", "auto", _MACHINE)]
-Devices = Annotated[int | None, _option("How many processes train together.", "1", _MACHINE)]
-Graphs = Annotated[
-    bool | None, _option("Replay steps that are alike as CUDA graphs.", "yes", _MACHINE)
-]
-Memory = Annotated[
-    str | None,
-    _option(
-        "Bytes of features that may lie on the device; none is half of what is free.",
-        "none",
-        _MACHINE,
-    ),
-]
-Tensorboard = Annotated[
-    bool | None, _option("Also log for TensorBoard, in the run folder.", "no", _MACHINE)
-]
 Log = Annotated[
     list[str] | None,
-    _option(
-        "Where else epochs are logged: tensorboard, mlflow or wandb, with options as in "
+    typer.Option(
+        help="Where else epochs are logged: tensorboard, mlflow or wandb, with options as in "
         "'mlflow(experiment=ranking)' and 'wandb(project=ranking, mode=offline)'; several times "
         "for several.",
-        "nowhere",
-        _MACHINE,
+        show_default="nowhere",
     ),
 ]
+
+
+def settings_options(
+    *names: str, defaults: dict[str, str] | None = None
+) -> Callable[[Command], Command]:
+    """Give a command an option for each setting, in place of its ``**`` parameter.
+
+    Types, defaults and help texts are those of :class:`~rankgrad.training.Settings`. The command
+    gets the value of each option, None where the user has not given it.
+
+    Args:
+        *names: the settings; all of them if there are none.
+        defaults: what the help says of defaults that the command chooses itself.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        rest = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = list(_parameters(names or tuple(Settings.model_fields), defaults or {}))
+        command.__signature__ = own.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
+        command.__annotations__ |= {p.name: p.annotation for p in added}
+        return command
+
+    return decorate
+
+
+def _parameters(names: tuple[str, ...], defaults: dict[str, str]) -> Iterator[inspect.Parameter]:
+    for panel, inside in PANELS.items():
+        for name in inside:
+            if name in names:
+                option = typer.Option(
+                    *_FLAGS.get(name, ()),
+                    help=_help(name),
+                    show_default=defaults.get(name, _default(name)),
+                    rich_help_panel=panel,
+                )
+                kind = inspect.Parameter.KEYWORD_ONLY
+                annotated: Any = Annotated[_type(name), option]
+                yield inspect.Parameter(name, kind, default=None, annotation=annotated)
+
+
+def _type(name: str) -> Any:
+    """The type of an option: a text, which Settings parses, unless the parser can say more."""
+    annotation = Settings.model_fields[name].annotation
+    if annotation in (bool, int, float):
+        return annotation | None
+    return list[str] | None if _is_several(name) else str | None
+
+
+def _is_several(name: str) -> bool:
+    return Ellipsis in get_args(Settings.model_fields[name].annotation)
+
+
+def _help(name: str) -> str:
+    description = " ".join(str(Settings.model_fields[name].description).split())
+    return f"{description} {_SEVERAL}" if _is_several(name) else description
+
+
+def _default(name: str) -> str:
+    default = Settings.model_fields[name].default
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return ", ".join(default) if _is_several(name) else str(default).lower()
 
 
 def chosen(options: dict[str, Any], file: Path | None) -> Settings:
     """The options that were given, over a file of settings, over the defaults."""
-    from rankgrad.training import Settings
-
     values: dict[str, Any] = {}
     if file is not None:
         if not file.is_file():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import os
 import shlex
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Data, Fold, Json, check_stdin, features_of
+from rankgrad.cli.arguments import Data, Fold, Json, check_known, check_stdin, features_of
 from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
@@ -19,12 +21,22 @@ if TYPE_CHECKING:
     from rankgrad.training import FitResult
 
 
+_HOLDOUT, _FEWEST = 0.1, 10  # the fraction of lists to validate on, where there are so many
+
+
+@options.settings_options(defaults={"holdout": f"{_HOLDOUT} without validation data"})
 def train(
     data: Data,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="RUN", help="The run folder.", show_default=False),
-    ],
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="RUN",
+            help="The run folder.",
+            show_default="runs/DATE-LOSS",
+        ),
+    ] = None,
     vali: Annotated[
         Path | None,
         typer.Option(help="Validation data, where DATA is not a folder that has it."),
@@ -35,90 +47,122 @@ def train(
         typer.Option(help="Settings in TOML, such as RUN/settings.toml; options go before them."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run that RUN holds.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run that RUN holds; with more --epochs also after its end.",
+        ),
     ] = False,
-    loss: options.Loss = None,
-    model: options.Model = None,
-    metric: options.Metric = None,
-    metrics: options.Metrics = None,
-    transforms: options.Transforms = None,
-    list_size: options.ListSize = None,
-    optimizer: options.Optimizer = None,
-    learning_rate: options.LearningRate = None,
-    weight_decay: options.WeightDecay = None,
-    schedule: options.Schedule = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    batching: options.Batching = None,
-    batch_size: options.BatchSize = None,
-    documents: options.Documents = None,
-    clip: options.Clip = None,
-    average: options.Average = None,
-    accumulate: options.Accumulate = None,
-    seed: options.Seed = None,
-    precision: options.Precision = None,
-    device: options.Device = None,
-    devices: options.Devices = None,
-    graphs: options.Graphs = None,
-    memory: options.Memory = None,
-    tensorboard: options.Tensorboard = None,
     log: options.Log = None,
     json: Json = False,
+    **given: Any,
 ) -> None:
     """Train a ranker and keep the best epoch in a run folder.
 
-    DATA is a folder with train and vali in it, or training data with --vali beside it. Ctrl-C saves
-    and says how to go on. Test data are not looked at: `rankgrad evaluate RUN DATA --save` does
-    that, for `rankgrad report`.
+    DATA is a folder with train and vali in it, or training data with --vali beside it; without
+    validation data, a tenth of the lists is held out. Of a folder of folds, the first is trained
+    on. Ctrl-C saves and says how to go on. Test data are not looked at: `rankgrad evaluate RUN DATA
+    --save` does that, for `rankgrad report`.
 
     \b
     Examples:
-      rankgrad train MSLR-WEB30K --fold 1 -o runs/first
+      rankgrad train MQ2008
+      rankgrad train MSLR-WEB30K --fold 2 -o runs/first
       rankgrad train train.txt --vali vali.txt --loss neural_ndcg@10 -o runs/neural
       rankgrad train data --loss lambdarank --model context_aware -o runs/b
       rankgrad train data --loss lambdaloss@10 --model "lightgbm(num_leaves=15)" -o runs/t
       rankgrad train data --settings runs/b/settings.toml --seed 1 -o runs/b1
       rankgrad train data --resume -o runs/b1
+      rankgrad train data --resume -o runs/b1 --epochs 150
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
-    from rankgrad.training import RunFolder, Settings, fit
+    from rankgrad.training import fit
     from rankgrad.training.fitting import check_data, check_run
     from rankgrad.training.loggers import loggers
     from rankgrad.training.tree_fitting import is_tree
 
     check_stdin(data, vali)
-    if resume and settings is not None:
-        raise ValueError("--resume takes the settings of the run: leave out --settings")
-    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    check_known(data)
     if resume:
-        settings = RunFolder.open(output).path / "settings.toml"
+        settings = _settings_of_run(output, settings)
     chosen = options.chosen(given, settings)
-    if is_tree(chosen) and settings is None and transforms is None:
+    if is_tree(chosen) and settings is None and given["transforms"] is None:
         chosen = chosen.model_copy(update={"transforms": ()})  # trees need none
     called = [loggers.get(spec) for spec in log or ()]
-    check_run(chosen, output, resume)
+    run = output or _new_run(chosen.loss)
+    check_run(chosen, run, resume)
+    fold, notes = _fold(data, fold)
+    show_notes(notes)
     training, validation = read(data, vali, fold)
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
-        show_notes(["there is no validation data (--vali): the last epoch is kept, not the best"])
+        if settings is None and given["holdout"] is None and len(training) >= _FEWEST:
+            chosen = chosen.model_copy(update={"holdout": _HOLDOUT})
+        show_notes([_about_validation(chosen.holdout, len(training))])
     result = fit(
         chosen,
         training,
         validation,
-        folder=output,
+        folder=run,
         resume=resume,
         on_epoch=called,
         quiet=json,
     )
     if result.stopped == "interrupted":
-        raise stop(f"interrupted and saved; to go on: {_resuming()}")
+        raise stop(f"interrupted and saved; to go on: {_resuming(run, output is None)}")
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun, the first process speaks for all
     if json:
-        show_json(_summary(result, output))
+        show_json(_summary(result, run))
     else:
-        _show(result, output, data, fold)
+        _show(result, run, data, fold)
+
+
+def _settings_of_run(run: Path | None, settings: Path | None) -> Path:
+    """The settings of a run that is resumed."""
+    from rankgrad.training import RunFolder
+
+    if run is None:
+        raise ValueError("--resume needs the run to go on with: -o RUN")
+    if settings is not None:
+        raise ValueError("--resume takes the settings of the run: leave out --settings")
+    return RunFolder.open(run).path / "settings.toml"
+
+
+def _new_run(loss: str) -> Path:
+    """A run folder that is not there yet, named by the date and the loss."""
+    from rankgrad.experiments.plans import folder_name
+    from rankgrad.training.processes import launched
+
+    if launched():
+        raise ValueError("several processes need the same run folder: give -o RUN")
+    name = f"{datetime.date.today()}-{folder_name(loss)}"
+    numbered = (Path("runs", name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(path for path in numbered if not path.exists())
+
+
+def _fold(data: Path, fold: int | None) -> tuple[int | None, list[str]]:
+    """The fold to train on: the first where none is named, which a note says."""
+    from rankgrad.data import layout
+
+    there = [] if fold is not None or layout.is_single(data) else list(layout.folds(data))
+    if not there:
+        return fold, []
+    name = shlex.quote(str(data))
+    return there[0], [
+        f"{data} has the folds {', '.join(map(str, there))}: training on fold {there[0]}. --fold "
+        f"{there[-1]} takes another; for all of them: rankgrad compare {name} -o runs/folds"
+    ]
+
+
+def _about_validation(holdout: float, lists: int) -> str:
+    if holdout == 0:
+        return "there is no validation data (--vali): the last epoch is kept, not the best"
+    return (
+        f"there is no validation data (--vali): {holdout:g} of the {lists} lists, drawn by the "
+        "seed, are held out and choose the best epoch (--holdout 0 trains on all of them)"
+    )
 
 
 def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Dataset | None]:
@@ -140,7 +184,7 @@ def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Data
     return training, validation
 
 
-def _resuming() -> str:
+def _resuming(run: Path, unnamed: bool) -> str:
     """The command that is running, with --resume, which takes the place of --settings."""
     from rankgrad.training.run import command
 
@@ -150,7 +194,7 @@ def _resuming() -> str:
             next(words, None)
         elif not word.startswith("--settings=") and word != "--resume":
             kept.append(word)
-    return shlex.join([*kept, "--resume"])
+    return shlex.join([*kept, *(["-o", str(run)] if unnamed else []), "--resume"])
 
 
 def _summary(result: FitResult, output: Path) -> dict[str, Any]:

@@ -148,6 +148,34 @@ class Batches:
         self._transform = transform
         self._features = self._load() if self.resident else None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether some lists are cut in training."""
+        return self.list_size is not None and bool((self.dataset.lengths > self.list_size).any())
+
+    def derive(self, inputs: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Replace the features on the device by columns derived of whole lists, once for all.
+
+        From then on batches are flat, since an item's columns are all that its score depends on.
+
+        Args:
+            inputs: gives the columns ``[b, n, w]`` of features ``[b, n, f]`` and a mask ``[b, n]``.
+        """
+        assert self.resident
+        assert not self.flat
+        derived: Tensor | None = None
+        for batch in self.evaluation():
+            assert batch.mask is not None
+            found = inputs(batch.features, batch.mask)[batch.mask]
+            if derived is None:
+                derived = found.new_empty(self.dataset.n_items, found.shape[-1])
+            lists = batch.lists.numpy()
+            starts = self._to_gather_device(self.dataset.offsets[:-1][lists])
+            derived[self._flat_rows(starts, batch.mask.sum(-1), len(found))] = found
+        if derived is not None:
+            self._features = derived
+        self.flat = True
+
     def steps(self, epoch: int = 0) -> int:
         """The number of batches of an epoch."""
         return len(self._plan(epoch))
@@ -185,7 +213,7 @@ class Batches:
 
     def _sample_keys(self, epoch: int) -> Float[Tensor, " N"] | None:
         """A random number for each item: the smallest of a list are the items it is cut to."""
-        if self.list_size is None or (self.dataset.lengths <= self.list_size).all():
+        if not self.is_cut:
             return None
         random = np.random.default_rng([self.seed, epoch, _ITEMS])
         return self._to_gather_device(random.random(self.dataset.n_items, dtype=np.float32))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
+from rankgrad.data.quantile_kernel import quantile_shares
 from rankgrad.deprecation import renamed_attributes
 from rankgrad.shapes import Bool, Float, Int, Real
 from rankgrad.specs import Registry, Spec, spec_of
@@ -271,6 +272,10 @@ class Quantile(Transform):
 
     def _map(self, values: Tensor) -> Tensor:
         rows, table = values.reshape(-1, values.shape[-1]), self.table.to(values.dtype)
+        if _is_plain(values):
+            shares = torch.empty_like(rows, memory_format=torch.contiguous_format)
+            quantile_shares(rows.numpy(), table.numpy(), shares.numpy())
+            return self._distributed(shares.reshape(values.shape))
         # In blocks: the search takes many times the memory of what it searches.
         height = max(1, _BLOCK // rows.shape[-1])
         # An exported program has one block: it would only do for the number of rows of its example.
@@ -280,7 +285,9 @@ class Quantile(Transform):
             (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
         ]
         shares = torch.cat([_cumulative(block, table).T for block in blocks]).reshape(values.shape)
-        shares = torch.where(values.isnan(), values, shares)
+        return self._distributed(torch.where(values.isnan(), values, shares))
+
+    def _distributed(self, shares: Tensor) -> Tensor:
         if self.output == "uniform":
             return shares
         normal: Tensor = torch.special.ndtri(shares)
@@ -603,6 +610,13 @@ def _quantiles(values: Array, levels: Array) -> Array:
         values = values[~missing] if not missing.all() else np.zeros(1)
     quantiles: Array = np.quantile(values, levels)
     return quantiles
+
+
+def _is_plain(values: Tensor) -> bool:
+    """Whether the compiled search takes these values; others are searched by PyTorch."""
+    traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+    plain = values.device.type == "cpu" and values.dtype == torch.float32
+    return plain and not traced and type(values) is Tensor and not values.requires_grad
 
 
 def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:

@@ -86,6 +86,9 @@ class Scorer(nn.Module):
         """
         return features
 
+    #: Whether :meth:`score_inputs` scores each item by its own inputs alone.
+    inputs_score_alone = False
+
     def score_inputs(
         self, inputs: Float[Tensor, "*b n w"], mask: Bool[Tensor, "*b n"] | None
     ) -> Float[Tensor, "*b n"]:

@@ -53,7 +53,7 @@ class FastDropout(nn.Module):
         numbers.random_(-(2**63), None, generator=self.generator)
         bits = numbers.view(torch.int16)[: values.numel()]
         kept = bits.view(values.shape) >= self.dropped - 2**15
-        return values * kept * (2**16 / (2**16 - self.dropped))
+        return values * (kept * (2**16 / (2**16 - self.dropped)))
 
     @override
     def extra_repr(self) -> str:

@@ -88,6 +88,7 @@ class TabMNet(Scorer):
     """The network of a :class:`TabM` model."""
 
     capturable = True
+    inputs_score_alone = True
 
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)

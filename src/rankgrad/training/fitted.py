@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data.batches import Batches
 from rankgrad.data.dataset import Dataset, as_float32
 from rankgrad.data.transforms import Pipeline
-from rankgrad.models import models
+from rankgrad.models import Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 from rankgrad.quoting import quote, shorten
 from rankgrad.threads import available, for_work, passes
@@ -134,12 +135,27 @@ class FittedRanker:
                 f"{list(features.shape)}: give [items, {self.n_features}]"
             )
         was_training = self.network.training
-        self.network.eval()
+        if was_training:
+            self.network.eval()
         try:
-            with torch.no_grad(), for_work(passes(self.network, len(features))):
-                scores = self._items(features) if self.per_item else self._lists(features, offsets)
+            with torch.inference_mode(), for_work(self._n_weights * len(features)):
+                if self.per_item:
+                    return self._items(features)
+                if (offsets is None or len(offsets) == 2) and len(features) <= _DOCUMENTS:
+                    return self._list(features)
+                return self._lists(features, offsets)
         finally:
-            self.network.train(was_training)
+            if was_training:
+                self.network.train()
+
+    def _list(self, features: np.ndarray) -> np.ndarray:
+        """The scores of one list, as requests to a server have it: nothing is batched."""
+        if not len(features):
+            return np.zeros(0, np.float32)
+        block = torch.from_numpy(np.array(as_float32("features", features, self.feature_names)))
+        values = self.transform.transform(block.to(self._device))[None]
+        inputs = (values,) if isinstance(self.network, Scorer) else (values, _all_real(values))
+        scores: np.ndarray = self.network(*inputs)[0].float().cpu().numpy()
         return scores
 
     def _items(self, features: np.ndarray) -> np.ndarray:
@@ -167,6 +183,10 @@ class FittedRanker:
             starts = np.repeat(ends[batch.lists.numpy()] - own.offsets[:-1], own.lengths)
             scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
         return scores
+
+    @cached_property
+    def _n_weights(self) -> int:
+        return passes(self.network, 1)
 
     @property
     def _device(self) -> torch.device:
@@ -353,6 +373,11 @@ class FitResult:
     settings: Settings
     seconds: float
     stopped: str
+
+
+def _all_real(features: Tensor) -> Tensor:
+    """The mask of lists without padding."""
+    return torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -124,7 +124,8 @@ def fit(
     Args:
         settings: how.
         train: what to learn from.
-        vali: what chooses the best epoch; without it, the last one is taken.
+        vali: what chooses the best epoch; without it, ``settings.holdout`` of the training lists
+            do, or the last epoch is taken.
         folder: a run folder to make; it must not be there, unless it is resumed.
         resume: go on where the run in ``folder`` ended or was killed.
         network: a module of your own in place of ``settings.model``: ``network(features, mask)``
@@ -143,6 +144,10 @@ def fit(
     ('epochs', 2, ['ap', 'epoch', 'learning_rate', 'loss', 'ndcg@10', 'ndcg@5', 'rr', 'seconds'])
     """
     check_data(train, vali, others)
+    if vali is not None:
+        settings = settings.model_copy(update={"holdout": 0.0})  # nothing is held out
+    elif settings.holdout > 0:
+        train, vali = hold_out(train, settings.holdout, settings.seed)
     if resume and folder is None:
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)
@@ -153,6 +158,28 @@ def fit(
     if settings.devices > 1 and not processes.launched():
         return _fit_in_processes(job)
     return work(processes.connect(settings), job)
+
+
+def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Split lists at random into those to train on and those to validate on.
+
+    Args:
+        lists: at least two.
+        fraction: of the lists, held out for validation; at least one is.
+        seed: which lists they are depends on it and on their number alone.
+
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training.fitting import hold_out
+    >>> lists = Dataset(np.eye(4), [1, 0, 1, 0], [0, 1, 2, 3, 4], ["a", "b", "c", "d"])
+    >>> [part.qids.tolist() for part in hold_out(lists, 0.25, seed=0)]
+    [['a', 'b', 'd'], ['c']]
+    """
+    if len(lists) < 2:
+        raise ValueError("there is one list to train on, and none to hold out: set holdout to 0")
+    count = min(max(1, round(fraction * len(lists))), len(lists) - 1)
+    chosen = np.zeros(len(lists), bool)
+    chosen[np.random.default_rng(seed).permutation(len(lists))[:count]] = True
+    return lists.select(~chosen), lists.select(chosen)
 
 
 def work(fabric: Any, job: Job) -> FitResult:
@@ -207,4 +234,5 @@ def _folder(job: Job, lock: ExitStack) -> tuple[RunFolder, Checkpoint | None]:
     run = RunFolder.open(job.folder)
     lock.enter_context(run.locked())
     run.check(job.settings, job.data)
+    run.extend(job.settings)
     return run, run.checkpoint()

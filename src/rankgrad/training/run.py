@@ -124,6 +124,7 @@ class RunMetadata(TypedDict):
     """What ``run.json`` holds, as far as it is read."""
 
     data: dict[str, DataMetadata]
+    held_out: NotRequired[list[str]]  # queries of the training data that validated
     command: NotRequired[str]
     versions: NotRequired[dict[str, str]]
     labels: NotRequired[dict[str, schemas.Scalar]]
@@ -163,7 +164,10 @@ class RunFolder:
         try:
             with files.atomic_folder(path, replace=False) as place:
                 files.write(place / SETTINGS, settings.to_toml())
-                files.write_json(place / RUN, run_metadata(data, command), [SETTINGS])
+                metadata = run_metadata(data, command)
+                if settings.holdout > 0:
+                    metadata["held_out"] = data["vali"].qids.tolist()
+                files.write_json(place / RUN, metadata, [SETTINGS])
                 files.write(place / METRICS, "")
         except OSError:
             cls.check_not_overtaken(path)
@@ -239,8 +243,11 @@ class RunFolder:
         locks.check(self.path / LOCK, "training")
 
     def check_settings(self, settings: Settings) -> None:
-        """An error that says what differs, if these are not the settings of this run."""
-        differences = settings.differences(self.settings)
+        """An error that says what differs, if these are not the settings of this run.
+
+        There may be more epochs and patience: see :meth:`extend`.
+        """
+        differences = settings.differences(_extended(self.settings, settings))
         if differences:
             raise ValueError(
                 f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
@@ -258,6 +265,20 @@ class RunFolder:
                     f"the {name} data are not those {self.path} was started with: "
                     f"{_describe(now)} now, {_describe(then.get(name))} then"
                 )
+
+    def extend(self, settings: Settings) -> None:
+        """Take over settings with more epochs or patience, so that training goes on.
+
+        A kill between two of the writes leaves a folder that is read, without a checksum of its
+        settings until it is extended again.
+        """
+        if not settings.extension(self.settings):
+            return
+        metadata = {k: v for k, v in self.metadata.items() if k not in ("files", "crc32")}
+        files.write(self.path / RUN, json.dumps(metadata, indent=1))
+        files.write(self.path / SETTINGS, settings.to_toml())
+        files.write_json(self.path / RUN, metadata, [SETTINGS])
+        self.settings = settings
 
     def log(self, line: Mapping[str, float]) -> None:
         """Add an epoch to ``metrics.jsonl``."""
@@ -306,7 +327,7 @@ class RunFolder:
     def _check_saved(self, saved: Mapping[str, Any], place: Path) -> None:
         """An error if ``settings.toml`` does not say what the checkpoint was trained with."""
         try:
-            differences = self.settings.differences(Settings(**saved))
+            differences = self.settings.differences(_extended(Settings(**saved), self.settings))
         except ValueError as error:
             raise ValueError(files.damaged(place / MANIFEST, str(error))) from None
         if differences:
@@ -316,6 +337,11 @@ class RunFolder:
                     f"it differs from the checkpoint in {place}: {'; '.join(differences)}",
                 )
             )
+
+
+def _extended(before: Settings, now: Settings) -> Settings:
+    """Settings of a run with as many epochs and as much patience as it is resumed with."""
+    return before.model_copy(update=now.extension(before))
 
 
 def command() -> list[str]:

@@ -1,4 +1,9 @@
-"""Settings: everything a training run depends on besides its data, validated, as TOML and back."""
+"""Settings: everything a training run depends on besides its data, validated, as TOML and back.
+
+Names, types, defaults and help texts of settings are written here and nowhere else: the options of
+``rankgrad train`` and ``rankgrad compare`` are made of them. So this module imports nothing heavy;
+registries are imported where a spec is validated.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from rankgrad.data.batches import Batching
-from rankgrad.data.transforms import transforms
-from rankgrad.losses import losses
-from rankgrad.metrics import metrics
-from rankgrad.models import models
 from rankgrad.quoting import quote, shorten
-from rankgrad.training.optimizers import learning_rates, optimizers
 
 
 def none(value: Any) -> Any:
@@ -31,7 +30,7 @@ MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(
 class TomlSettings(BaseModel):
     """Settings of a training; specs of losses and metrics are kept in the form ``str`` gives."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     #: What two runs may differ in and still be the same.
     not_compared: ClassVar[frozenset[str]] = frozenset()
@@ -47,6 +46,8 @@ class TomlSettings(BaseModel):
     @field_validator("loss", check_fields=False)
     @classmethod
     def _loss(cls, spec: str) -> str:
+        from rankgrad.losses import losses
+
         loss = losses.get(spec)
         if loss.reduction == "none":
             raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
@@ -55,11 +56,15 @@ class TomlSettings(BaseModel):
     @field_validator("metric", check_fields=False)
     @classmethod
     def _metric(cls, spec: str) -> str:
+        from rankgrad.metrics import metrics
+
         return str(metrics.get(spec))
 
     @field_validator("metrics", check_fields=False)
     @classmethod
     def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
+        from rankgrad.metrics import metrics
+
         return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
 
     def to_toml(self) -> str:
@@ -105,38 +110,7 @@ MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidato
 
 
 class Settings(TomlSettings):
-    """The settings of a training run. Specs are checked and kept in the form ``str`` gives.
-
-    Args:
-        loss: what is minimized.
-        model: the network; or boosted trees, as ``lightgbm(num_leaves=15)``, for which loss,
-            metrics, transforms, epochs, patience and seed count.
-        metric: the validation metric that chooses the best epoch and stops training.
-        metrics: further ones, logged each epoch.
-        transforms: of the features, in this order, fitted on the training data.
-        optimizer: ``adam``, ``adamw``, ``adagrad`` or ``sgd``, with options.
-        learning_rate: at its highest.
-        weight_decay: of the weights, not of biases and norms.
-        schedule: of the learning rate: ``constant``, ``step(every=50, by=0.1)``, ``cosine``.
-        epochs: at most; of boosted trees, how many.
-        patience: stop after so many epochs without a better value of the metric; None for never.
-        batching: by ``queries``, by ``documents`` (lists of like length), or each ``query``.
-        batch_size: lists per step, over all devices together.
-        documents: items per step, padding included, where batching is by documents.
-        list_size: cut longer lists to so many items in training, drawn anew each epoch.
-        clip: the largest norm of a gradient.
-        average: keep a moving average of the weights with this decay per step, such as 0.99, and
-            validate, choose and give that; None for the weights themselves.
-        accumulate: batches per step of the optimizer.
-        precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
-        seed: of everything random.
-        device: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
-        devices: how many processes train together.
-        graphs: on a GPU, replay the passes over batches of one size as a CUDA graph, where steps
-            are alike: one device, no accumulation, a fused loss with nothing scheduled.
-        memory: bytes that the features of a data set may take on the device; None for half of what
-            is free. Larger ones are read from the memory map all along.
-        tensorboard: also log for TensorBoard, in the run folder.
+    """The settings of a training run. Specs are validated and stored in the form ``str`` gives.
 
     >>> settings = Settings(loss="neural_ndcg@10( temperature=1.0 )", model="comparison")
     >>> settings.loss, settings.model
@@ -148,53 +122,134 @@ class Settings(TomlSettings):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    #: Graphs round otherwise, which makes no other run.
+    #: CUDA graphs change the rounding, which does not make another run.
     not_compared = frozenset({"graphs"})
 
     loss: str = "softmax"
+    """The loss that is minimized: see `rankgrad losses`."""
+
     model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
+    """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
+    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply."""
+
     metric: str = "ndcg@10"
+    """The validation metric that chooses the best epoch and stops training."""
+
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
+    """Further validation metrics, logged each epoch."""
+
     transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")
-    optimizer: str = "adamw"
-    learning_rate: float = Field(default=3e-3, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    schedule: str = "constant"
-    epochs: Count = 100
-    patience: MaybeCount = 20
-    batching: Batching = "queries"
-    batch_size: Count = 32
-    documents: Count = 8192
+    """Transforms of the features, applied in this order and fitted on the training data."""
+
     list_size: MaybeCount = None
+    """Cut longer lists to so many items in training, drawn anew each epoch."""
+
+    holdout: float = Field(default=0.0, ge=0, lt=1)
+    """The fraction of training lists held out for validation where there is no validation data,
+    drawn by the seed; 0 for none."""
+
+    optimizer: str = "adamw"
+    """The optimizer: adam, adamw, adagrad or sgd, with options."""
+
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """The highest learning rate."""
+
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Weight decay, of weights but not of biases and norms."""
+
+    schedule: str = "constant"
+    """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
+
+    epochs: Count = 100
+    """The number of epochs, at most; for boosted trees, the number of trees."""
+
+    patience: MaybeCount = 20
+    """Stop after so many epochs without a better value of the metric; none for never."""
+
+    batching: Literal["queries", "documents", "query"] = "queries"
+    """Batches of batch_size queries, of lists of like length up to so many documents, or of one
+    query each."""
+
+    batch_size: Count = 32
+    """Lists per step, over all devices together."""
+
+    documents: Count = 8192
+    """Items per step, padding included, where batching is by documents."""
+
     clip: MaybePositive = None
+    """The largest norm of the gradient; none for no clipping."""
+
     average: MaybeRate = None
+    """Decay per step of a moving average of the weights, such as 0.99, which is then validated and
+    saved in place of the weights."""
+
     accumulate: Count = 1
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Batches per step of the optimizer."""
+
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """The seed of everything random."""
+
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """32-true, or bf16-mixed for the network's matrix products."""
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """cpu, cuda, or auto for a GPU where there is one."""
+
     devices: Count = 1
+    """How many processes train together."""
+
     graphs: bool = True
+    """On a GPU, replay the passes over batches of one size as a CUDA graph, where steps are alike:
+    one device, no accumulation, a fused loss with nothing scheduled."""
+
     memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(none)] = None
+    """Bytes of features that may lie on the device; none for half of what is free. Larger data sets
+    are read from the memory map."""
+
     tensorboard: bool = False
+    """Also log for TensorBoard, in the run folder."""
+
+    def extension(self, other: Settings) -> dict[str, Any]:
+        """What of epochs and patience there is more of than in other settings.
+
+        A run may be resumed with more of them than it was started with.
+
+        >>> Settings(epochs=150).extension(Settings())
+        {'epochs': 150}
+        """
+        more = {}
+        for name in ("epochs", "patience"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if theirs is not None and (mine is None or mine > theirs):
+                more[name] = mine
+        return more
 
     @field_validator("model")
     @classmethod
     def _model(cls, spec: str) -> str:
+        from rankgrad.models import models
+
         return str(models.get(spec))
 
     @field_validator("transforms")
     @classmethod
     def _transforms(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
+        from rankgrad.data.transforms import transforms
+
         return tuple(str(transforms.get(spec)) for spec in specs)
 
     @field_validator("optimizer")
     @classmethod
     def _optimizer(cls, spec: str) -> str:
+        from rankgrad.training.optimizers import optimizers
+
         return str(optimizers.get(spec))
 
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, spec: str) -> str:
+        from rankgrad.training.optimizers import learning_rates
+
         return str(learning_rates.get(spec))
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.data.dataset import Dataset
@@ -19,6 +19,7 @@ from rankgrad.inputs import unchecked_lists
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import metrics
+from rankgrad.models import Scorer
 from rankgrad.threads import for_work, passes
 from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, Total, capturable, own_stream
@@ -29,6 +30,7 @@ from rankgrad.training.random_state import RandomState, randomness_of
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 from rankgrad.training.validation import score, validate
 
+_DERIVED = 1 << 27  # values of features of which further columns are derived in memory
 _DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
 
 
@@ -63,7 +65,6 @@ class Trainer:
         self.optimizer = optimizers.get(settings.optimizer).build(
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
-        self.module, self.fabric_optimizer = fabric.setup(self.ranker.network, self.optimizer)
         self.average = (
             None
             if settings.average is None
@@ -74,6 +75,8 @@ class Trainer:
         if job.vali is not None:
             self.vali = self._batches(job.vali)
         self.others = {name: self._batches(data) for name, data in job.others.items()}
+        self.scorer = self._scorer()
+        self.module, self.fabric_optimizer = fabric.setup(self.scorer, self.optimizer)
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
         self.stop_requested = False  # to stop, in any of the processes
@@ -287,10 +290,10 @@ class Trainer:
             )
         if self.vali is not None:
             with self._averaged():
-                line |= validate(self.ranker.network, self.vali, self.metrics, self.fabric)
+                line |= validate(self.scorer, self.vali, self.metrics, self.fabric)
         for name, batches in self.others.items():
             with self._averaged():
-                found = validate(self.ranker.network, batches, self.metrics, self.fabric)
+                found = validate(self.scorer, batches, self.metrics, self.fabric)
             line |= {f"{name} {metric}": value for metric, value in found.items()}
         state.epoch, state.step, state.loss, state.lists = (
             state.epoch + 1,
@@ -409,6 +412,28 @@ class Trainer:
             return None
         return Graphs(self._passes, ranker.network)
 
+    def _scorer(self) -> nn.Module:
+        """What is called in each step: the network, or the part of it behind its derived inputs.
+
+        Columns that are derived of whole lists, such as ranks within the list, are the same in
+        every epoch: where memory suffices, they are derived once.
+        """
+        network = self.ranker.network
+        if not (isinstance(network, Scorer) and network.inputs_score_alone):
+            return network
+        batches = [self.train, *([] if self.vali is None else [self.vali]), *self.others.values()]
+        values = network.n_features * sum(each.dataset.n_items for each in batches)
+        plain = self.ranks == 1 and self.settings.precision == "32-true"
+        plain = plain and self.fabric.device.type == "cpu" and self.settings.memory is None
+        if network.per_item or not plain or self.train.is_cut or values > _DERIVED:
+            return network
+        if not all(each.resident for each in batches):
+            return network
+        with torch.no_grad():
+            for each in batches:
+                each.derive(network.inputs)
+        return _InputScorer(network)
+
     def _batches(self, dataset: Dataset) -> Batches:
         settings = self.settings
         return Batches(
@@ -427,6 +452,17 @@ class Trainer:
 
     def _seconds(self) -> float:
         return self.resumed_at + time.perf_counter() - self.began
+
+
+class _InputScorer(nn.Module):
+    """Scores items by their derived inputs: see :meth:`rankgrad.models.Scorer.inputs`."""
+
+    def __init__(self, network: Scorer) -> None:
+        super().__init__()
+        self.network, self.members = network, getattr(network, "members", 1)
+
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.network.score_inputs(inputs, mask)
 
 
 def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:

@@ -167,6 +167,9 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
     run = RunFolder.open(job.folder)
     lock.enter_context(run.locked())
     run.check(job.settings, job.data)
+    if (run.path / BEST).exists() and job.settings.extension(run.settings):
+        raise ValueError(f"{run.path} is finished, and more trees need a new run: name another")
+    run.extend(job.settings)
     if not (run.path / BEST).exists():
         files.write(run.path / METRICS, "")
     return run
