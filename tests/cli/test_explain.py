@@ -48,9 +48,9 @@ def test_the_inspector_has_what_is_kept(rankgrad, run, folder, tmp_path):
     rankgrad("report", run, "-o", tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    (queries,) = data["lists"]["reasons"]["queries"].values()
+    (queries,) = data["lists"]["explained"]["queries"].values()
     assert len(queries) == 2
-    assert data["lists"]["reasons"]["problems"] == []
+    assert data["lists"]["explained"]["problems"] == []
 
 
 @pytest.mark.parametrize(

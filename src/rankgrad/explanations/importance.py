@@ -58,7 +58,7 @@ class Importance:
 
     @property
     def _counted(self) -> NDArray[np.bool_]:
-        return ~np.isnan(self.drops).any(0)
+        return np.asarray(~np.isnan(self.drops).any(0))
 
     @property
     def order(self) -> NDArray[np.int64]:
