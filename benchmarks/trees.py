@@ -189,14 +189,14 @@ def study(arguments: argparse.Namespace) -> None:
     from rankgrad.experiments.plans import folds_of
     from rankgrad.training import Settings
 
-    candidates = [compare.TreeCandidate("LightGBM", "lightgbm", FIXED, arguments.trees)]
-    candidates += [
-        compare.TreeCandidate(loss, "lightgbm", FIXED, arguments.trees, loss=loss)
+    entries = [compare.TreeEntry("LightGBM", "lightgbm", FIXED, arguments.trees)]
+    entries += [
+        compare.TreeEntry(loss, "lightgbm", FIXED, arguments.trees, loss=loss)
         for loss in arguments.losses
     ]
     plan = compare.Plan(
         arguments.data,
-        tuple(candidates),
+        tuple(entries),
         folds=folds_of(arguments.data),
         metrics=("ndcg@10", "ndcg@5", "ap", "rr"),
         settings=Settings(metric="ndcg@10"),

@@ -35,7 +35,7 @@ sys.path.insert(0, {str(SOURCE)!r})
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LIGHT + program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_losses_metrics_and_relaxations_need_no_extra():
@@ -109,7 +109,7 @@ def test_import_loads_nothing_heavy():
 
 
 #: Packages of which some public names are not in ``__all__`` yet.
-PENDING = (*("boosting", "experiments", "integrations", "papers"),)
+PENDING = (*("boosting", "experiments", "integrations", "papers", "results"),)
 
 
 def _packages() -> list[str]:
@@ -134,3 +134,17 @@ def test_public_names_of_a_package_are_in_all_and_documented(package):
         public = getattr(module, name)
         described = not inspect.isclass(public) and not inspect.isfunction(public)
         assert described or public.__doc__, f"rankgrad.{package}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("package", ["losses", "metrics", "sorting"])
+def test_docstrings_have_every_argument_a_result_and_an_example(package):
+    module = importlib.import_module(f"rankgrad.{package}")
+    for name in module.__all__:
+        public = getattr(module, name)
+        if not (inspect.isclass(public) or inspect.isfunction(public)):
+            continue
+        text = public.__doc__
+        for argument in inspect.signature(public).parameters:
+            assert argument.startswith("_") or f" {argument}:" in text, (name, argument)
+        assert ">>>" in text, name
+        assert inspect.isclass(public) or "Returns:" in text, name

@@ -355,11 +355,16 @@ def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
     page = (tmp_path / "runs" / "report.html").read_text()
     assert "best achievable" in page and "reference" in page
     assert "<dt>seed</dt><dd>1</dd>" in page  # the best achievable has none, it was not trained
+    assert "<dt>rankers</dt><dd>5</dd>" in page and "<dt>reference</dt><dd>1</dd>" in page
+    assert "<dt>runs</dt><dd>5</dd>" in page and "<h1>5 losses on a simulated" in page
     assert {row["kind"].split(":")[0] for row in rows[:5]} == KINDS
     monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
     text = rankgrad("demo", "--epochs", 1, "--device", "cpu").stdout
-    for part in ("pointwise", "best achievable", "±", "count 0", "Next:"):
+    for part in ("pointwise", "best achievable", "±", "count 0", "Next:", "docs/results"):
         assert part in text
+    assert "mse did best here by ndcg@10" in text and "rankgrad train DATA --loss mse" in text
+    for word in ("list: ", "metric: ", "loss: "):
+        assert word in text
     assert (tmp_path / "rankgrad-demo" / "report.html").as_uri() in text
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rankgrad import files
 from rankgrad.cli import app
 from rankgrad.cli.compare import _drawn
-from rankgrad.experiments.compare import Candidate, Plan, Progress, Row
+from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row
 
 QUICK = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
 
@@ -40,24 +40,24 @@ def test_the_table_and_what_it_means(out):
 
 def test_json(out, in_json):
     place, _, arguments = out
-    facts = in_json("compare", *arguments, "-o", place, *QUICK, "--test", "randomization")
-    assert [row["candidate"] for row in facts["rows"]] == [
+    metadata = in_json("compare", *arguments, "-o", place, *QUICK, "--test", "randomization")
+    assert [row["candidate"] for row in metadata["rows"]] == [
         "mse",
         "neural_ndcg@10(temperature=0.5, sinkhorn=false)",
     ]
-    assert facts["rows"][0]["complete"] is True
-    assert facts["plan"]["metrics"] == ["ndcg@5", "rr"]
-    assert facts["plan"]["candidates"]["mse"]["metric"] == "ndcg@5"  # the first is validated on
-    assert {d["metric"] for d in facts["differences"]} == {"ndcg@5", "rr"}
-    assert facts["significance"].startswith("paired randomization test, two-sided, Bonferroni")
+    assert metadata["rows"][0]["complete"] is True
+    assert metadata["plan"]["metrics"] == ["ndcg@5", "rr"]
+    assert metadata["plan"]["candidates"]["mse"]["metric"] == "ndcg@5"  # the first is validated on
+    assert {d["metric"] for d in metadata["differences"]} == {"ndcg@5", "rr"}
+    assert metadata["significance"].startswith("paired randomization test, two-sided, Bonferroni")
 
 
 def test_comparison_json_holds_the_test_that_was_asked_for(out, in_json):
     place, _, arguments = out
     how = ["--test", "randomization", "--correction", "holm", "--sides", "1", "--baseline", "mse"]
-    facts = in_json("compare", *arguments, "-o", place, *QUICK, *how)
+    metadata = in_json("compare", *arguments, "-o", place, *QUICK, *how)
     kept = json.loads((place / "comparison.json").read_text())
-    assert kept == facts
+    assert kept == metadata
     assert kept["test"] == {
         **{"test": "randomization", "correction": "holm", "sides": 1, "level": 0.05},
         **{"samples": 100_000, "baseline": "mse"},
@@ -88,14 +88,14 @@ def test_formats(out, rankgrad):
 
 
 def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):
-    facts = in_json(
+    metadata = in_json(
         *("compare", folder, "--losses", "mse", "--models", "mlp(hidden=[4]), mlp(hidden=[8])"),
         *("--seeds", "2", "-o", tmp_path / "out", "--epochs", "1", "--workers", "0"),
         *("-m", "rr", "--device", "cpu"),
     )
-    names = [row["candidate"] for row in facts["rows"]]
+    names = [row["candidate"] for row in metadata["rows"]]
     assert names == ["mse × mlp(hidden=[4])", "mse × mlp(hidden=[8])"]
-    assert [run["seed"] for run in facts["rows"][0]["runs"]] == [0, 1]
+    assert [run["seed"] for run in metadata["rows"][0]["runs"]] == [0, 1]
 
 
 def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
@@ -105,8 +105,8 @@ def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
     assert "missing (0/1)" in result.stdout
     assert "missing run: mse, seed 0: training diverged" in result.stdout
     assert "mse seed 0: failed: training diverged" in result.stderr
-    facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert "diverged" in facts["rows"][0]["runs"][0]["gap"]
+    metadata = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert "diverged" in metadata["rows"][0]["runs"][0]["gap"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_other_settings_in_the_same_folder(out, refused):
 def test_the_live_table():
     from rich.console import Console
 
-    plan = Plan("data", [Candidate.of("mse"), Candidate.of("softmax")], metrics=("rr",))
+    plan = Plan("data", [NetworkEntry.of("mse"), NetworkEntry.of("softmax")], metrics=("rr",))
     rows = (
         Row("mse", 1, 0, 2, ("fold 1 seed 1: epoch 3/9",), {"rr": 0.25}),
         Row("softmax", 0, 1, 2, (), {}),

@@ -45,8 +45,8 @@ def test_the_list_names_every_table_its_data_and_where_to_get_them(rankgrad, mq2
 def test_a_quick_table_beside_the_paper(rankgrad, mq2008, tmp_path):
     arguments = ["reproduce", "comparison", "--data", mq2008, "--only", "MQ2008", "--quick"]
     arguments += ["--workers", 0, "--device", "cpu", "-o", tmp_path / "out"]
-    facts = json.loads(rankgrad(*arguments, "--json").stdout)
-    [one] = facts
+    metadata = json.loads(rankgrad(*arguments, "--json").stdout)
+    [one] = metadata
     assert one["quick"] and one["data"] == "MQ2008"
     rows = {(row["row"], row["metric"]): row for row in one["rows"]}
     row = rows["NeuralNDCGQbQ", "NDCG@2"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import load
-from rankgrad.experiments.trees import TreeCandidate
+from rankgrad.experiments.trees import TreeEntry
 
 FILES = {"lightgbm": "trees.txt", "xgboost": "trees.json"}
 
@@ -83,9 +83,11 @@ def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
     in_json, folder, tmp_path, monkeypatch
 ):
     pytest.importorskip("lightgbm")
-    boost = TreeCandidate.boost
-    monkeypatch.setattr(TreeCandidate, "boost", lambda own, *rest: boost(few(own), *rest))
-    monkeypatch.setattr("rankgrad.experiments.trees._GRID", {"lightgbm": {"num_leaves": (2, 3)}})
+    boost = TreeEntry.boost
+    monkeypatch.setattr(TreeEntry, "boost", lambda own, *rest: boost(few(own), *rest))
+    monkeypatch.setattr(
+        "rankgrad.experiments.trees._GRID", {"lightgbm": [({"num_leaves": 2}, {"num_leaves": 3})]}
+    )
     arguments = ["--losses", "mse", "--trees", "lambdaloss@5, neural_ndcg@5", "--lightgbm"]
     fast = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
     printed = in_json("compare", folder, *arguments, "-m", "ndcg@5", *fast, "-o", tmp_path / "out")
@@ -96,10 +98,10 @@ def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
     trials = [json.loads(path.read_text())["trials"] for path in logs]
     assert len(trials) == 3  # all trees, tuned alike
     assert {len(one) for one in trials} == {2}
-    candidates = printed["plan"]["candidates"]
-    assert candidates["lambdaloss@5 × lightgbm"]["loss"] == "lambdaloss@5"
-    assert "loss" not in candidates["LightGBM"]
+    entries = printed["plan"]["candidates"]
+    assert entries["lambdaloss@5 × lightgbm"]["loss"] == "lambdaloss@5"
+    assert "loss" not in entries["LightGBM"]
 
 
-def few(candidate):
-    return replace(candidate, rounds=3)
+def few(entry):
+    return replace(entry, rounds=3)

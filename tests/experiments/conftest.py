@@ -3,7 +3,7 @@ import torch
 from learnable import lists
 
 from rankgrad.data import store
-from rankgrad.experiments.compare import Candidate, Plan
+from rankgrad.experiments.compare import NetworkEntry, Plan
 from rankgrad.training import Settings
 
 SETTINGS = Settings(
@@ -37,10 +37,10 @@ def plan(folds):
     """A function of what differs from a small plan."""
 
     def make(**options):
-        candidates = tuple(map(Candidate.of, ("mse", "softmax")))
+        entries = tuple(map(NetworkEntry.of, ("mse", "softmax")))
         default = {
             "data": folds,
-            "candidates": candidates,
+            "entries": entries,
             "folds": (1, 2),
             "metrics": ("ndcg@5", "ap"),
             "settings": SETTINGS,

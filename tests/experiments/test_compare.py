@@ -1,4 +1,4 @@
-"""Comparisons: runs, resumption, gaps, significance."""
+"""Comparisons: runs, resumption, missing runs, significance."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ from scipy.stats import ttest_rel
 from rankgrad import files
 from rankgrad.data import Dataset, store
 from rankgrad.experiments import compare, data_checksums, jobs, plans, tuning
-from rankgrad.experiments.compare import Candidate, Plan, Significance, run
+from rankgrad.experiments.compare import NetworkEntry, Plan, Significance, run
 from rankgrad.metrics import evaluate
 from rankgrad.results import comparison
 from rankgrad.results.comparison_tables import differences_table, table, tuned_table
@@ -31,7 +31,7 @@ from rankgrad.training import RunFolder, Settings
 from rankgrad.training.evaluations import Evaluated
 
 TESTS = Path(__file__).resolve().parents[1]
-BAD = Candidate.of("softmax", name="bad", learning_rate=1e30)
+BAD = NetworkEntry.of("softmax", name="bad", learning_rate=1e30)
 
 
 def same(one, other):
@@ -85,8 +85,8 @@ def test_means_are_over_runs_and_tests_over_lists(plan, tmp_path):
 
 
 def test_differences_are_paired_tests_against_the_best_or_a_baseline(plan, tmp_path):
-    candidates = tuple(map(Candidate.of, ("mse", "softmax", "ranknet")))
-    found = run(plan(candidates=candidates), tmp_path / "out", workers=0)
+    entries = tuple(map(NetworkEntry.of, ("mse", "softmax", "ranknet")))
+    found = run(plan(entries=entries), tmp_path / "out", workers=0)
     best = max(found.names, key=lambda name: found.mean(name, "ndcg@5"))
     assert found.best("ndcg@5") == best
     differences = found.tested(Significance(correction="bonferroni")).differences("ndcg@5")
@@ -115,13 +115,15 @@ def of_runs(plan, evaluated):
                 if name == entry.name
             ),
         )
-        for entry in plan.candidates
+        for entry in plan.entries
     ]
-    return comparison.compare(groups, metrics=plan.metrics, notes=plan.notes(), plan=plan.facts())
+    return comparison.compare(
+        groups, metrics=plan.metrics, notes=plan.notes(), plan=plan.metadata()
+    )
 
 
 def made(plan, values):
-    """A comparison whose lists have these values of ndcg@5, by candidate."""
+    """A comparison whose lists have these values of ndcg@5, by entry."""
     data = lists(len(next(iter(values.values()))), 0)
     base = Evaluated.of(np.zeros(data.n_items), data, plan.metrics)
     evaluated = {
@@ -143,8 +145,8 @@ def test_daggers_are_those_of_the_smoothi_paper(plan):
         "near": base + 0.001 * random.normal(size=40),
         "high": base,
     }
-    candidates = [Candidate("low"), Candidate("near"), Candidate("high")]
-    found = made(plan(candidates=candidates, folds=(None,)), values)
+    entries = [NetworkEntry("low"), NetworkEntry("near"), NetworkEntry("high")]
+    found = made(plan(entries=entries, folds=(None,)), values)
     best = found.best("ndcg@5")
     marks = {row[0].text: (row[1].mark, row[1].bold) for row in table(found).rows}
     assert marks["low"] == ("†", False)
@@ -165,8 +167,8 @@ def test_metrics_where_lower_is_better(plan):
         ("good", None, 0): Evaluated.of(good, data, ["arp"]),
         ("bad", None, 0): Evaluated.of(-good, data, ["arp"]),
     }
-    candidates = [Candidate("bad"), Candidate("good")]
-    small = plan(candidates=candidates, folds=(None,), metrics=("arp",))
+    entries = [NetworkEntry("bad"), NetworkEntry("good")]
+    small = plan(entries=entries, folds=(None,), metrics=("arp",))
     found = of_runs(small, evaluated)
     assert found.best("arp") == "good"
     (difference,) = found.differences("arp")
@@ -183,12 +185,12 @@ def test_finished_runs_are_not_repeated(plan, tmp_path, monkeypatch):
     assert same(run(small, tmp_path / "out", workers=0), first)
 
 
-def test_candidates_seeds_and_folds_can_be_added(plan, tmp_path):
+def test_entries_seeds_and_folds_can_be_added(plan, tmp_path):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*.npy")}
     more = replace(
-        small, folds=(1, 2), seeds=(0, 1), candidates=(*small.candidates, Candidate.of("listnet"))
+        small, folds=(1, 2), seeds=(0, 1), entries=(*small.entries, NetworkEntry.of("listnet"))
     )
     found = run(more, tmp_path / "out", workers=0)
     assert len(found.evaluated) == 12
@@ -255,19 +257,21 @@ def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path)
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(folds, data)
     run(plan(data=data), out, workers=0)
-    facts = files.read_json(out / "plan.json")
-    recorded = facts.pop("checksums")
-    files.write(out / "plan.json", json.dumps(facts))
+    metadata = files.read_json(out / "plan.json")
+    recorded = metadata.pop("checksums")
+    files.write(out / "plan.json", json.dumps(metadata))
     run(plan(data=data), out, workers=0)
     assert files.read_json(out / "plan.json")["checksums"] == recorded
-    files.write(out / "plan.json", json.dumps(facts))
+    files.write(out / "plan.json", json.dumps(metadata))
     other_labels(data / "Fold1" / "test")
     with pytest.raises(ValueError, match="from other data; fold 1 test"):
         run(plan(data=data), out, workers=0)
 
 
 def test_graphs_make_no_other_comparison():
-    ours, theirs = (Candidate.of("softmax").facts(Settings(graphs=on)) for on in (True, False))
+    ours, theirs = (
+        NetworkEntry.of("softmax").metadata(Settings(graphs=on)) for on in (True, False)
+    )
     assert ours == theirs
 
 
@@ -286,8 +290,8 @@ def test_a_folder_in_use_is_refused(plan, tmp_path):
             run(plan(folds=(1,)), tmp_path / "out", workers=0)
 
 
-def test_a_failed_run_is_a_missing_run_with_its_reason(plan, tmp_path):
-    small = plan(candidates=(Candidate.of("mse"), BAD, Candidate.of("softmax")))
+def test_a_failed_run_is_missing_with_its_reason(plan, tmp_path):
+    small = plan(entries=(NetworkEntry.of("mse"), BAD, NetworkEntry.of("softmax")))
     events = []
     found = run(small, tmp_path / "out", workers=0, on_change=lambda p: events.append(p))
     assert set(found.missing) == {("bad", 1, 0), ("bad", 2, 0)}
@@ -303,15 +307,15 @@ def test_a_failed_run_is_a_missing_run_with_its_reason(plan, tmp_path):
     )
     with pytest.raises(ValueError, match="bad, fold 1, seed 0 is missing: training diverged"):
         found.values("bad", "ap")
-    facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert facts["rows"][1]["mean"] == {"ndcg@5": None, "ap": None}
-    assert "diverged" in facts["rows"][1]["runs"][0]["gap"]
+    metadata = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert metadata["rows"][1]["mean"] == {"ndcg@5": None, "ap": None}
+    assert "diverged" in metadata["rows"][1]["runs"][0]["gap"]
     assert events[-1].rows[1].failed == 2
     assert events[-1].rows[0].done == 2
     assert events[-1].rows[0].means["ap"] == pytest.approx(found.mean("mse", "ap"))
 
 
-def test_a_missing_run_of_one_seed_is_not_averaged_away(plan, tmp_path):
+def test_a_missing_seed_is_not_averaged_away(plan, tmp_path):
     small = plan(folds=(1,), seeds=(0, 1))
     run(small, tmp_path / "out", workers=0)
     shutil.rmtree(tmp_path / "out" / "runs" / "mse" / "fold1-seed1" / "evaluations")
@@ -324,7 +328,7 @@ def test_a_missing_run_of_one_seed_is_not_averaged_away(plan, tmp_path):
     assert found.best("ap") == "softmax"
 
 
-def test_an_evaluation_of_another_version_is_a_missing_run_until_it_is_made_anew(plan, tmp_path):
+def test_an_evaluation_of_another_version_is_missing_until_it_is_made_again(plan, tmp_path):
     small = plan(folds=(1,))
     first = run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
@@ -339,7 +343,7 @@ def test_an_evaluation_of_another_version_is_a_missing_run_until_it_is_made_anew
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_a_run_of_another_version_is_a_missing_run(plan, tmp_path, evaluated):
+def test_a_run_of_another_version_is_missing(plan, tmp_path, evaluated):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
@@ -351,7 +355,7 @@ def test_a_run_of_another_version_is_a_missing_run(plan, tmp_path, evaluated):
         assert "(format 99, this one reads 1): remove it" in found.missing["mse", 1, 0]
 
 
-def test_a_damaged_run_is_a_missing_run(plan, tmp_path):
+def test_a_damaged_run_is_missing(plan, tmp_path):
     small = plan(folds=(1,))
     run(small, tmp_path / "out", workers=0)
     place = tmp_path / "out" / "runs" / "mse" / "fold1-seed0"
@@ -449,14 +453,14 @@ def test_counts_and_gains_are_those_of_the_table(plan):
 
 
 def test_how_much_was_searched_is_under_the_table(plan):
-    both = (Candidate.of("mse"), compare.TreeCandidate("LightGBM"))
-    made = of_runs(plan(candidates=both), {})
+    both = (NetworkEntry.of("mse"), compare.TreeEntry("LightGBM"))
+    made = of_runs(plan(entries=both), {})
     assert any(
-        line.startswith("LightGBM: the best of 12 combinations of values by ndcg@5 on validation")
+        line.startswith("LightGBM: the best of 24 combinations of values by ndcg@5 on validation")
         and "the losses as they are given, without a search" in line
         for line in made.conventions
     )
-    tuned = of_runs(plan(candidates=both, tune=7), {}).conventions
+    tuned = of_runs(plan(entries=both, tune=7), {}).conventions
     assert not any("combinations" in line for line in tuned)
     assert any("7 trials for each ranker and fold" in line for line in tuned)
 
@@ -464,13 +468,16 @@ def test_how_much_was_searched_is_under_the_table(plan):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"candidates": ()}, "no candidates"),
-        ({"candidates": [Candidate.of("mse"), Candidate.of("mse")]}, "leave one of them out"),
-        ({"candidates": [Candidate.of("mse"), Candidate.of("mse", name="MSE")]}, "would both be"),
-        ({"candidates": [Candidate.of("mse", seed=3)]}, "the plan has the seeds"),
-        ({"candidates": [Candidate.of("mse", devices=2)]}, "each run has one"),
-        ({"candidates": [Candidate.of("msee")]}, "candidate 'msee': loss: unknown loss 'msee'"),
-        ({"candidates": [Candidate(" ")]}, "needs a name"),
+        ({"entries": ()}, "no entries"),
+        ({"entries": [NetworkEntry.of("mse"), NetworkEntry.of("mse")]}, "leave one of them out"),
+        (
+            {"entries": [NetworkEntry.of("mse"), NetworkEntry.of("mse", name="MSE")]},
+            "would both be",
+        ),
+        ({"entries": [NetworkEntry.of("mse", seed=3)]}, "the plan has the seeds"),
+        ({"entries": [NetworkEntry.of("mse", devices=2)]}, "each run has one"),
+        ({"entries": [NetworkEntry.of("msee")]}, "ranker 'msee': loss: unknown loss 'msee'"),
+        ({"entries": [NetworkEntry(" ")]}, "needs a name"),
         ({"seeds": (1, 1)}, "seed 1 is given twice"),
         ({"metrics": ("ndgc",)}, "Did you mean 'ndcg'"),
         ({"tune": 0}, "at least 1"),
@@ -492,9 +499,9 @@ def test_names_of_folders_are_safe_and_last():
 
 
 @pytest.mark.slow
-def test_processes_give_what_one_process_gives_and_a_killed_worker_is_a_missing_run(plan, tmp_path):
-    both = (Candidate.of("mse"), Dying("dying", {"loss": "mse"}), Candidate.of("softmax"))
-    found = run(plan(candidates=both), tmp_path / "out", workers=2)
+def test_processes_give_what_one_process_gives_and_a_killed_worker_is_missing(plan, tmp_path):
+    both = (NetworkEntry.of("mse"), Dying("dying", {"loss": "mse"}), NetworkEntry.of("softmax"))
+    found = run(plan(entries=both), tmp_path / "out", workers=2)
     assert set(found.missing) == {("dying", 1, 0), ("dying", 2, 0)}
     assert "worker process was killed by signal 9" in found.missing["dying", 1, 0]
     assert found.missing["dying", 2, 0] == "KeyError: 'lost'"
@@ -537,8 +544,8 @@ def expected(folds):
         metrics=("ndcg@5",),
         device="cpu",
     )
-    candidates = [Candidate.of(loss, settings.model, name=loss) for loss in ("mse", "softmax")]
-    return Plan(folds, candidates, folds=(1, 2), metrics=("ndcg@5",), settings=settings)
+    entries = [NetworkEntry.of(loss, settings.model, name=loss) for loss in ("mse", "softmax")]
+    return Plan(folds, entries, folds=(1, 2), metrics=("ndcg@5",), settings=settings)
 
 
 @pytest.mark.slow
@@ -562,7 +569,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(folds, tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err
     last = err.splitlines()[-1]
-    assert last.startswith("rankgrad: interrupted; what is done is kept in")
+    assert last.startswith("rankgrad: interrupted; what is done is in")
     assert "To go on: rankgrad compare" in last
     assert "Traceback" not in err
     small = expected(folds)
@@ -571,15 +578,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(folds, tmp_path):
 
 
 def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tmp_path):
-    small = plan(folds=(1,), tune=3, candidates=[Candidate.of("mse"), Candidate.of("ranknet")])
+    small = plan(folds=(1,), tune=3, entries=[NetworkEntry.of("mse"), NetworkEntry.of("ranknet")])
     found = run(small, tmp_path / "out", workers=0)
     assert not found.missing
     for name, options in (("mse", {"learning_rate"}), ("ranknet", {"learning_rate", "sigma"})):
-        journal = json.loads((tmp_path / "out" / "tuning" / name / "fold1.json").read_text())
-        assert len(journal["trials"]) == 3
-        assert set(journal["trials"][0]["parameters"]) == options
-        assert journal["trials"][0]["parameters"]["learning_rate"] == 0.003
-        best = max(journal["trials"], key=lambda trial: trial["value"])
+        trial_log = json.loads((tmp_path / "out" / "tuning" / name / "fold1.json").read_text())
+        assert len(trial_log["trials"]) == 3
+        assert set(trial_log["trials"][0]["parameters"]) == options
+        assert trial_log["trials"][0]["parameters"]["learning_rate"] == 0.003
+        best = max(trial_log["trials"], key=lambda trial: trial["value"])
         chosen = found.chosen[name, 1]
         assert chosen["learning_rate"] == best["parameters"]["learning_rate"]
         settings = RunFolder.open(tmp_path / "out" / "runs" / name / "fold1-seed0").settings
@@ -589,12 +596,12 @@ def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tm
     assert [row[0].text for row in tuned_table(found).rows] == ["mse", "ranknet"]
     seen = {}
 
-    class Watching(Candidate):
-        def tune(self, plan, data, journal, tell):
+    class Watching(NetworkEntry):
+        def tune(self, plan, data, trial_log, on_progress):
             seen.update(data)
-            tuning.tune_losses(self, plan, data, journal, tell)
+            tuning.tune_loss(self, plan, data, trial_log, on_progress)
 
-    watched = plan(folds=(1,), tune=1, candidates=[Watching("mse", {"loss": "mse"})])
+    watched = plan(folds=(1,), tune=1, entries=[Watching("mse", {"loss": "mse"})])
     run(watched, tmp_path / "watched", workers=0)
     assert set(seen) == {"train", "vali"}
 
@@ -603,7 +610,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     space = {"a": tuning.Range(0.1, 10), "n": tuning.Range(1, 50, whole=True)}
     calls = []
 
-    def search(journal, dies_at=None):
+    def search(trial_log, dies_at=None):
         def objective(parameters):
             calls.append(parameters)
             if len(calls) == dies_at:
@@ -613,16 +620,8 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
             return -((parameters["a"] - 2) ** 2) - abs(parameters["n"] - 20) / 10
 
         calls.clear()
-        return tuning.search(
-            space,
-            objective,
-            16,
-            tmp_path / journal,
-            first={"a": 9.0, "n": 5},
-            metric="ndcg",
-            seed=0,
-            tell=lambda text: None,
-        )
+        found = tuning.Space(space, {"a": 9.0, "n": 5}, 16, seed=0)
+        return tuning.search(found, objective, "ndcg", tmp_path / trial_log, lambda text: None)
 
     whole = search("whole.json")
     with pytest.raises(KeyboardInterrupt):
@@ -634,8 +633,8 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     assert trials[0]["trials"][0]["reason"] == "diverged"
 
 
-def test_a_search_of_which_all_trials_fail_is_a_missing_run(plan, tmp_path):
-    found = run(plan(folds=(1,), candidates=[BAD], tune=1), tmp_path / "out", workers=0)
+def test_a_search_of_which_all_trials_fail_is_missing(plan, tmp_path):
+    found = run(plan(folds=(1,), entries=[BAD], tune=1), tmp_path / "out", workers=0)
     assert "tuning: all 1 trials of tuning failed; the last: training" in found.missing["bad", 1, 0]
 
 
@@ -643,8 +642,9 @@ def test_a_search_of_which_all_trials_fail_is_a_missing_run(plan, tmp_path):
 def test_a_script_without_a_main_guard_gets_an_error(folds, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from rankgrad.experiments.compare import Candidate, Plan, run\n"
-        f"run(Plan({str(folds)!r}, [Candidate.of('mse')], folds=(1,)), {str(tmp_path / 'out')!r})\n"
+        "from rankgrad.experiments.compare import NetworkEntry, Plan, run\n"
+        f"plan = Plan({str(folds)!r}, [NetworkEntry.of('mse')], folds=(1,))\n"
+        f"run(plan, {str(tmp_path / 'out')!r})\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)],

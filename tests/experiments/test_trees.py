@@ -1,4 +1,4 @@
-"""Boosted trees as candidates."""
+"""Boosted trees as entries."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import load_splits
-from rankgrad.experiments.compare import TreeCandidate, run
+from rankgrad.experiments.compare import TreeEntry, run
 from rankgrad.training.evaluations import Evaluated
 
 FIXED = {
@@ -18,16 +18,19 @@ FIXED = {
 
 
 def tree(kind, **options):
-    return TreeCandidate(kind, kind, FIXED[kind], **{"rounds": 8, "patience": 4} | options)
+    return TreeEntry(kind, kind, FIXED[kind], **{"rounds": 8, "patience": 4} | options)
 
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
-def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path, kind):
-    small = plan(folds=(1,), candidates=[tree(kind)])
+def test_a_tree_is_tuned_trained_and_evaluated_like_any_entry(plan, tmp_path, kind):
+    small = plan(folds=(1,), entries=[tree(kind)])
     found = run(small, tmp_path / "out", workers=0)
     assert not found.missing
     log = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
-    assert len(log["trials"]) == 3  # what is left of the grid: numbers of leaves
+    tried = [trial["parameters"] for trial in log["trials"]]
+    assert len(tried) == 6  # what is left of the grid: numbers of leaves, and shares that are drawn
+    shares = {"lightgbm": "bagging_fraction", "xgboost": "subsample"}
+    assert {parameters[shares[kind]] for parameters in tried} == {0.7, 1.0}
     best = max(log["trials"], key=lambda trial: trial["value"])
     assert found.chosen[kind, 1] == best["parameters"]
     place = tmp_path / "out" / "runs" / kind / "fold1-seed0"
@@ -35,6 +38,7 @@ def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path
     assert metadata["kind"] == kind
     assert metadata["settings"]["values"] == best["parameters"]
     assert metadata["data"]["train"]["lists"] == 24
+    assert metadata["seconds"] > 0 and found.entry(kind).seconds == metadata["seconds"]
     curve = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     values = [line["ndcg@5"] for line in curve]
     assert values[metadata["best_epoch"] - 1] == max(values) == pytest.approx(best["value"])
@@ -49,7 +53,7 @@ def test_a_tree_is_tuned_trained_and_evaluated_like_any_candidate(plan, tmp_path
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
 def test_tuned_comparisons_give_trees_the_same_budget(plan, tmp_path, kind):
-    small = plan(folds=(1,), candidates=[tree(kind, rounds=3)], tune=4)
+    small = plan(folds=(1,), entries=[tree(kind, rounds=3)], tune=4)
     found = run(small, tmp_path / "out", workers=0)
     log = json.loads((tmp_path / "out" / "tuning" / kind / "fold1.json").read_text())
     assert len(log["trials"]) == 4
@@ -71,15 +75,17 @@ def test_boosting_is_deterministic_and_stops_by_the_validation_metric(folds, kin
 
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
-def test_a_missing_library_is_a_missing_run_with_an_install_line(plan, tmp_path, monkeypatch, kind):
+def test_a_missing_library_is_a_missing_run_that_says_how_to_get_it(
+    plan, tmp_path, monkeypatch, kind
+):
     def missing(name):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    found = run(plan(folds=(1,), candidates=[tree(kind)]), tmp_path / "out", workers=0)
+    found = run(plan(folds=(1,), entries=[tree(kind)]), tmp_path / "out", workers=0)
     assert f"{kind} is not installed: pip install 'rankgrad[trees]'" in found.missing[kind, 1, 0]
 
 
 def test_there_are_two_kinds():
     with pytest.raises(ValueError, match="kind must be one of 'lightgbm', 'xgboost'"):
-        TreeCandidate("CatBoost", "catboost")
+        TreeEntry("CatBoost", "catboost")

@@ -1,4 +1,4 @@
-"""A table run again: every row, the marks of its test, its gaps, and what is said under it."""
+"""A table run again: every row, the marks of its test, missing runs, and what is said under it."""
 
 import csv
 import dataclasses
@@ -10,8 +10,8 @@ import pytest
 
 from rankgrad import files
 from rankgrad.data import Dataset, store
-from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Plan
+from rankgrad.experiments.grid_search import GridSearchEntry
 from rankgrad.metrics import evaluate
 from rankgrad.papers import reproduce
 from rankgrad.papers.protocol import Metric, Protocol
@@ -182,10 +182,13 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
 
 
 def test_what_validation_chose_is_said_and_kept(done):
-    journal = files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
-    assert [trial["option"]["learning_rate"] for trial in journal["trials"]] == [0.05, 0.1] * 2
-    best = max(journal["trials"], key=lambda trial: trial["value"])["option"]
-    assert journal["chosen"] == best
+    trial_log = files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
+    assert [trial["parameters"]["learning_rate"] for trial in trial_log["trials"]] == [
+        0.05,
+        0.1,
+    ] * 2
+    best = max(trial_log["trials"], key=lambda trial: trial["value"])["parameters"]
+    assert trial_log["chosen"] == best
     settings = (done.found.folder / "runs" / "Good" / "fold1-seed1" / "settings.toml").read_text()
     assert Settings.from_toml(settings).loss == best["loss"]
     notes = "\n".join(done.notes())
@@ -247,8 +250,8 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
 
 def test_files_are_written_and_runs_are_not_repeated(done):
     place, source = done.found.folder.parent, Path(done.found.plan["data"])
-    facts = json.loads((place / "reproduction.json").read_text())
-    [row] = [r for r in facts["rows"] if (r["row"], r["metric"]) == ("Good", "NDCG@5")]
+    metadata = json.loads((place / "reproduction.json").read_text())
+    [row] = [r for r in metadata["rows"] if (r["row"], r["metric"]) == ("Good", "NDCG@5")]
     assert row["paper"] == 0.7 and row["difference"] == pytest.approx(row["ours"] - 0.7)
     assert "| Good | paper | 0.700 |" in (place / "table.md").read_text()
     assert "| Bad | paper | 0.5† |" in (place / "table.md").read_text()
@@ -279,7 +282,7 @@ def test_quick_is_less_and_says_so(source, tmp_path):
     assert len(quick.found.evaluated["Good", 1, 0].qids) == 10
 
 
-def test_a_row_that_fails_is_a_missing_run_with_its_reason(source, tmp_path):
+def test_a_row_that_fails_is_missing_with_its_reason(source, tmp_path):
     table = protocol()
     broken = source / "Fold2" / "vali"
     broken.rename(tmp_path / "moved")
@@ -306,29 +309,29 @@ def test_nothing_there_says_where_to_get_it(tmp_path):
         reproduce.run_tables([protocol()], tmp_path, tmp_path / "out", Options(), only="MQ2007")
 
 
-def test_choosing_goes_on_where_it_stopped(source, tmp_path):
+def test_a_grid_search_goes_on_where_it_stopped(source, tmp_path):
     from rankgrad.data import load_splits
 
     options = tuple({"loss": loss, "learning_rate": 0.1} for loss in ("mse", "softmax", "listnet"))
-    row = Choosing("Row", options)
+    row = GridSearchEntry("Row", options)
     plan = Plan(source, (row,), folds=(1,), settings=Settings(**SETTINGS))
-    journal = tmp_path / "journal.json"
-    made_up = [{"option": dict(options[0]), "value": 2.0, "reason": None}]
-    files.write(journal, json.dumps({"trials": made_up, "chosen": None}))
-    told = []
-    row.tune(plan, load_splits(source, 1), journal, told.append)
-    facts = files.read_json(journal)
-    assert told == ["trying 2/3", "trying 3/3"]
-    assert facts["trials"][0]["value"] == 2.0 and facts["chosen"] == dict(options[0])
+    trial_log = tmp_path / "trial_log.json"
+    made_up = [{"parameters": dict(options[0]), "value": 2.0, "reason": None}]
+    files.write(trial_log, json.dumps({"trials": made_up, "chosen": None}))
+    messages = []
+    row.tune(plan, load_splits(source, 1), trial_log, messages.append)
+    metadata = files.read_json(trial_log)
+    assert messages == ["trial 2/3", "trial 3/3"]
+    assert metadata["trials"][0]["value"] == 2.0 and metadata["chosen"] == dict(options[0])
 
 
 def test_trees_are_rows_like_others():
-    from rankgrad.experiments.trees import TreeCandidate
+    from rankgrad.experiments.trees import TreeEntry
     from rankgrad.papers.protocol import protocols
 
     table = protocols()["neuralndcg_table3"]
-    made = reproduce._contender(table, table.data[0], table.row("XGBoost"), Options())
-    assert made == TreeCandidate("XGBoost", "xgboost", {"objective": "rank:pairwise"})
+    made = reproduce._entry(table, table.data[0], table.row("XGBoost"), Options())
+    assert made == TreeEntry("XGBoost", "xgboost", {"objective": "rank:pairwise"})
 
 
 def test_every_table_that_is_run_makes_a_plan(tmp_path):
@@ -342,5 +345,5 @@ def test_every_table_that_is_run_makes_a_plan(tmp_path):
                 assert found is None
                 continue
             rows = [row.name for row in table.rows_on(data.name, extra=True)]
-            assert [one.name for one in found.candidates] == rows
+            assert [one.name for one in found.entries] == rows
             assert len(found.seeds) == data.seeds

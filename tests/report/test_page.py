@@ -80,13 +80,13 @@ def test_the_headline_says_what_won_and_whether_it_is_significant(compared):
     text = text_of(page)
     name, other = sorted(found.names[:2], key=lambda name: -found.mean(name, "ndcg@10"))
     assert f"{name} has the highest ndcg@10: {found.mean(name, 'ndcg@10'):.4f}" in text
-    assert f"significantly better than 1 of 2 others; its lead over {other} is not" in text
+    assert f"significantly better than 1 of the other 2; its lead over {other} is not" in text
     p = {d.entry: d.corrected for d in found.differences("ndcg@10")}
     assert p["mse"] < 0.05 < p[other]
     assert "on 120 test queries of 2 folds" in text
     against_mse, _ = report.build([place], baseline="mse", metric="rr")
     assert "highest rr" in text_of(against_mse)
-    words = "2 of 2 others differ significantly from the baseline mse: 2 better, 0 worse"
+    words = "2 of the other 2 differ significantly from the baseline mse: 2 better, 0 worse"
     assert words in text_of(against_mse)
 
 

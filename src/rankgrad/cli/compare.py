@@ -132,13 +132,13 @@ def compare(
     ] = "t",
     correction: Annotated[
         Literal["holm", "bonferroni", "none"],
-        typer.Option(help="For the number of candidates.", rich_help_panel=_TESTS),
+        typer.Option(help="For the number of rankers.", rich_help_panel=_TESTS),
     ] = "bonferroni",
     sides: Annotated[int, typer.Option(help="1 or 2.", min=1, max=2, rich_help_panel=_TESTS)] = 2,
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="The candidate that all are tested against.",
+            help="The ranker that all are tested against.",
             rich_help_panel=_TESTS,
             show_default="the best one",
         ),
@@ -184,8 +184,8 @@ def compare(
 
     Every loss, model, fold and seed is a run folder of its own; runs go side by side. The same
     command goes on after Ctrl-C or a crash, and with more losses, seeds or folds it makes only what
-    is missing. The test lists are looked at once, by the epoch that was best on validation. A run
-    that fails is a gap in the table with its reason; then the exit code is 1.
+    is missing. The test lists are scored once, by the epoch that was best on validation. A run
+    that fails is missing in the table, with its reason; then the exit code is 1.
 
     \b
     Examples:
@@ -234,14 +234,14 @@ def compare(
         tune=tune,
     )
     if baseline is not None:
-        baseline = plan.candidate(baseline).name
+        baseline = plan.entry(baseline).name
     try:
         with _progress(plan) as show:
             found = experiment.run(
                 plan, output, workers=workers, on_change=show, how=how, baseline=baseline
             )
     except KeyboardInterrupt:
-        raise stop(f"interrupted; what is done is kept in {output}. To go on: {_again()}") from None
+        raise stop(f"interrupted; what is done is in {output}. To go on: {_again()}") from None
     _finish(found, intervals, format, json)
 
 
@@ -264,14 +264,14 @@ def _finish(
 
 def _networks(losses: str | None, models: str | None, shared: Settings, alone: bool) -> list[Any]:
     """Every loss with every model; none where trees alone are asked for."""
-    from rankgrad.experiments.compare import Candidate
+    from rankgrad.experiments.compare import NetworkEntry
     from rankgrad.specs import split
 
     each = split(losses) if losses is not None else [shared.loss]
     networks = split(models) if models is not None else [shared.model]
     named = len(networks) > 1
     return [
-        Candidate.of(loss, model, name=f"{loss} × {model}" if named else loss)
+        NetworkEntry.of(loss, model, name=f"{loss} × {model}" if named else loss)
         for model in networks
         for loss in ([] if alone else each)
     ]
@@ -279,15 +279,15 @@ def _networks(losses: str | None, models: str | None, shared: Settings, alone: b
 
 def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
     """The libraries' own objectives, then each of the losses with each library."""
-    from rankgrad.experiments.compare import TreeCandidate
+    from rankgrad.experiments.compare import TreeEntry
     from rankgrad.specs import split
 
-    found = [TreeCandidate("LightGBM", "lightgbm")] if lightgbm else []
+    found = [TreeEntry("LightGBM", "lightgbm")] if lightgbm else []
     if xgboost:
-        found.append(TreeCandidate("XGBoost", "xgboost"))
+        found.append(TreeEntry("XGBoost", "xgboost"))
     kinds = [own.kind for own in found] or ["lightgbm"]
     for loss in split(losses) if losses is not None else []:
-        found += [TreeCandidate(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
+        found += [TreeEntry(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
     return list(found)
 
 
@@ -340,7 +340,7 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
 
     metric = plan.metrics[0]
     drawn = Table()
-    drawn.add_column("candidate", overflow="fold")
+    drawn.add_column("ranker", overflow="fold")
     drawn.add_column("runs", justify="right")
     drawn.add_column(Text(f"{metric} so far"), justify="right")
     drawn.add_column("state", overflow="fold")
@@ -349,7 +349,7 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
         state = "; ".join(row.running) or ("" if row.done + row.failed < row.total else "done")
         if row.failed:
             state = f"{row.failed} failed" + (f"; {state}" if state else "")
-        cells = (row.candidate, f"{row.done}/{row.total}", mean, state)
+        cells = (row.entry, f"{row.done}/{row.total}", mean, state)
         drawn.add_row(*map(Text, cells))
     return drawn
 

@@ -11,7 +11,9 @@ from rankgrad.cli.arguments import Json
 from rankgrad.cli.printing import console, show_json, show_table
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.demo import Demo, Row
+    from rankgrad.experiments.demo import Demo
+    from rankgrad.results.comparison import Comparison
+    from rankgrad.results.groups import RunGroup
 
 REPORT = "report.html"
 
@@ -81,50 +83,62 @@ def demo(
 
         found = experiment.run(size, folder=output, on_epoch=show, **options)
     page = output / REPORT
-    report.write([output], page, title="Five losses on a simulated search log")
+    report.write([output], page, title=f"{len(experiment.LOSSES)} losses on a simulated search log")
     if json:
-        show_json({**_summary(found), "report": str(page)})
+        show_json({**_to_json(found), "report": str(page)})
     else:
         _show(found, size, page)
 
 
-def _summary(found: Demo) -> dict[str, Any]:
+def _to_json(demo: Demo) -> dict[str, Any]:
+    from rankgrad.experiments.demo import BEST, LOSSES
+
+    found = demo.found
     return {
         "rows": [
             {
-                "loss": row.loss,
-                "kind": row.kind,
-                "mean": row.mean,
-                "interval95": row.interval,
-                "best_epoch": row.best_epoch,
-                "seconds": row.seconds,
+                "loss": entry.name,
+                "kind": LOSSES.get(entry.name, BEST),
+                "mean": {m: found.mean(entry.name, m) for m in found.metrics},
+                "interval95": {m: found.interval(entry.name, m) for m in found.metrics},
+                "best_epoch": entry.runs[0].best_epoch,
+                "seconds": entry.seconds,
             }
-            for row in found.rows
+            for entry in found.entries
         ],
-        "settings": found.settings.model_dump(mode="json", exclude={"loss"}),
+        "settings": demo.settings.model_dump(mode="json", exclude={"loss"}),
         "conventions": found.conventions,
-        "seconds": found.seconds,
+        "seconds": demo.seconds,
     }
 
 
-def _show(found: Demo, size: str, page: Path) -> None:
-    test, settings = found.data["test"], found.settings
-    names = list(found.rows[0].mean)
+def _show(demo: Demo, size: str, page: Path) -> None:
+    found, test, settings = demo.found, demo.data["test"], demo.settings
+    best = found.best(settings.metric)
     show_table(
-        ("loss", "kind", *names, "seconds"),
-        [_cells(row, names) for row in found.rows],
+        ("loss", "kind", *found.metrics, "seconds"),
+        [_cells(found, entry) for entry in found.entries],
         title=f"{len(test):,} test queries, {test.n_items:,} pages, {settings.model}",
         under=[
             f"± half the 95% bootstrap interval; {found.conventions[0]}",
             *found.conventions[1:],
-            f"{found.seconds:.0f} seconds in all. The epoch with the best validation "
+            f"{demo.seconds:.0f} seconds in all. The epoch with the best validation "
             f"{settings.metric} is taken.",
             "",
-            "Next:",
-            "  rankgrad train DATA --loss neural_ndcg@10 -o runs/first     on your own data",
-            "  rankgrad evaluate runs/first DATA                           with exact metrics",
-            "  rankgrad losses                                             what else there is",
+            "list: the pages of one query; a ranker sorts each list by its scores",
+            "metric: how good the order of a list is; 1 is the best order there is",
+            "loss: what training makes smaller, and all that differs between the rows",
+            "",
+            f"{best} did best here by {settings.metric}. Next:",
+            _command(f"train DATA --loss {best} -o runs/first", "on your own data"),
+            _command("evaluate runs/first DATA", "with exact metrics"),
+            _command("losses", "what else there is"),
             *_larger(size),
+            "",
+            "Why train on the metric itself? A direct loss optimizes what you report, with its",
+            "cutoff and gains, and can win where only the first places count; on data as simple as",
+            "these, likelihoods and pairs are often as good. Which losses won on real data, and",
+            "how surely, is in docs/results.",
             "",
             f"The run folders and a report are in {page.parent}. Open the report in a browser:",
             f"  {page.resolve().as_uri()}",
@@ -135,12 +149,19 @@ def _show(found: Demo, size: str, page: Path) -> None:
 def _larger(size: str) -> list[str]:
     if size == "web30k":
         return []
-    return ["  rankgrad demo --size web30k --device cuda                   the same at full size"]
+    return [_command("demo --size web30k --device cuda", "the same at full size")]
 
 
-def _cells(row: Row, names: list[str]) -> list[str]:
-    values = [
-        f"{row.mean[name]:.4f} ±{(row.interval[name].high - row.interval[name].low) / 2:.3f}"
-        for name in names
-    ]
-    return [row.loss, row.kind, *values, "-" if row.seconds is None else f"{row.seconds:.1f}"]
+def _command(text: str, what: str) -> str:
+    return f"  rankgrad {text:<50} {what}"
+
+
+def _cells(found: Comparison, entry: RunGroup) -> list[str]:
+    from rankgrad.experiments.demo import LOSSES
+
+    values = []
+    for metric in found.metrics:
+        low, high = found.interval(entry.name, metric)
+        values.append(f"{found.mean(entry.name, metric):.4f} ±{(high - low) / 2:.3f}")
+    kind = LOSSES.get(entry.name, "known, as the data are simulated")
+    return [entry.name, kind, *values, "-" if entry.seconds is None else f"{entry.seconds:.1f}"]

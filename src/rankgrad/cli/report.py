@@ -1,4 +1,4 @@
-"""``rankgrad report``: run folders as one page to look at."""
+"""``rankgrad report``: run folders as one page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="The candidate that the others are tested against.",
+            help="The ranker that the others are tested against.",
             show_default="that of `rankgrad compare`, or the best, for each metric",
         ),
     ] = None,
@@ -58,7 +58,7 @@ def report(
     correction: Annotated[
         Literal["holm", "bonferroni", "none"] | None,
         typer.Option(
-            help="For the number of candidates.",
+            help="For the number of rankers.",
             show_default="that of `rankgrad compare`, or bonferroni",
         ),
     ] = None,
@@ -69,7 +69,7 @@ def report(
 
     The page needs no network and no server: open it in a browser, or send it to someone. Runs are
     compared on their evaluations, which `rankgrad compare` makes, and `rankgrad evaluate RUN DATA
-    --save`; those that have none are shown as gaps.
+    --save`; those that have none are listed as missing.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def report(
 
 
 def show_written(output: Path, found: Comparison) -> None:
-    """Say what was written and how to look at it."""
+    """Say what was written and how to open it."""
     from rankgrad import files
     from rankgrad.report.sections import counted, rivals
 

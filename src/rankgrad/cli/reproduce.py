@@ -42,7 +42,7 @@ def reproduce(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Where runs and tables are kept."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="The folder of runs and tables."),
     ] = Path("reproduced"),
     quick: Annotated[
         bool,
@@ -114,7 +114,7 @@ def reproduce(
     given = {"device": device}
     found = _run(chosen, data, only, output, (quick, extra, seeds, search, given), workers)
     if json:
-        show_json([one.facts() for one in found])
+        show_json([one.to_json() for one in found])
     else:
         for one in found:
             _show(one, format)
@@ -158,7 +158,7 @@ def _run(
         from rankgrad.training.run import command
 
         again = shlex.join(command())
-        raise stop(f"interrupted; what is done is kept in {output}. To go on: {again}") from None
+        raise stop(f"interrupted; what is done is in {output}. To go on: {again}") from None
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def _progress() -> Iterator[OnChange]:
             if title not in tasks:  # the column of counts has no word for a total of None
                 tasks[title] = bars.add_task(title, total=total, state="")
             done = sum(row.done + row.failed for row in now.rows)
-            busy = [f"{row.candidate} {text}" for row in now.rows for text in row.running]
+            busy = [f"{row.entry} {text}" for row in now.rows for text in row.running]
             bars.update(tasks[title], completed=done, total=total, state="; ".join(busy)[:70])
 
         yield show

@@ -61,8 +61,6 @@ _PAIRS, _FOURS = Unsigned(0x00FF00FF00FF00FF), Unsigned(0x0000FFFF0000FFFF)
 _BY_10, _BY_100 = Unsigned(10 * 2**8 + 1), Unsigned(100 * 2**16 + 1)
 _BY_10000 = Unsigned(10000 * 2**32 + 1)
 
-SLACK = 32  # bytes that must be there behind a text, whatever they are
-
 # " 1:", " 2:" and so on, as eight bytes, with which of them count and how many those are. Most
 # files name every feature in every row, so which id comes next is known.
 _N_NEXT = 1000
@@ -393,7 +391,7 @@ def parse(
 ) -> tuple[int, int]:
     """Parse ``text[:size]``, whole lines; return how it ended and where.
 
-    Behind ``text[:size]`` there must be ``SLACK`` bytes more.
+    Behind ``text[:size]`` there must be 32 bytes more, of any value.
 
     ``features`` (flat, zeros, ``n_columns`` to a row) has the value of feature id ``f`` in column
     ``f``; ids from ``n_columns`` on are counted in ``counts`` and not stored. ``starts`` has where

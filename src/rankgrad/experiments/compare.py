@@ -17,9 +17,9 @@ from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
 from rankgrad.experiments import data_checksums, jobs
-from rankgrad.experiments.plans import Candidate, Contender, Plan, check_splits, folds_of
+from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
 from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
-from rankgrad.experiments.trees import TreeCandidate
+from rankgrad.experiments.trees import TreeEntry
 from rankgrad.experiments.workers import LOCK, WORKERS, alone, number
 from rankgrad.results import comparison
 from rankgrad.results.comparison import Comparison, Key
@@ -29,14 +29,14 @@ from rankgrad.results.runs import COMPARISON, read
 from rankgrad.significance import Significance
 
 __all__ = [
-    "Candidate",
     "Comparison",
-    "Contender",
+    "Entry",
+    "NetworkEntry",
     "Plan",
     "Progress",
     "Row",
     "Significance",
-    "TreeCandidate",
+    "TreeEntry",
     "folds_of",
     "load",
     "run",
@@ -54,11 +54,11 @@ def run(
     how: Significance | None = None,
     baseline: str | None = None,
 ) -> Comparison:
-    """Make every run of a plan that is not there yet, and put all of them together.
+    """Make every run of a plan that is not there yet, and compare them all.
 
-    Every run has its own folder, ``folder/runs/CANDIDATE/fold1-seed0``. Called again with the same
-    plan after a crash, finished runs are left as they are and half-runs are continued. Candidates,
-    folds, seeds and metrics may be added; a candidate whose settings differ is an error, and so are
+    Every run has its own folder, ``folder/runs/ENTRY/fold1-seed0``. Called again with the same
+    plan after a crash, finished runs are left as they are and half-runs are continued. Entries,
+    folds, seeds and metrics may be added; an entry whose settings differ is an error, and so are
     other data than those the folder's results were made with.
 
     Args:
@@ -68,7 +68,7 @@ def run(
             this process.
         on_change: called whenever something happened.
         how: the test that ``comparison.json`` has, and which a report then takes.
-        baseline: what candidates are tested against there; None for the best one.
+        baseline: what entries are tested against there; None for the best one.
     """
     place = Path(folder)
     if workers is not None and workers < 0:
@@ -106,10 +106,10 @@ def _collect(
     """Read all runs of a plan and compare them."""
     groups = []
     chosen: dict[tuple[str, int | None], Mapping[str, Any]] = {}
-    for candidate in plan.candidates:
+    for entry in plan.entries:
         runs = []
         missing: dict[tuple[int | None, int | None], str] = {}
-        for task in plan.tasks(folder, candidate):
+        for task in plan.tasks(folder, entry):
             found = read(task.path)
             if task.key in failures or found.evaluated is None:
                 reason = failures.get(task.key) or "; ".join(found.problems)
@@ -117,16 +117,16 @@ def _collect(
                 continue
             labels = {"fold": task.fold, "seed": task.seed}  # also where the run does not say them
             runs.append(replace(found, metadata={**found.metadata, "labels": labels}))
-            if candidate.is_tuned(plan):
-                chosen[candidate.name, task.fold] = jobs.chosen(task)
-        groups.append(RunGroup(candidate.name, tuple(runs), missing))
+            if entry.is_tuned(plan):
+                chosen[entry.name, task.fold] = jobs.chosen(task)
+        groups.append(RunGroup(entry.name, tuple(runs), missing))
     comparison.check_same_data(groups)
     keys = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
     return comparison.compare(
         groups,
         metrics=plan.metrics,
         notes=plan.notes(),
-        plan=plan.facts(),
+        plan=plan.metadata(),
         folder=folder,
         chosen=chosen,
         reevaluated={key: why for key, why in (reevaluated or {}).items() if key in keys},
@@ -145,8 +145,8 @@ def _check_folder(folder: Path) -> None:
             )
 
 
-class _PlanFacts(TypedDict):
-    """What is read of ``plan.json``."""
+class _PlanMetadata(TypedDict):
+    """What is read of ``plan.json``; its ``candidates`` are the entries."""
 
     candidates: dict[str, dict[str, Any]]
     tune: Any
@@ -155,7 +155,7 @@ class _PlanFacts(TypedDict):
 
 def _check_plan(plan: Plan, folder: Path) -> None:
     """An error that says what differs, if the folder is of another plan; else write it down."""
-    now, path = plan.facts(), folder / PLAN
+    now, path = plan.metadata(), folder / PLAN
     known: data_checksums.Checksums = {}
     if path.exists():
         then = schemas.read_json(path, dict[str, Any])
@@ -163,12 +163,12 @@ def _check_plan(plan: Plan, folder: Path) -> None:
             raise ValueError(
                 f"{path} was written by another version of rankgrad: compare in another folder"
             )
-        schemas.check(path, then, _PlanFacts)
+        schemas.check(path, then, _PlanMetadata)
         differences = [
             f"{name}: {difference}"
-            for name, facts in now["candidates"].items()
+            for name, metadata in now["candidates"].items()
             if name in then["candidates"]
-            for difference in _differences(facts, then["candidates"][name])
+            for difference in _differences(metadata, then["candidates"][name])
         ]
         if now["tune"] != then["tune"]:
             differences.append(f"tune: {now['tune']!r}, not {then['tune']!r}")

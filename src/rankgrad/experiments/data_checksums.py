@@ -1,7 +1,7 @@
 """Checksums: which data the results in a comparison's folder were made with.
 
-They are of the contents, so data may be moved, or imported into stores. Reading all data to find
-that nothing has changed is saved by the size, times and inode of the files, kept beside.
+They are of the contents, so data may be moved, or imported into stores. The size, times and inode
+of the files are stored beside, so that files that have not changed are not read again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Checksums = dict[str, dict[str, dict[str, str]]]
 
 
 def of_data(data: Path, folds: Iterable[int | None], then: Checksums) -> Checksums:
-    """The checksums of data as they are now; of folds that cannot be read, which are gaps, none.
+    """The checksums of data as they are now; folds that cannot be read have none.
 
     Args:
         data: a folder of splits, or of folds of splits.
@@ -33,7 +33,7 @@ def of_data(data: Path, folds: Iterable[int | None], then: Checksums) -> Checksu
         known = then.get(_name(fold), {})
         try:
             states = {name: _state(path) for name, path in layout.splits(data, fold).items()}
-            if states == {name: facts.get("files") for name, facts in known.items()}:
+            if states == {name: metadata.get("files") for name, metadata in known.items()}:
                 found[_name(fold)] = known
                 continue
             with warnings.catch_warnings():
@@ -54,11 +54,11 @@ def of_runs(tasks: Iterable[Task]) -> Checksums:
     for task in tasks:
         parts = found.setdefault(_name(task.fold), {})
         try:
-            for name, facts in RunFolder.open(task.path).metadata["data"].items():
-                parts.setdefault(name, {"checksum": facts["checksum"]})
+            for name, metadata in RunFolder.open(task.path).metadata["data"].items():
+                parts.setdefault(name, {"checksum": metadata["checksum"]})
             parts.setdefault("test", {"checksum": Evaluated.load(task.path).checksum})
         except (ValueError, OSError, KeyError):
-            continue  # it is not there, or not whole: whatever is wrong with it is said by its gap
+            continue  # it is missing or damaged, which the comparison says
     return found
 
 
@@ -68,11 +68,11 @@ def check(
     """An error that says which splits are not those that the folder's results were made with."""
     others = []
     for fold, parts in now.items():
-        for name, facts in parts.items():
+        for name, metadata in parts.items():
             before = then.get(fold, {}).get(name)
-            if before is not None and before["checksum"] != facts["checksum"]:
+            if before is not None and before["checksum"] != metadata["checksum"]:
                 where = name if fold == "-" else f"fold {fold} {name}"
-                marks = f"{facts['checksum'][:8]}, not {before['checksum'][:8]}"
+                marks = f"{metadata['checksum'][:8]}, not {before['checksum'][:8]}"
                 others.append(f"{where} (checksum {marks})")
     if others:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
@@ -93,7 +93,7 @@ def _state(path: Path) -> str:
     for file in sorted(inside):
         # Beside a file may be others that belong to it, such as LightGBM's train.txt.query.
         if file.is_file() and (path.is_dir() or file.name.startswith(path.name)):
-            facts = file.stat()
-            kept = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
-            digest.update(repr((str(file.resolve()), *kept)).encode("utf-8", "surrogateescape"))
+            stat = file.stat()
+            state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+            digest.update(repr((str(file.resolve()), *state)).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

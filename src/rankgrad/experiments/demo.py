@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rankgrad import files
 from rankgrad.data import Dataset, synthetic
-from rankgrad.metrics import Evaluation, evaluate
-from rankgrad.significance import Interval, bootstrap_interval
+from rankgrad.results.comparison import Comparison, compare
+from rankgrad.results.groups import group
+from rankgrad.results.runs import read
 from rankgrad.training import Settings, fit
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import RUN, run_metadata
@@ -33,25 +35,12 @@ OnEpoch = Callable[[str, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of the table: the test metrics of one loss, or of the best ranking there is."""
-
-    loss: str
-    kind: str
-    mean: Mapping[str, float]
-    interval: Mapping[str, Interval]
-    best_epoch: int | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
 class Demo:
-    """What the demonstration found; the last row is the best achievable."""
+    """What the demonstration found; the last entry of the comparison is the best achievable."""
 
-    rows: tuple[Row, ...]
+    found: Comparison
     data: Mapping[str, Dataset]
     settings: Settings
-    conventions: tuple[str, ...]
     seconds: float
 
 
@@ -75,56 +64,38 @@ def settings_for(size: str, **options: Any) -> Settings:
 
 
 def run(
-    size: str = "small",
-    *,
-    losses: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-    on_data: Callable[[Mapping[str, Dataset]], None] | None = None,
-    on_epoch: OnEpoch | None = None,
-    **options: Any,
+    size: str = "small", *, folder: Path, on_epoch: OnEpoch | None = None, **options: Any
 ) -> Demo:
     """Train the same model with each loss on simulated data, and test it beside the best ranking.
 
     Args:
         size: of the data, see :func:`rankgrad.data.synthetic.splits`.
-        losses: what to compare, with the kind of each; by default :data:`LOSSES`.
-        folder: where to keep a run folder for each loss and one for the best ranking, each with
-            its evaluation on the test queries; by default they are not kept.
-        on_data: called once the data are there.
+        folder: of a run folder for each loss and one for the best ranking.
         on_epoch: called with the loss and the new line of its history after each epoch.
         options: settings other than those of :func:`settings_for`.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     data = synthetic.splits(size, seed=options.get("seed", 0))
-    if on_data is not None:
-        on_data(data)
     shared = settings_for(size, **options)
-    rows, test = [], data["test"]
-    if folder is not None:
-        _make(folder)
-    for loss, kind in (losses or LOSSES).items():
+    test = data["test"]
+    _make(folder)
+    places = [folder / loss.replace("@", "-at-") for loss in LOSSES]
+    for loss, place in zip(LOSSES, places, strict=True):
         settings = Settings(**shared.model_dump() | {"loss": loss})
-        done = fit(
-            settings,
-            data["train"],
-            data["vali"],
-            folder=None if folder is None else _place(folder, loss),
-            on_epoch=None if on_epoch is None else _reporter(on_epoch, loss),
-        )
+        callback = None if on_epoch is None else partial(on_epoch, loss)
+        done = fit(settings, data["train"], data["vali"], folder=place, on_epoch=callback)
         if done.stopped == "interrupted":
             raise KeyboardInterrupt
+        labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
-        if folder is not None:
-            labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
-            Evaluated.of(scores, test, METRICS, labels).save(_place(folder, loss))
-        row = _row(loss, kind, _evaluate(test, scores))
-        rows.append(replace(row, best_epoch=done.best_epoch, seconds=done.seconds))
-    oracle = synthetic.oracle(test)
-    if folder is not None:
-        _save_best(folder, oracle, data)
-    best = _evaluate(test, oracle)
-    rows.append(_row(BEST, "known, as the data are simulated", best))
-    return Demo(tuple(rows), data, shared, best.conventions, time.perf_counter() - began)
+        Evaluated.of(scores, test, METRICS, labels).save(place)
+    best = folder / BEST.replace(" ", "-")  # it was not trained: it is shown and does not compete
+    best.mkdir()
+    files.write_json(best / RUN, run_metadata({}))
+    labels = {"candidate": BEST, "kind": "reference"}
+    Evaluated.of(synthetic.oracle(test), test, METRICS, labels).save(best)
+    found = compare(group([read(place) for place in (*places, best)]))
+    return Demo(found, data, shared, time.perf_counter() - started)
 
 
 def is_demo(folder: Path) -> bool:
@@ -140,29 +111,3 @@ def _make(folder: Path) -> None:
         )
     with files.atomic_folder(folder) as place:
         files.write(place / MARK, json.dumps({"format": "rankgrad demo", "version": 1}) + "\n")
-
-
-def _place(folder: Path, loss: str) -> Path:
-    return folder / loss.replace("@", "-at-")
-
-
-def _save_best(folder: Path, scores: Any, data: Mapping[str, Dataset]) -> None:
-    """A folder for the best ranking there is, which was not trained: to be shown, not compared."""
-    place = folder / BEST.replace(" ", "-")
-    place.mkdir()
-    files.write_json(place / RUN, run_metadata({}))
-    labels = {"candidate": BEST, "kind": "reference"}
-    Evaluated.of(scores, data["test"], METRICS, labels).save(place)
-
-
-def _reporter(on_epoch: OnEpoch, loss: str) -> Callable[[dict[str, float]], None]:
-    return lambda line: on_epoch(loss, line)
-
-
-def _evaluate(test: Dataset, scores: Any) -> Evaluation:
-    return evaluate(scores, test.labels, offsets=test.offsets, metrics=METRICS)
-
-
-def _row(loss: str, kind: str, found: Evaluation) -> Row:
-    intervals = {name: bootstrap_interval(values) for name, values in found.per_list.items()}
-    return Row(loss, kind, dict(found.mean), intervals)

@@ -1,4 +1,4 @@
-"""Jobs: what a worker does for a comparison: tune a candidate on a fold, or make one run."""
+"""Jobs: what a worker does for a comparison: tune an entry on a fold, or make one run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Literal
 from rankgrad import files, schemas
 from rankgrad.data import load_splits
 from rankgrad.data.dataset import Dataset
-from rankgrad.experiments.plans import SPLITS, Task, Tell, missing_splits
+from rankgrad.experiments.plans import SPLITS, ProgressCallback, Task, missing_splits
 from rankgrad.experiments.tuning import TrialLog
 from rankgrad.results.runs import read_metadata
 from rankgrad.training.evaluations import Evaluated
 from rankgrad.training.run import RUN
 
-#: What is a gap in the table. Anything else is an error of ours, and a gap with its type.
+#: Errors whose message is enough as the reason of a missing run; others are named by their type.
 EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
 
 
@@ -48,56 +48,56 @@ class Data:
         return self._splits
 
 
-def perform(task: Task, tuning: bool, data: Data, tell: Tell) -> Outcome:
+def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback) -> Outcome:
     """Do a job; what goes wrong in it is its outcome."""
     try:
-        tell("reading")
+        on_progress("reading")
         splits = data.of(task.plan.data, task.fold)
         if tuning:
             seen = {name: splits[name] for name in ("train", "vali")}  # test data are not shown
-            task.candidate.tune(task.plan, seen, task.journal, tell)
+            task.entry.tune(task.plan, seen, task.trial_log, on_progress)
             return Outcome("done")
-        return _run(task, splits, tell)
+        return _run(task, splits, on_progress)
     except Exception as error:  # whatever it is, the other runs go on
         return Outcome("failed", reason_of(error))
 
 
-def _run(task: Task, splits: Mapping[str, Dataset], tell: Tell) -> Outcome:
+def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallback) -> Outcome:
     check_version(task)
     task = replace(task, values=chosen(task))
-    scored = task.candidate.score(task, splits, tell)
-    if scored.scores is None:
+    scores = task.entry.score(task, splits, on_progress)
+    if scores is None:
         return Outcome("interrupted")
-    tell("evaluating")
+    on_progress("evaluating")
     plan = task.plan
     labels = {
-        "candidate": task.candidate.name,
-        **task.candidate.labels(plan.settings),
+        "candidate": task.entry.name,
+        **task.entry.labels(plan.settings),
         "fold": task.fold,
         "seed": task.seed,
     }
-    Evaluated.of(scored.scores, splits["test"], plan.metrics, labels).save(task.path)
+    Evaluated.of(scores, splits["test"], plan.metrics, labels).save(task.path)
     return Outcome("done")
 
 
 def chosen(task: Task) -> dict[str, Any]:
-    """The values that tuning chose for the runs of a candidate on a fold; none without it."""
-    if not task.candidate.is_tuned(task.plan):
+    """The values that tuning chose for the runs of an entry on a fold; none without it."""
+    if not task.entry.is_tuned(task.plan):
         return {}
-    facts = schemas.read_json(task.journal, TrialLog)
-    if facts["chosen"] is None:
-        raise ValueError(files.damaged(task.journal, "nothing was chosen"))
-    values: dict[str, Any] = facts["chosen"]
+    metadata = schemas.read_json(task.trial_log, TrialLog)
+    if metadata["chosen"] is None:
+        raise ValueError(files.damaged(task.trial_log, "nothing was chosen"))
+    values: dict[str, Any] = metadata["chosen"]
     return values
 
 
 def is_tuned(task: Task) -> bool:
     """Whether the values for a task are there, or none are searched for."""
-    if not task.candidate.is_tuned(task.plan):
+    if not task.entry.is_tuned(task.plan):
         return True
-    if not task.journal.exists():
+    if not task.trial_log.exists():
         return False
-    return schemas.read_json(task.journal, TrialLog)["chosen"] is not None
+    return schemas.read_json(task.trial_log, TrialLog)["chosen"] is not None
 
 
 def finished(task: Task) -> bool:

@@ -19,13 +19,13 @@ RUNS, TUNING = "runs", "tuning"
 SPLITS = ("train", "vali", "test")
 
 #: How a run says how far it is, in a few words.
-Tell = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*")
 _LONGEST = 80  # characters of a folder's name
 
 
-class Contender(Protocol):
+class Entry(Protocol):
     """What can be compared: it says what it is, is tuned, trained and gives scores.
 
     The methods are called in worker processes, so it must be something that can be sent to them.
@@ -36,7 +36,7 @@ class Contender(Protocol):
         """What tables show."""
         ...
 
-    def facts(self, shared: Settings) -> dict[str, Any]:
+    def metadata(self, shared: Settings) -> dict[str, Any]:
         """All that its runs depend on besides fold, seed and tuned values, as JSON has it."""
         ...
 
@@ -48,34 +48,37 @@ class Contender(Protocol):
         """Whether values are searched for before it is trained."""
         ...
 
-    def tune(self, plan: Plan, data: Mapping[str, Dataset], journal: Path, tell: Tell) -> None:
-        """Search for values on validation data, or go on with the search that ``journal`` has."""
+    def tune(
+        self,
+        plan: Plan,
+        data: Mapping[str, Dataset],
+        trial_log: Path,
+        on_progress: ProgressCallback,
+    ) -> None:
+        """Search for values on validation data, or go on with the search that ``trial_log`` has."""
         ...
 
-    def score(self, task: Task, data: Mapping[str, Dataset], tell: Tell) -> Scored:
-        """Train, or go on with the run at ``task.path``, and score the test lists."""
+    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
+        """Train, or resume the run at ``task.path``, and score the test items.
+
+        Returns:
+            One score per item; None if it was interrupted.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The scores of the test items, or None where training was interrupted."""
-
-    scores: Any | None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A way to train: options over the settings that all candidates share.
+class NetworkEntry:
+    """A way to train: options over the settings that all entries share.
 
     Args:
         name: what tables show.
         settings: options of :class:`rankgrad.training.Settings`; all but ``seed``, which the plan
             says.
 
-    >>> from rankgrad.experiments.compare import Candidate
-    >>> Candidate.of("lambdaloss@5", learning_rate=0.01)
-    Candidate(name='lambdaloss@5', settings={'loss': 'lambdaloss@5', 'learning_rate': 0.01})
+    >>> from rankgrad.experiments.compare import NetworkEntry
+    >>> NetworkEntry.of("lambdaloss@5", learning_rate=0.01)
+    NetworkEntry(name='lambdaloss@5', settings={'loss': 'lambdaloss@5', 'learning_rate': 0.01})
     """
 
     name: str
@@ -84,8 +87,8 @@ class Candidate:
     @classmethod
     def of(
         cls, loss: str, model: str | None = None, *, name: str | None = None, **settings: Any
-    ) -> Candidate:
-        """A candidate named after its loss, and its model if that is given."""
+    ) -> NetworkEntry:
+        """An entry named after its loss, and its model if that is given."""
         options = {"loss": loss} if model is None else {"loss": loss, "model": model}
         default = loss if model is None else f"{loss} × {model}"
         return cls(name or default, options | settings)
@@ -95,9 +98,9 @@ class Candidate:
         try:
             return Settings(**{**shared.model_dump(), **self.settings, **options})
         except ValueError as error:
-            raise ValueError(f"candidate {self.name!r}: {error}") from None
+            raise ValueError(f"ranker {self.name!r}: {error}") from None
 
-    def facts(self, shared: Settings) -> dict[str, Any]:
+    def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of all its runs."""
         values = self.training(shared).model_dump(mode="json")
         # The seed is the run's, the logged metrics follow those of the comparison, and graphs
@@ -113,34 +116,40 @@ class Candidate:
         """Whether the plan has a budget for it."""
         return plan.tune is not None
 
-    def tune(self, plan: Plan, data: Mapping[str, Dataset], journal: Path, tell: Tell) -> None:
+    def tune(
+        self,
+        plan: Plan,
+        data: Mapping[str, Dataset],
+        trial_log: Path,
+        on_progress: ProgressCallback,
+    ) -> None:
         """Search learning rate and the loss's own options; see :mod:`.tuning`."""
-        from rankgrad.experiments.tuning import tune_losses
+        from rankgrad.experiments.tuning import tune_loss
 
-        tune_losses(self, plan, data, journal, tell)
+        tune_loss(self, plan, data, trial_log, on_progress)
 
-    def score(self, task: Task, data: Mapping[str, Dataset], tell: Tell) -> Scored:
-        """Train with the settings of the task, or go on with its run, and score the test lists."""
+    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
+        """Train with the settings of the task, or resume its run, and score the test lists."""
         from rankgrad.training import RunFolder, fit
 
         settings = self.training(task.plan.settings, seed=task.seed, **task.values)
-        begun = (task.path / "run.json").exists()
-        if begun:  # metrics that are only logged may be others now
+        started = (task.path / "run.json").exists()
+        if started:  # metrics that are only logged may be others now
             logged = RunFolder.open(task.path).settings.metrics
             settings = Settings(**{**settings.model_dump(), "metrics": logged})
-        tell("training")
+        on_progress("training")
         done = fit(
             settings,
             data["train"],
             data["vali"],
             folder=task.path,
-            resume=begun,
-            on_epoch=lambda line: tell(f"epoch {line['epoch']}/{settings.epochs}"),
+            resume=started,
+            on_epoch=lambda line: on_progress(f"epoch {line['epoch']}/{settings.epochs}"),
         )
         if done.stopped == "interrupted":
-            return Scored(None)
+            return None
         test = data["test"]
-        return Scored(done.model.predict(test.features, test.offsets))
+        return done.model.predict(test.features, test.offsets)
 
 
 @dataclass(frozen=True)
@@ -149,22 +158,22 @@ class Plan:
 
     Args:
         data: a folder of splits, or of folds of splits.
-        candidates: what is compared, in the order of the table.
+        entries: what is compared, in the order of the table.
         folds: of the data; ``(None,)`` where there are none. See :func:`folds_of`.
-        seeds: each candidate is trained with each of them on each fold.
+        seeds: each entry is trained with each of them on each fold.
         metrics: of the test lists.
-        settings: shared by all candidates; ``settings.metric`` chooses the best epoch, and the
+        settings: shared by all entries; ``settings.metric`` chooses the best epoch, and the
             best values where there is tuning.
-        tune: how many trials on validation data each candidate has on each fold; None for none.
+        tune: how many trials on validation data each entry has on each fold; None for none.
 
-    >>> from rankgrad.experiments.compare import Candidate, Plan
-    >>> plan = Plan("MQ2008", [Candidate.of("mse"), Candidate.of("ranknet")], folds=(1, 2))
+    >>> from rankgrad.experiments.compare import NetworkEntry, Plan
+    >>> plan = Plan("MQ2008", [NetworkEntry.of("mse"), NetworkEntry.of("ranknet")], folds=(1, 2))
     >>> [str(task.path) for task in plan.tasks(Path("out"))][:2]
     ['out/runs/mse/fold1-seed0', 'out/runs/ranknet/fold1-seed0']
     """
 
     data: str | os.PathLike[str]
-    candidates: tuple[Contender, ...]
+    entries: tuple[Entry, ...]
     folds: tuple[int | None, ...] = (None,)
     seeds: tuple[int, ...] = (0,)
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -172,57 +181,57 @@ class Plan:
     tune: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "folds", "seeds", "metrics"):
+        for name in ("entries", "folds", "seeds", "metrics"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
             if not getattr(self, name):
                 raise ValueError(f"there are no {name} to compare")
         specs = dict.fromkeys(str(metrics.get(spec)) for spec in self.metrics)
         object.__setattr__(self, "metrics", tuple(specs))
-        for what, given in (("fold", self.folds), ("seed", self.seeds)):
-            for one in given:
-                if given.count(one) > 1:
+        for what, values in (("fold", self.folds), ("seed", self.seeds)):
+            for one in values:
+                if values.count(one) > 1:
                     raise ValueError(f"{what} {one} is given twice")
         if self.tune is not None and self.tune < 1:
             raise ValueError(f"tune is how many trials there are, at least 1; found {self.tune}")
         self._check_names()
-        for candidate in self.candidates:
-            if "seed" in getattr(candidate, "settings", {}):
-                raise ValueError(f"candidate {candidate.name!r} has a seed: the plan has the seeds")
-            if candidate.facts(self.settings).get("devices", 1) != 1:
+        for entry in self.entries:
+            if "seed" in getattr(entry, "settings", {}):
+                raise ValueError(f"ranker {entry.name!r} has a seed: the plan has the seeds")
+            if entry.metadata(self.settings).get("devices", 1) != 1:
                 raise ValueError(
-                    f"candidate {candidate.name!r} is to train on several devices: in a "
+                    f"ranker {entry.name!r} is to train on several devices: in a "
                     "comparison each run has one, and runs go side by side"
                 )
 
     def _check_names(self) -> None:
         taken: dict[str, str] = {}
-        for candidate in self.candidates:
-            place = folder_name(candidate.name).casefold()
+        for entry in self.entries:
+            place = folder_name(entry.name).casefold()
             if place in taken:
                 also = taken[place]
-                if also == candidate.name:
+                if also == entry.name:
                     raise ValueError(f"{also!r} is there twice: leave one of them out")
                 raise ValueError(
-                    f"candidates {candidate.name!r} and {also!r} would both be in the folder "
-                    f"{place}: name one anew"
+                    f"rankers {entry.name!r} and {also!r} would both be in the folder "
+                    f"{place}: rename one"
                 )
-            taken[place] = candidate.name
+            taken[place] = entry.name
 
-    def candidate(self, name: str) -> Contender:
-        """The candidate of this name, in whatever case it is given."""
-        for candidate in self.candidates:
-            if candidate.name.casefold() == name.casefold():  # no two differ in case alone
-                return candidate
-        listed = ", ".join(candidate.name for candidate in self.candidates)
+    def entry(self, name: str) -> Entry:
+        """The entry of this name, in whatever case it is given."""
+        for entry in self.entries:
+            if entry.name.casefold() == name.casefold():  # no two differ in case alone
+                return entry
+        listed = ", ".join(entry.name for entry in self.entries)
         raise ValueError(f"there is no ranker {name!r}. There are: {listed}")
 
-    def tasks(self, folder: Path, only: Contender | None = None) -> list[Task]:
-        """Every run, of one entry or of all, those on the same data beside each other."""
+    def tasks(self, folder: Path, only: Entry | None = None) -> list[Task]:
+        """Every run, of one entry or of all, those on the same data next to each other."""
         return [
-            Task(self, candidate, fold, seed, folder)
+            Task(self, entry, fold, seed, folder)
             for fold in self.folds
             for seed in self.seeds
-            for candidate in (self.candidates if only is None else (only,))
+            for entry in (self.entries if only is None else (only,))
         ]
 
     def notes(self) -> tuple[str, ...]:
@@ -240,11 +249,11 @@ class Plan:
             )
             return tuple(lines)
         names: dict[int, list[str]] = {}
-        for candidate in self.candidates:
-            count = getattr(candidate, "combinations", 1)
+        for entry in self.entries:
+            count = getattr(entry, "combinations", 1)
             if count > 1:
-                names.setdefault(count, []).append(candidate.name)
-        networks = sum(map(len, names.values())) < len(self.candidates)
+                names.setdefault(count, []).append(entry.name)
+        networks = sum(map(len, names.values())) < len(self.entries)
         others = (
             "; the losses as they are given, without a search (--tune gives all the same number "
             "of trials)"
@@ -259,7 +268,7 @@ class Plan:
             ),
         )
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The plan as JSON has it."""
         return {
             "data": os.fspath(self.data),
@@ -267,16 +276,16 @@ class Plan:
             "seeds": list(self.seeds),
             "metrics": list(self.metrics),
             "tune": self.tune,
-            "candidates": {c.name: c.facts(self.settings) for c in self.candidates},
+            "candidates": {c.name: c.metadata(self.settings) for c in self.entries},
         }
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run of a plan: a candidate on a fold with a seed."""
+    """One run of a plan: an entry on a fold with a seed."""
 
     plan: Plan
-    candidate: Contender
+    entry: Entry
     fold: int | None
     seed: int
     folder: Path  # of the comparison
@@ -285,40 +294,40 @@ class Task:
     @property
     def key(self) -> tuple[str, int | None, int]:
         """Which run it is."""
-        return self.candidate.name, self.fold, self.seed
+        return self.entry.name, self.fold, self.seed
 
     @property
     def path(self) -> Path:
         """Its run folder."""
         part = f"seed{self.seed}" if self.fold is None else f"fold{self.fold}-seed{self.seed}"
-        return self.folder / RUNS / folder_name(self.candidate.name) / part
+        return self.folder / RUNS / folder_name(self.entry.name) / part
 
     @property
-    def journal(self) -> Path:
-        """Where the search for the values of this candidate on this fold is written down."""
+    def trial_log(self) -> Path:
+        """Where the search for the values of this entry on this fold is written down."""
         part = "all" if self.fold is None else f"fold{self.fold}"
-        return self.folder / TUNING / folder_name(self.candidate.name) / f"{part}.json"
+        return self.folder / TUNING / folder_name(self.entry.name) / f"{part}.json"
 
     def __str__(self) -> str:
         fold = "" if self.fold is None else f" fold {self.fold}"
-        return f"{self.candidate.name}{fold} seed {self.seed}"
+        return f"{self.entry.name}{fold} seed {self.seed}"
 
 
 def folder_name(name: str) -> str:
-    """A name for a folder, the same for the same candidate whatever else is compared.
+    """A name for a folder, the same for the same entry whatever else is compared.
 
     >>> from rankgrad.experiments.plans import folder_name
     >>> folder_name("lambdaloss@5"), folder_name("a/b")
     ('lambdaloss-at-5', 'a-b-6d959c')
     """
     if not name.strip():
-        raise ValueError("a candidate needs a name")
+        raise ValueError("a ranker needs a name")
     plain = name.replace("@", "-at-")
     if _SAFE.fullmatch(plain) and len(plain) <= _LONGEST:
         return plain
     mark = hashlib.blake2b(name.encode(), digest_size=3).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", plain).strip("-.")[:_LONGEST]
-    return f"{safe or 'candidate'}-{mark}"
+    return f"{safe or 'entry'}-{mark}"
 
 
 def folds_of(data: str | os.PathLike[str]) -> tuple[int | None, ...]:
@@ -329,7 +338,7 @@ def folds_of(data: str | os.PathLike[str]) -> tuple[int | None, ...]:
 
 
 def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> None:
-    """An error if no fold has all the splits. Where some have, the others are gaps."""
+    """An error if no fold has all the splits. Where some have, runs on the others are missing."""
     path = Path(data)
     layout.check_exists(path)
     if path.is_file() or store.is_store(path):

@@ -19,9 +19,9 @@ from rankgrad.training.evaluations import Evaluated
 
 @dataclass(frozen=True)
 class Row:
-    """How far a candidate is."""
+    """How far an entry is."""
 
-    candidate: str
+    entry: str
     done: int
     failed: int
     total: int
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a comparison is: a row per candidate, and what happened now, in words."""
+    """How far a comparison is: a row per entry, and what happened now, in words."""
 
     rows: tuple[Row, ...]
     event: str | None = None
@@ -68,7 +68,7 @@ class Runner:
         if jobs.is_tuned(task):
             self.pending.append(Job(task))
             return
-        group = (task.candidate.name, task.fold)
+        group = (task.entry.name, task.fold)
         if group not in self.waiting:
             self.pending.append(Job(task, tuning=True))
         self.waiting.setdefault(group, []).append(task)
@@ -79,12 +79,12 @@ class Runner:
         if workers == 0:
             data = jobs.Data()
             while (job := self._next(None)) is not None:
-                outcome = jobs.perform(job.task, job.tuning, data, partial(self._told, job))
-                self._ended(job, outcome)
+                outcome = jobs.perform(job.task, job.tuning, data, partial(self._on_message, job))
+                self._on_end(job, outcome)
         elif self.pending:
             runs = len(self.pending) + sum(len(group) - 1 for group in self.waiting.values())
             pool = Pool(min(workers, runs), self.plan.settings, self.folder)
-            pool.run(self._next, self._told, self._ended)
+            pool.run(self._next, self._on_message, self._on_end)
         return self.failures
 
     def _next(self, fold: int | None) -> Job | None:
@@ -94,13 +94,13 @@ class Runner:
         same = (at for at, job in enumerate(self.pending) if job.task.fold == fold)
         return self.pending.pop(next(same, 0))
 
-    def _told(self, job: Job, text: str) -> None:
+    def _on_message(self, job: Job, text: str) -> None:
         where = f"seed {job.task.seed}" if not job.tuning else "tuning"
         fold = "" if job.task.fold is None else f"fold {job.task.fold} "
         self.running[job.task.key, job.tuning] = f"{fold}{where}: {text}"
         self._changed()
 
-    def _ended(self, job: Job, outcome: jobs.Outcome) -> None:
+    def _on_end(self, job: Job, outcome: jobs.Outcome) -> None:
         task = job.task
         self.running.pop((task.key, job.tuning), None)
         if outcome.state == "interrupted":
@@ -117,9 +117,9 @@ class Runner:
         self._changed(event)
 
     def _tuned(self, task: Task, outcome: jobs.Outcome) -> str:
-        waited = self.waiting.pop((task.candidate.name, task.fold))
+        waited = self.waiting.pop((task.entry.name, task.fold))
         fold = "" if task.fold is None else f" fold {task.fold}"
-        name = f"{task.candidate.name}{fold}"
+        name = f"{task.entry.name}{fold}"
         if outcome.state == "failed":
             self.failures |= {each.key: f"tuning: {outcome.reason}" for each in waited}
             return f"{name}: tuning failed: {outcome.reason}"
@@ -128,7 +128,7 @@ class Runner:
 
     def _changed(self, event: str | None = None) -> None:
         if self.on_change is not None:
-            rows = tuple(self._row(candidate.name) for candidate in self.plan.candidates)
+            rows = tuple(self._row(entry.name) for entry in self.plan.entries)
             self.on_change(Progress(rows, event))
 
     def _row(self, name: str) -> Row:
@@ -136,7 +136,7 @@ class Runner:
         shown = self.plan.metrics if done else ()
         running = (text for (key, _), text in self.running.items() if key[0] == name)
         return Row(
-            candidate=name,
+            entry=name,
             done=len(done),
             failed=sum(key[0] == name for key in self.failures),
             total=len(self.plan.folds) * len(self.plan.seeds),

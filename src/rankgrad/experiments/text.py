@@ -38,8 +38,8 @@ class CrossValidation:
 
     Args:
         settings: of all runs; loss and seed are those below.
-        losses: each is a candidate.
-        seeds: each candidate is trained with each of them on each fold.
+        losses: each is an entry.
+        seeds: each entry is trained with each of them on each fold.
         folds: how many there are.
         chosen: those to run, from 1; None for all.
         interpolate: mix the scores with those of the first stage, by a weight chosen on validation.
@@ -79,7 +79,7 @@ class OneRun:
 
     @property
     def name(self) -> str:
-        """Of its candidate."""
+        """Of its entry."""
         return self.settings.loss
 
     @property
@@ -158,12 +158,12 @@ def _perform(
         # Before the folder is made, which a model that is not there would only leave empty.
         ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(device)
         if (path / RUN).exists():
-            keeper = TextRun.open(path)
-            keeper.check(settings, parts)
+            run_folder = TextRun.open(path)
+            run_folder.check(settings, parts)
         else:
-            keeper = TextRun.create(path, settings, parts, run.labels)
-        with keeper.lock():
-            return _train(run, ranker, candidates, split, keeper, tokens, callbacks)
+            run_folder = TextRun.create(path, settings, parts, run.labels)
+        with run_folder.lock():
+            return _train(run, ranker, candidates, split, run_folder, tokens, callbacks)
 
 
 def _train(
@@ -171,7 +171,7 @@ def _train(
     ranker: TextRanker,
     candidates: Candidates,
     split: Split,
-    keeper: TextRun,
+    run_folder: TextRun,
     tokens: dict[str, PairInputs],
     callbacks: Callbacks,
 ) -> bool:
@@ -184,14 +184,14 @@ def _train(
         ranker,
         TextData(candidates, inputs, split.train, split.vali),
         settings,
-        keeper=keeper,
+        keeper=run_folder,
         on_epoch=callbacks.on_epoch,
         on_step=callbacks.on_step,
         interrupted=callbacks.interrupted,
     )
     if done.stopped == "interrupted":
         return False
-    _evaluate(run, done, inputs, candidates, split, keeper)
+    _evaluate(run, done, inputs, candidates, split, run_folder)
     return True
 
 
@@ -201,7 +201,7 @@ def _evaluate(
     inputs: PairInputs,
     candidates: Candidates,
     split: Split,
-    keeper: TextRun,
+    run_folder: TextRun,
 ) -> None:
     """Score validation and test lists; the test evaluation comes last and says all is done."""
     settings, scores = run.settings, dict[str, NDArray[Any]]()
@@ -212,19 +212,19 @@ def _evaluate(
         )
     vali, test = candidates.select(split.vali), candidates.select(split.test)
     final = dict(scores)
-    keeper.clear_weight()
+    run_folder.clear_weight()
     if run.interpolate:
         weight = choose_weight(scores["vali"], vali, settings.metric)
-        keeper.save_weight(weight)
+        run_folder.save_weight(weight)
         for part, own in (("vali", vali), ("test", test)):
             final[part] = interpolate(scores[part], own.first_stage, own.offsets, weight)
-        save_evaluation(keeper.path, ALONE, test, scores["test"], settings.logged, run.labels)
-    save_evaluation(keeper.path, "vali", vali, final["vali"], settings.logged, run.labels)
-    save_evaluation(keeper.path, "test", test, final["test"], settings.logged, run.labels)
+        save_evaluation(run_folder.path, ALONE, test, scores["test"], settings.logged, run.labels)
+    save_evaluation(run_folder.path, "vali", vali, final["vali"], settings.logged, run.labels)
+    save_evaluation(run_folder.path, "test", test, final["test"], settings.logged, run.labels)
 
 
 def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
-    """The first stage as a candidate of its own, to compare with.
+    """The first stage as an entry of its own, to compare with.
 
     Metrics that it was not evaluated with before are added.
 

@@ -1,8 +1,8 @@
-"""Trees: LightGBM and XGBoost as candidates, on the same data and tuned alike.
+"""Trees: LightGBM and XGBoost as entries, on the same data and tuned alike.
 
 Both boost trees on any loss, or on their own LambdaRank gradients of NDCG, and stop early by the
 comparison's own validation metric, not by their own, which count lists without relevant items as 1.
-Values are chosen on validation data, on each fold anew: those of a small grid, or by as many trials
+Values are chosen on the validation data of each fold: those of a small grid, or by as many trials
 as the losses have where a comparison is tuned. A run folder has ``run.json``, ``metrics.jsonl`` (a
 line per tree) and the model in its library's own format beside ``evaluations``.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +31,8 @@ from rankgrad.boosting.boosters import (
 )
 from rankgrad.boosting.rows import library
 from rankgrad.data.dataset import Dataset
-from rankgrad.experiments.plans import Plan, Scored, Task, Tell
-from rankgrad.experiments.tuning import Range, finish, search
+from rankgrad.experiments.plans import Plan, ProgressCallback, Task
+from rankgrad.experiments.tuning import Grid, Range, Space, finish, search
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings
@@ -39,17 +40,26 @@ from rankgrad.training.run import METRICS, RUN, run_metadata
 from rankgrad.validation import check_choice
 
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
-_GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    "lightgbm": {
-        "num_leaves": (7, 15, 31),
-        "learning_rate": (0.1, 0.03),
-        "min_data_in_leaf": (20, 80),
-    },
-    "xgboost": {
-        "max_leaves": (7, 15, 31),
-        "learning_rate": (0.1, 0.03),
-        "min_child_weight": (0.1, 1.0),
-    },
+#: The values that are tried without ``--tune``: every combination, 24 for each library.
+_GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
+    "lightgbm": (
+        tuple({"num_leaves": leaves} for leaves in (7, 15, 31)),
+        tuple({"learning_rate": rate} for rate in (0.1, 0.03)),
+        tuple({"min_data_in_leaf": items} for items in (20, 80)),
+        (
+            {"feature_fraction": 1.0, "bagging_fraction": 1.0},
+            {"feature_fraction": 0.5, "bagging_fraction": 0.7},
+        ),
+    ),
+    "xgboost": (
+        tuple({"max_leaves": leaves} for leaves in (7, 15, 31)),
+        tuple({"learning_rate": rate} for rate in (0.1, 0.03)),
+        tuple({"min_child_weight": weight} for weight in (0.1, 1.0)),
+        (
+            {"colsample_bytree": 1.0, "subsample": 1.0},
+            {"colsample_bytree": 0.5, "subsample": 0.7},
+        ),
+    ),
 }
 _SPACE: Mapping[str, Mapping[str, Range]] = {
     "lightgbm": {
@@ -58,6 +68,7 @@ _SPACE: Mapping[str, Mapping[str, Range]] = {
         "min_data_in_leaf": Range(5, 200, whole=True),
         "lambda_l2": Range(1e-3, 100.0),
         "feature_fraction": Range(0.3, 1.0, log=False),
+        "bagging_fraction": Range(0.3, 1.0, log=False),
     },
     "xgboost": {
         "max_leaves": Range(4, 128, whole=True),
@@ -65,6 +76,7 @@ _SPACE: Mapping[str, Mapping[str, Range]] = {
         "min_child_weight": Range(0.01, 20.0),
         "lambda": Range(1e-3, 100.0),
         "colsample_bytree": Range(0.3, 1.0, log=False),
+        "subsample": Range(0.3, 1.0, log=False),
     },
 }
 _FIRST: Mapping[str, Mapping[str, Any]] = {
@@ -74,6 +86,7 @@ _FIRST: Mapping[str, Mapping[str, Any]] = {
         "min_data_in_leaf": 20,
         "lambda_l2": 1e-3,
         "feature_fraction": 1.0,
+        "bagging_fraction": 1.0,
     },
     "xgboost": {
         "max_leaves": 31,
@@ -81,12 +94,13 @@ _FIRST: Mapping[str, Mapping[str, Any]] = {
         "min_child_weight": 1.0,
         "lambda": 1.0,
         "colsample_bytree": 1.0,
+        "subsample": 1.0,
     },
 }
 
 
 @dataclass(frozen=True)
-class TreeCandidate:
+class TreeEntry:
     """Boosted trees to compare with.
 
     Args:
@@ -97,8 +111,8 @@ class TreeCandidate:
         patience: stop after so many trees without a better value of the validation metric.
         loss: the spec of a loss to boost trees with; None for the library's own objective.
 
-    >>> from rankgrad.experiments.trees import TreeCandidate
-    >>> TreeCandidate("LightGBM", options={"num_leaves": 31}).labels(Settings())
+    >>> from rankgrad.experiments.trees import TreeEntry
+    >>> TreeEntry("LightGBM", options={"num_leaves": 31}).labels(Settings())
     {'loss': 'lambdarank', 'model': 'lightgbm'}
     """
 
@@ -114,7 +128,7 @@ class TreeCandidate:
         if self.loss is not None:
             object.__setattr__(self, "loss", str(losses.get(self.loss)))
 
-    def facts(self, shared: Settings) -> dict[str, Any]:
+    def metadata(self, shared: Settings) -> dict[str, Any]:
         """All that its runs depend on."""
         return {
             "kind": self.kind,
@@ -133,7 +147,13 @@ class TreeCandidate:
         """Wherever there is something to choose: these are the baselines to beat."""
         return plan.tune is not None or len(self._grid()) > 1
 
-    def tune(self, plan: Plan, data: Mapping[str, Dataset], journal: Path, tell: Tell) -> None:
+    def tune(
+        self,
+        plan: Plan,
+        data: Mapping[str, Dataset],
+        trial_log: Path,
+        on_progress: ProgressCallback,
+    ) -> None:
         """Search leaves, learning rate and the like on validation data."""
         library(self.kind)
         metric, seed = plan.settings.metric, plan.seeds[0]
@@ -143,19 +163,12 @@ class TreeCandidate:
             curve = self.boost(data, metric, seed, parameters).curve
             return min(curve) if lower else max(curve)
 
-        points = None if plan.tune is not None else self._grid()
-        best = search(
-            {name: one for name, one in _SPACE[self.kind].items() if name not in self.options},
-            objective,
-            plan.tune or len(self._grid()),
-            journal,
-            first={k: v for k, v in _FIRST[self.kind].items() if k not in self.options},
-            metric=metric,
-            seed=seed,
-            tell=tell,
-            points=points,
-        )
-        finish(journal, best)
+        space: Space | Grid = Grid(self._grid())
+        if plan.tune is not None:
+            ranges = {k: v for k, v in _SPACE[self.kind].items() if k not in self.options}
+            first = {k: v for k, v in _FIRST[self.kind].items() if k not in self.options}
+            space = Space(ranges, first, plan.tune, seed)
+        finish(trial_log, search(space, objective, metric, trial_log, on_progress))
 
     @property
     def combinations(self) -> int:
@@ -163,26 +176,30 @@ class TreeCandidate:
         return len(self._grid())
 
     def _grid(self) -> list[dict[str, Any]]:
-        free = {k: v for k, v in _GRID[self.kind].items() if k not in self.options}
-        return [
-            dict(zip(free, values, strict=True)) for values in itertools.product(*free.values())
-        ]
+        """Every combination of the grid, less the options that are given."""
+        points: dict[str, dict[str, Any]] = {}
+        for values in itertools.product(*_GRID[self.kind]):
+            point = {k: v for own in values for k, v in own.items() if k not in self.options}
+            points.setdefault(repr(point), point)
+        return list(points.values())
 
-    def score(self, task: Task, data: Mapping[str, Dataset], tell: Tell) -> Scored:
+    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
         """Boost with the chosen values, or take the model that is there, and score test lists."""
         features = np.asarray(data["test"].features)
         model = task.path / _MODEL[self.kind]
         if model.exists():
             saved = files.read_part(model, files.read_json(task.path / RUN))
-            return Scored(predictor(self.kind, saved)(features))
-        tell("boosting")
+            return predictor(self.kind, saved)(features)
+        on_progress("boosting")
         settings = task.plan.settings
+        started = time.perf_counter()
         done = self.boost(data, settings.metric, task.seed, task.values)
-        facts = {
+        metadata = {
             **run_metadata({name: data[name] for name in ("train", "vali")}),
             "kind": self.kind,
-            "settings": {**self.facts(settings), "seed": task.seed, "values": dict(task.values)},
+            "settings": {**self.metadata(settings), "seed": task.seed, "values": dict(task.values)},
             "best_epoch": done.best_round,
+            "seconds": round(time.perf_counter() - started, 3),
         }
         lines = (
             json.dumps({"epoch": at, settings.metric: value}) + "\n"
@@ -191,13 +208,15 @@ class TreeCandidate:
         with files.atomic_folder(task.path) as place:
             files.write(place / _MODEL[self.kind], done.saved)
             files.write(place / METRICS, "".join(lines))
-            files.write_json(place / RUN, facts, [_MODEL[self.kind], METRICS])
-        return Scored(done.predict(features))
+            files.write_json(place / RUN, metadata, [_MODEL[self.kind], METRICS])
+        return done.predict(features)
 
     def boost(
         self, data: Mapping[str, Dataset], metric: str, seed: int, parameters: Mapping[str, Any]
     ) -> BoostedTrees:
         """Train on the training lists, stop by the validation metric."""
+        if "bagging_fraction" in parameters:
+            parameters = {"bagging_freq": 1, **parameters}  # without it LightGBM draws no items
         config = BoostingConfig(
             self.kind,
             self.loss,

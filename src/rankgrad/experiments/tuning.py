@@ -1,10 +1,10 @@
-"""Tuning: a search for values on validation data, the same number of trials for each candidate.
+"""Tuning: a search for values on validation data, the same number of trials for each entry.
 
 A loss's search space is its learning rate and those of its own options that are scales: each is
-drawn log-uniformly from a tenth to ten times the value that the candidate has (δ of SmoothI, which
+drawn log-uniformly from a tenth to ten times the value that the entry has (δ of SmoothI, which
 lies between 0 and 0.5, uniformly). What defines the problem (gain, threshold, cutoff) or the
 numerics (iterations, samples) stays as it is, and so does an option that is a schedule. The first
-trial is the candidate as it was given, so tuning never chooses worse on the validation data.
+trial is the entry as it is, so tuning never chooses worse on the validation data.
 
 The search is Optuna's TPE. Each finished trial is written down at once, and the next depends on
 nothing but those before it and the seed, so a search that was killed goes on as if it had not been.
@@ -29,7 +29,7 @@ from rankgrad.specs import Spec
 from rankgrad.training import Settings, fit
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.plans import Candidate, Plan, Tell
+    from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback
 
 #: Options of losses that are scales.
 SCALES = ("temperature", "alpha", "sigma", "strength", "epsilon", "scale", "mu", "margin")
@@ -50,11 +50,10 @@ class Range:
 Trial = dict[str, Any]  # parameters, value, reason
 
 
-class TrialFacts(TypedDict):
+class TrialRecord(TypedDict):
     """A trial as it is written down: what was tried, and what came of it."""
 
-    parameters: NotRequired[dict[str, schemas.Scalar]]
-    option: NotRequired[dict[str, Any]]
+    parameters: NotRequired[dict[str, Any]]
     value: float | None
     reason: str | None
 
@@ -62,7 +61,7 @@ class TrialFacts(TypedDict):
 class TrialLog(TypedDict):
     """What is read of a trial log."""
 
-    trials: list[TrialFacts]
+    trials: list[TrialRecord]
     chosen: dict[str, Any] | None
 
 
@@ -85,7 +84,7 @@ def space_of(settings: Settings) -> dict[str, Range]:
 
 
 def first_of(settings: Settings) -> dict[str, float]:
-    """The values of the first trial: those that the candidate has."""
+    """The values of the first trial: those that the entry has."""
     return {"learning_rate": settings.learning_rate, **_scales(settings.loss)}
 
 
@@ -102,71 +101,100 @@ def options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, A
     return {"learning_rate": parameters["learning_rate"], "loss": str(loss)}
 
 
-def tune_losses(
-    candidate: Candidate, plan: Plan, data: Mapping[str, Dataset], journal: Path, tell: Tell
+@dataclass(frozen=True)
+class Space:
+    """A space that Optuna searches.
+
+    Args:
+        ranges: of each parameter.
+        first: the parameters of the first trial.
+        trials: how many.
+        seed: of the search.
+    """
+
+    ranges: Mapping[str, Range]
+    first: Mapping[str, Any]
+    trials: int
+    seed: int
+
+    def propose(self, done: list[Trial], lower: bool) -> dict[str, Any]:
+        """The parameters to try after these trials."""
+        return _next(self.ranges, done, lower, self.seed) if done else dict(self.first)
+
+    def to_json(self) -> Any:
+        """The ranges, which a trial log holds."""
+        return {name: asdict(one) for name, one in self.ranges.items()}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points that are tried one after the other."""
+
+    points: Sequence[Mapping[str, Any]]
+
+    @property
+    def trials(self) -> int:
+        """One for each point."""
+        return len(self.points)
+
+    def propose(self, done: list[Trial], lower: bool) -> dict[str, Any]:
+        """The next point."""
+        return dict(self.points[len(done)])
+
+    def to_json(self) -> Any:
+        """Nothing: trials have the points."""
+        return None
+
+
+def tune_loss(
+    entry: NetworkEntry,
+    plan: Plan,
+    data: Mapping[str, Dataset],
+    trial_log: Path,
+    on_progress: ProgressCallback,
 ) -> None:
-    """Search learning rate and loss options of a candidate; the choice is in the journal."""
+    """Search learning rate and loss options of an entry; the choice is in the trial log."""
     assert plan.tune is not None
-    settings = candidate.training(plan.settings, seed=plan.seeds[0])
+    settings = entry.training(plan.settings, seed=plan.seeds[0], metrics=(), tensorboard=False)
 
     def objective(parameters: Mapping[str, Any]) -> float:
-        options = options_of(settings, parameters)
-        tried = Settings(
-            **{**settings.model_dump(), **options, "metrics": (), "tensorboard": False}
-        )
-        done = fit(tried, data["train"], data["vali"])
-        if done.stopped == "interrupted":
-            raise KeyboardInterrupt
-        assert done.best_value is not None
-        return done.best_value
+        tried = Settings(**{**settings.model_dump(), **options_of(settings, parameters)})
+        return validated(tried, data)
 
-    best = search(
-        space_of(settings),
-        objective,
-        plan.tune,
-        journal,
-        first=first_of(settings),
-        metric=settings.metric,
-        seed=plan.seeds[0],
-        tell=tell,
-    )
-    finish(journal, options_of(settings, best))
+    space = Space(space_of(settings), first_of(settings), plan.tune, plan.seeds[0])
+    best = search(space, objective, settings.metric, trial_log, on_progress)
+    finish(trial_log, options_of(settings, best))
+
+
+def validated(settings: Settings, data: Mapping[str, Dataset]) -> float:
+    """Train, and give the best value of the validation metric; NaN where there is none."""
+    done = fit(settings, data["train"], data["vali"])
+    if done.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return math.nan if done.best_value is None else done.best_value
 
 
 def search(
-    space: Mapping[str, Range],
+    space: Space | Grid,
     objective: Objective,
-    trials: int,
-    journal: Path,
-    *,
-    first: Mapping[str, Any],
     metric: str,
-    seed: int,
-    tell: Tell,
-    points: Sequence[Mapping[str, Any]] | None = None,
+    trial_log: Path,
+    on_progress: ProgressCallback,
 ) -> dict[str, Any]:
-    """The best parameters of so many trials; those the journal has are not tried again.
+    """The best parameters of some trials; those in the trial log are not tried again.
 
     Args:
-        space: what to search.
+        space: what to try.
         objective: the validation metric of parameters; an error in it is a trial that failed.
-        trials: how many.
-        journal: where they are written down.
-        first: the parameters of the first one.
         metric: what the objective gives, which says whether lower is better.
-        seed: of the search.
-        tell: is told how far it is.
-        points: what to try in place of a search.
+        trial_log: where trials are written.
+        on_progress: called with the number of the trial.
     """
     lower = metrics.get(metric).lower_is_better
-    written = {name: asdict(one) for name, one in space.items()}
-    done = _read(journal, written)
-    while len(done) < trials:
-        tell(f"trial {len(done) + 1}/{trials}")
-        if points is not None:
-            parameters = dict(points[len(done)])
-        else:
-            parameters = dict(first) if not done else _next(space, done, lower, seed)
+    done = _read(trial_log, space.to_json())
+    while len(done) < space.trials:
+        on_progress(f"trial {len(done) + 1}/{space.trials}")
+        parameters = space.propose(done, lower)
         trial: Trial = {"parameters": parameters, "value": None, "reason": None}
         try:
             value = objective(parameters)
@@ -174,7 +202,8 @@ def search(
         except ValueError as error:  # such as training that diverged
             trial["reason"] = str(error)
         done.append(trial)
-        _write(journal, {"metric": metric, "space": written, "trials": done, "chosen": None})
+        log = {"metric": metric, "space": space.to_json(), "trials": done, "chosen": None}
+        _write(trial_log, log)
     known = [trial for trial in done if trial["value"] is not None]
     if not known:
         raise ValueError(f"all {len(done)} trials of tuning failed; the last: {done[-1]['reason']}")
@@ -182,9 +211,9 @@ def search(
     return dict(best["parameters"])
 
 
-def finish(journal: Path, chosen: Mapping[str, Any]) -> None:
+def finish(trial_log: Path, chosen: Mapping[str, Any]) -> None:
     """Write down what was chosen in the end."""
-    _write(journal, {**schemas.read_json(journal, TrialLog), "chosen": dict(chosen)})
+    _write(trial_log, {**schemas.read_json(trial_log, TrialLog), "chosen": dict(chosen)})
 
 
 def _scales(loss: str) -> dict[str, float]:
@@ -211,7 +240,7 @@ def _next(
     """What Optuna tries after these trials."""
     optuna = _optuna()
     distributions = {name: _distribution(one) for name, one in space.items()}
-    # A new seed for each trial: the sampler's own state is not kept when the process dies.
+    # A new seed for each trial: the sampler's own state is lost when the process dies.
     sampler = optuna.samplers.TPESampler(seed=(seed * 1_000_003 + len(done)) % 2**32)
     study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
     states = optuna.trial.TrialState
@@ -251,20 +280,20 @@ def _optuna() -> Any:
     return optuna
 
 
-def _read(journal: Path, space: Mapping[str, Any]) -> list[Trial]:
-    if not journal.exists():
+def _read(trial_log: Path, space: Any) -> list[Trial]:
+    if not trial_log.exists():
         return []
-    facts = schemas.read_json(journal, TrialLog)
-    if facts.get("space") != space:
+    log = schemas.read_json(trial_log, TrialLog)
+    if log.get("space") != space:
         raise ValueError(
-            f"{journal} is of another search space: compare in another folder, or remove it"
+            f"{trial_log} is of another search space: compare in another folder, or remove it"
         )
-    trials: list[Trial] = facts["trials"]
+    trials: list[Trial] = log["trials"]
     if any("parameters" not in trial for trial in trials):
-        raise ValueError(files.damaged(journal, "a trial has no parameters"))
+        raise ValueError(files.damaged(trial_log, "a trial has no parameters"))
     return trials
 
 
-def _write(journal: Path, facts: Mapping[str, Any]) -> None:
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    files.write(journal, json.dumps(facts, indent=1) + "\n")
+def _write(trial_log: Path, log: Mapping[str, Any]) -> None:
+    trial_log.parent.mkdir(parents=True, exist_ok=True)
+    files.write(trial_log, json.dumps(log, indent=1) + "\n")

@@ -1,8 +1,8 @@
 """Workers: processes that do the jobs of a comparison, one job at a time each.
 
-They are started anew, not forked, each with one thread and one GPU where there are GPUs. A worker
-that dies is a gap in the table and replaced by another; workers end when the process that started
-them does, however it ended.
+They are spawned, not forked, each with one thread and one GPU where there are GPUs. A worker
+that dies is replaced by another, and its run is missing in the table. Workers end when the process
+that started them does, however it ended.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Job:
     tuning: bool = False
 
 
-#: Called with a job and what a worker says of it: how far it is, or its outcome.
-OnTold = Callable[[Job, str], None]
+#: Called with a job and a message of its worker on how far it is.
+OnMessage = Callable[[Job, str], None]
 Next = Callable[[int | None], Job | None]  # the next job, on this fold if there is one
 Ended = Callable[[Job, jobs.Outcome], None]
 
@@ -69,12 +69,12 @@ class Pool:
         self.gpus: list[str | None] = list(_gpus()) if on_gpus else [None]
         self.workers: list[_Worker] = []
 
-    def run(self, next_job: Next, told: OnTold, ended: Ended) -> None:
+    def run(self, next_job: Next, on_message: OnMessage, ended: Ended) -> None:
         """Do jobs until there are no more. Ctrl-C has running ones saved and is raised again."""
         try:
-            while self._hand_out(next_job) or any(w.job for w in self.workers):
-                for worker in self._heard():
-                    self._listen(worker, told, ended)
+            while self._assign(next_job) or any(w.job for w in self.workers):
+                for worker in self._ready():
+                    self._receive(worker, on_message, ended)
         except BaseException:
             self._interrupt()
             raise
@@ -82,9 +82,9 @@ class Pool:
             for worker in self.workers:
                 worker.end()
 
-    def _hand_out(self, next_job: Next) -> bool:
-        """Give work to those that have none; whether anyone was given some."""
-        gave = False
+    def _assign(self, next_job: Next) -> bool:
+        """Assign jobs to idle workers; whether there was one to assign."""
+        assigned = False
         for at in range(self.count):
             worker = self.workers[at] if at < len(self.workers) else None
             if worker is not None and worker.job is not None:
@@ -96,20 +96,20 @@ class Pool:
                 taken = [other.gpu for other in self.workers]
                 worker = _Worker(min(self.gpus, key=taken.count), self.folder)
                 self.workers.append(worker)
-            worker.begin(job)
-            gave = True
-        return gave
+            worker.start(job)
+            assigned = True
+        return assigned
 
-    def _heard(self) -> list[_Worker]:
+    def _ready(self) -> list[_Worker]:
         busy = {w.connection: w for w in self.workers if w.job is not None}
         ready = wait(list(busy))  # a worker that died closes its end
         return [busy[connection] for connection in ready]  # type: ignore[index]
 
-    def _listen(self, worker: _Worker, told: OnTold, ended: Ended) -> None:
+    def _receive(self, worker: _Worker, on_message: OnMessage, ended: Ended) -> None:
         job = worker.job
         assert job is not None
         try:
-            said = worker.connection.recv()
+            message = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join()
             self.workers.remove(worker)
@@ -126,11 +126,11 @@ class Pool:
             )
             return
         worker.ready = True
-        if isinstance(said, jobs.Outcome):
+        if isinstance(message, jobs.Outcome):
             worker.job = None
-            ended(job, said)
-        elif said:
-            told(job, said)
+            ended(job, message)
+        elif message:
+            on_message(job, message)
 
     def _interrupt(self) -> None:
         """Let runs be saved where they are."""
@@ -144,8 +144,8 @@ class Pool:
             for worker in busy:
                 try:
                     while worker.connection.poll():
-                        said = worker.connection.recv()
-                        if isinstance(said, jobs.Outcome):
+                        message = worker.connection.recv()
+                        if isinstance(message, jobs.Outcome):
                             worker.job = None
                 except (EOFError, OSError):
                     worker.job = None
@@ -169,7 +169,7 @@ class _Worker:
             self.process.start()
         other.close()
 
-    def begin(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
         """Give it a job."""
         self.job, self.fold = job, job.task.fold
         with contextlib.suppress(BrokenPipeError):  # it died: that is heard of next

@@ -38,6 +38,10 @@ class Loss(DeclaresKernel, nn.Module):
     Args:
         k: a rank cutoff, for losses that have one.
         reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one value per list.
+
+    >>> loss = losses.get("ranknet")
+    >>> loss(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[1, 0], [0, 0]]))
+    tensor(0.3133)
     """
 
     name: ClassVar[str]
@@ -74,6 +78,13 @@ class Loss(DeclaresKernel, nn.Module):
             lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
             qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
             weights: one per list (a weighted mean), or one per item (on its gain or loss term).
+
+        Returns:
+            A scalar, or with ``reduction="none"`` one value per list.
+
+        Raises:
+            ValueError: shapes do not agree, a score is not finite, or a label is negative; the
+                message names the argument and the item.
         """
         pending = start_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights

@@ -54,6 +54,9 @@ class CrossEntropy(Loss):
 class Softmax(CrossEntropy, ListwiseLoss):
     """``-Σ_i y_i log softmax(s)_i`` (lambdaloss_at_k eq. 7), labels as they are.
 
+    Args:
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
+
     >>> Softmax()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(0.6931)
     """
@@ -77,6 +80,9 @@ class Softmax(CrossEntropy, ListwiseLoss):
 @losses.register("listnet")
 class ListNet(CrossEntropy, ListwiseLoss):
     """``-Σ_i softmax(y)_i log softmax(s)_i`` (Cao et al. 2007, top-one probabilities).
+
+    Args:
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> ListNet()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(0.6931)

@@ -56,6 +56,9 @@ class PointwiseLoss(Loss):
 class MSE(PointwiseLoss):
     """``(1 / n) Σ_i (s_i - y_i)²`` (pirank eq. 1, comparison eq. 1).
 
+    Args:
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
+
     >>> MSE()(torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
     tensor(0.5000)
     """
@@ -85,6 +88,7 @@ class RMSE(PointwiseLoss):
 
     Args:
         levels: the number of relevance levels, 5 for labels 0 to 4.
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> RMSE()(torch.tensor([0.0, 0.0]), torch.tensor([2.5, 2.5]))
     tensor(0.)
@@ -136,6 +140,7 @@ class BCE(PointwiseLoss):
 
     Args:
         threshold: the label from which an item is relevant.
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> BCE()(torch.tensor([0.0, 0.0]), torch.tensor([2.0, 0.0]))
     tensor(0.6931)
@@ -175,6 +180,7 @@ class Ordinal(PointwiseLoss):
 
     Args:
         levels: the number of relevance levels, 5 for labels 0 to 4.
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> Ordinal(levels=2)(torch.tensor([0.0]), torch.tensor([1.0]))
     tensor(0.6931)

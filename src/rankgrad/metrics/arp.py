@@ -25,6 +25,11 @@ class ARP(LinearMetric):
     as for every metric, which flatters a mean where lower is better: ``empty="skip"`` leaves them
     out.
 
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+
     >>> ARP()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([2.3333])
     """

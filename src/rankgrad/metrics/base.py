@@ -77,6 +77,10 @@ class Ranked:
         start: of the tie group of each position.
         end: of it, exclusive.
         retrieved: True on items that have a rank; all items, unless a caller says otherwise.
+
+    >>> from rankgrad.inputs import as_lists
+    >>> Ranked.of(as_lists([0.1, 0.5, 0.1], [2, 0, 1]), "average").end.tolist()
+    [[1, 3, 3]]
     """
 
     labels: Float[Tensor, "b n"]
@@ -135,6 +139,10 @@ class Metric(DeclaresKernel):
             means.
         ties: tied scores earn the mean over the orders they can stand in (``"average"``), or count
             in input order (``"stable"``).
+
+    >>> ndcg = metrics.get("ndcg@10(gain=linear)")
+    >>> ndcg(torch.tensor([[0.2, 0.7], [0.4, 0.1]]), torch.tensor([[1, 0], [1, 0]]))
+    tensor([0.6309, 1.0000])
     """
 
     name: ClassVar[str]

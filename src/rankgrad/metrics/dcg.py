@@ -18,6 +18,12 @@ from rankgrad.shapes import Bool, Float
 class DCG(LinearGradedMetric):
     """``DCG@k = Σ_{r<=k} (2^{y_r} - 1) / log2(1 + r)`` (neuralndcg eq. 1, pirank eq. 5).
 
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+        gain: ``"exponential"``, ``2^y - 1``, or ``"linear"``, y.
+
     >>> DCG(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([1.])
     """

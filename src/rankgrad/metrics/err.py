@@ -23,6 +23,9 @@ class ERR(CascadeMetric):
     """``Σ_r (1 / r) R_r Π_{l<r} (1 - R_l)`` with ``R = (2^y - 1) / 2^g`` (Chapelle et al. 2009).
 
     Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
         max_grade: g, the top of the label scale. A list with a label above it takes that label.
 
     >>> ERR()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([0, 4, 2]))

@@ -23,6 +23,16 @@ class Evaluation:
     """The values of several metrics: per list, and their means.
 
     Printing it shows the means as a table, with the conventions they follow.
+
+    Attributes:
+        metrics: that were evaluated.
+        per_list: the values of each metric by its spec, in the caller's batch shape.
+        mean: of each metric, by its spec.
+        lists: how many there are.
+        without_relevant: the number of lists without a relevant item, by the metric's spec.
+
+    >>> evaluate([0.3, 0.2], [0, 1], metrics="rr").mean
+    {'rr': 0.5}
     """
 
     metrics: tuple[Metric, ...]
@@ -89,7 +99,22 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
 
-    ``retrieved`` is False on items without a rank, as :meth:`Metric.__call__` says.
+    Args:
+        scores: ``[..., n]`` padded, or ``[N]`` flat.
+        labels: of the same shape, not negative.
+        mask: padded lists: True on real items.
+        offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+        qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
+        weights: one per list (weighted means), or one per item.
+        retrieved: False on items without a rank, as :meth:`Metric.__call__` says.
+        metrics: one or several, or their specs.
+
+    Returns:
+        The means and the values per list.
+
+    Raises:
+        ValueError: a metric is unknown, or the lists are not valid.
 
     >>> print(evaluate([0.3, 0.2, 0.1, 0.5, 0.4], [1, 0, 2, 0, 0], offsets=[0, 3, 5],
     ...                metrics=["ndcg@2", "rr"]))

@@ -22,6 +22,11 @@ class KendallTau(PairMetric):
     its own rule for tied scores; ``ties="stable"`` breaks them in input order first. Item weights
     multiply in each pair.
 
+    Args:
+        k: None; it has no cutoff.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+
     >>> KendallTau()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([-0.3333])
     """

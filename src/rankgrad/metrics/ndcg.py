@@ -17,6 +17,12 @@ from rankgrad.shapes import Bool, Float
 class NDCG(LinearGradedMetric):
     """``DCG@k`` over the largest possible (neuralndcg eq. 2, lambdaloss_at_k eq. 5).
 
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+        gain: ``"exponential"``, ``2^y - 1``, or ``"linear"``, y.
+
     >>> NDCG(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.2754])
     """

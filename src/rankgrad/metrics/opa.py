@@ -20,6 +20,11 @@ class OPA(PairMetric):
 
     Item weights are those of the item with the higher label.
 
+    Args:
+        k: None; it has no cutoff.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+
     >>> OPA()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.3333])
     """

@@ -21,6 +21,12 @@ class Precision(LinearBinaryMetric):
 
     Without a cutoff k is the list's length, and the order does not matter.
 
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+        threshold: the label from which an item is relevant.
+
     >>> Precision(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.5000])
     """

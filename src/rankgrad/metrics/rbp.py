@@ -22,6 +22,10 @@ class RBP(LinearBinaryMetric):
     """``(1 - p) Σ_r p^{r-1} rel_r`` (Moffat and Zobel 2008).
 
     Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+        threshold: the label from which an item is relevant.
         persistence: p in (0, 1), how likely the user goes on to the next item.
         graded: ``rel = y / max y``, by the highest label of the list, also of an item that was not
             retrieved, as trec_eval has it; else relevance is binary.

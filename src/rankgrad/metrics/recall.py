@@ -21,6 +21,12 @@ class Recall(LinearBinaryMetric):
 
     Without a cutoff it is 1, unless relevant items were not retrieved.
 
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+        threshold: the label from which an item is relevant.
+
     >>> Recall(2)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.5000])
     """

@@ -24,6 +24,11 @@ class Spearman(Metric):
     Relaxed, it goes through ranks: r are the relaxed ranks, and σ_r is that of ranks without ties,
     so that tied scores have a gradient. Through LapSum it costs O(n log n).
 
+    Args:
+        k: None; it has no cutoff.
+        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
+
     >>> Spearman()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([-0.5000])
     """

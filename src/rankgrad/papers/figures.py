@@ -1,4 +1,4 @@
-"""Figures: those of the papers, drawn anew, as a self-contained page with the numbers beside it."""
+"""The papers' figures drawn again, as a self-contained page with the numbers beside it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Figure:
     make: Callable[[Inputs], Chart]
 
 
-# Colors that are told apart with any kind of sight (Okabe and Ito).
+# Colors for any kind of color vision (Okabe and Ito).
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLE = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -136,7 +136,7 @@ def write(
     chart = figure.make(inputs)
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{figure.title} (quick)" if quick else figure.title
-    facts = {
+    metadata = {
         "figure": figure.name,
         "title": title,
         "x": chart.x,
@@ -146,7 +146,7 @@ def write(
     }
     made = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
     files.write(made["html"], chart.to_html(title))
-    files.write(made["json"], json.dumps(facts, indent=1) + "\n")
+    files.write(made["json"], json.dumps(metadata, indent=1) + "\n")
     files.write(made["csv"], chart.to_csv())
     return made
 
@@ -233,7 +233,7 @@ def _neuralndcg_2(inputs: Inputs) -> Chart:
 
 
 def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
-    """The settings of a paper's table, made small for a quick look and for simulated data."""
+    """The settings of a paper's table, made small for ``--quick`` and for simulated data."""
     values = dict(protocols()[table].settings) | {"epochs": 30, "patience": None, "device": "auto"}
     if inputs.quick:
         small = "mlp(hidden=[32], input_norm=true)"
@@ -284,7 +284,7 @@ def _followed(inputs: Inputs, settings: Settings) -> tuple[list[float], list[flo
     features = torch.tensor(np.asarray(vali.features))
     relaxed: list[float] = []
 
-    def look(_: dict[str, float]) -> None:
+    def record(_: dict[str, float]) -> None:
         device = next(network.parameters()).device
         network.eval()
         with torch.no_grad():
@@ -292,7 +292,7 @@ def _followed(inputs: Inputs, settings: Settings) -> tuple[list[float], list[flo
             relaxed.append(1 - float(loss(scores, labels, offsets=offsets)))
         network.train()
 
-    done = fit(settings, train, vali, network=network, on_epoch=look)
+    done = fit(settings, train, vali, network=network, on_epoch=record)
     return relaxed, [line[settings.metric] for line in done.history]
 
 

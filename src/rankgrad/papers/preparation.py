@@ -19,7 +19,7 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.experiments import data_checksums
 from rankgrad.papers.protocol import Data
 
-FACTS = "data.json"
+METADATA = "data.json"
 _TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # what a stream of random numbers is for
 
 
@@ -60,12 +60,12 @@ def check_exists(folder: Path) -> None:
 
 
 def missing(name: str, folder: Path | None) -> str:
-    """What to say of a data set that is not there: where to get it, and where it was looked for."""
+    """What to say of a data set that is not there: where to get it, and where it was searched."""
     entry = next((entry for entry in catalog.ENTRIES if entry.name == name), None)
-    looked = "no folder was given (--data)" if folder is None else f"not found in {folder}"
+    where = "no folder was given (--data)" if folder is None else f"not found in {folder}"
     if entry is None:
-        return f"{name}: {looked}"
-    return f"{name} ({entry.title}): {looked}. Get it from {entry.url} ({entry.license})"
+        return f"{name}: {where}"
+    return f"{name} ({entry.title}): {where}. Get it from {entry.url} ({entry.license})"
 
 
 def prepare(
@@ -78,17 +78,17 @@ def prepare(
         data: how the paper divided it.
         folder: where to write what has to be made.
         folds: no more than so many.
-        lists: no more than so many in each part, drawn at random, for a quick look.
+        lists: no more than so many in each part, drawn at random, for ``--quick``.
     """
     drawn = data.split is not None
     repeats = 1 if data.split is None else data.split.repeats
-    given: tuple[int | None, ...] = tuple(data.folds) or (None,)
+    numbered: tuple[int | None, ...] = tuple(data.folds) or (None,)
     if not (drawn or data.list_limit or data.test_lists or lists):
-        return source, given[:folds]
-    numbers = [(fold, drawing) for fold in given for drawing in range(1, repeats + 1)][:folds]
-    single = given == (None,) and repeats == 1
-    facts = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
-    _check(folder, facts, source, [fold for fold, _ in numbers])
+        return source, numbered[:folds]
+    numbers = [(fold, drawing) for fold in numbered for drawing in range(1, repeats + 1)][:folds]
+    single = numbered == (None,) and repeats == 1
+    metadata = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
+    _check(folder, metadata, source, [fold for fold, _ in numbers])
     for number, (fold, drawing) in enumerate(numbers, 1):
         label = number if repeats > 1 or fold is None else fold
         place = folder / "splits" if single else folder / f"Fold{label}"
@@ -101,21 +101,21 @@ def prepare(
 
 
 def _check(
-    folder: Path, facts: Mapping[str, Any], source: Path, folds: Iterable[int | None]
+    folder: Path, metadata: Mapping[str, Any], source: Path, folds: Iterable[int | None]
 ) -> None:
     """An error if what is there was made in another way, or from other data; else write it down."""
-    path = folder / FACTS
+    path = folder / METADATA
     then = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     known = then.pop("checksums", {})
     schemas.check(path, known, data_checksums.Checksums)
-    if then and then != json.loads(json.dumps(facts)):
+    if then and then != json.loads(json.dumps(metadata)):
         raise ValueError(
             f"{folder} holds data that were prepared in another way: choose another folder"
         )
     found = data_checksums.of_data(source, dict.fromkeys(folds), known)
     data_checksums.check(found, known, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = {**facts, "checksums": {**known, **found}}
+    written = {**metadata, "checksums": {**known, **found}}
     files.write(path, json.dumps(written, indent=1) + "\n")
 
 
@@ -178,13 +178,13 @@ def cut(lists: Dataset, limit: int, seed: int = 0) -> Dataset:
     order = np.lexsort((keys, which))
     place = np.empty(lists.n_items, np.int64)
     place[order] = np.arange(lists.n_items) - lists.offsets[:-1][which[order]]
-    kept = place < limit
+    inside = place < limit
     return Dataset(
-        features=lists.features[kept],
-        labels=lists.labels[kept],
+        features=lists.features[inside],
+        labels=lists.labels[inside],
         offsets=np.concatenate([[0], np.cumsum(np.minimum(lists.lengths, limit))]),
         qids=lists.qids,
-        weights=None if lists.weights is None else lists.weights[kept],
+        weights=None if lists.weights is None else lists.weights[inside],
         feature_names=lists.feature_names,
         zero_based=lists.zero_based,
     )

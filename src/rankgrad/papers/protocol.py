@@ -42,7 +42,7 @@ class Split(_Part):
 
     Args:
         pool: put all parts together before anything is drawn.
-        test: the share of lists drawn for the test part; None keeps the one there is.
+        test: the share of lists drawn for the test part; None for the published one.
         vali: the share of the lists left for training that is drawn for validation.
         repeats: how many times to draw; each drawing counts as a fold.
     """
@@ -61,9 +61,9 @@ class Data(_Part):
         label: as the paper calls it.
         folds: those that are run; none where the set has none.
         seeds: how many for each fold.
-        split: how the lists are divided anew.
+        split: how the lists are divided again.
         list_limit: cut every list, in the test part too, to so many items drawn at random.
-        test_lists: keep so many lists of the test part, drawn at random.
+        test_lists: so many lists of the test part, drawn at random.
         settings: of training, beside those of the table.
         not_run: why this data set is not run.
     """
@@ -104,13 +104,13 @@ class Metric(_Part):
 
 
 class Row(_Part):
-    """A row of the table: candidates, of which the best on validation data is taken.
+    """A row of the table: points, of which the best on validation data is taken.
 
     Args:
         name: as printed.
         losses: one, or several variants.
         grid: settings, and options of the losses, with the values tried: every combination is a
-            candidate.
+            point.
         settings: of training, beside those of the table and the data set.
         profile: a name in the table's profiles.
         trees: ``lightgbm`` or ``xgboost`` in place of losses; the settings are options of it.
@@ -208,7 +208,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GridPoint:
     """One way to get a row: a loss and settings beside those of the data set."""
 
     loss: str
@@ -219,7 +219,7 @@ class Text(_Part):
     """How a table of text rankers is made, by ``rankgrad text train --protocol``.
 
     Args:
-        depth: candidates of the first stage for each query.
+        depth: points of the first stage for each query.
         folds: of the cross-validation by query.
         seeds: of all runs.
         field: of TREC topics that is the query.
@@ -297,7 +297,7 @@ class Protocol(_Part):
         rows = [row for row in self.rows if not row.data or data in row.data]
         return [row for row in rows if extra or not row.extra]
 
-    def candidates(self, data: str, row: str, *, search: bool = True) -> list[Candidate]:
+    def grid_points(self, data: str, row: str, *, search: bool = True) -> list[GridPoint]:
         """Every loss of a row with every combination of its grid, and the settings of each.
 
         Without ``search`` the first loss with the first value of everything, alone.
@@ -306,14 +306,14 @@ class Protocol(_Part):
         settings = self.settings | self.dataset(data).settings | found.settings
         if found.profile is not None:
             settings |= self.profiles[found.profile].get(data, {})
-        candidates = []
+        points = []
         for loss in found.losses:
             for values in itertools.product(*found.grid.values()):
                 chosen = dict(zip(found.grid, values, strict=True))
                 own = {k: v for k, v in chosen.items() if k in Settings.model_fields}
                 options = {k: v for k, v in chosen.items() if k not in own}
-                candidates.append(Candidate(_with(loss, options), settings | own))
-        return candidates if search else candidates[:1]
+                points.append(GridPoint(_with(loss, options), settings | own))
+        return points if search else points[:1]
 
     def check(self) -> None:
         """Say what is wrong with the contents, beside the types."""
@@ -350,9 +350,9 @@ class Protocol(_Part):
                 if name not in names:
                     raise ValueError(f"{at}: there is no data set {name!r}")
             for name in row.data or names:
-                for candidate in self.candidates(name, row.name):
+                for point in self.grid_points(name, row.name):
                     try:
-                        Settings(**dict(candidate.settings) | {"loss": candidate.loss})
+                        Settings(**dict(point.settings) | {"loss": point.loss})
                     except ValueError as error:
                         raise ValueError(f"{at} on {name}: {error}") from None
 

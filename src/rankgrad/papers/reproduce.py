@@ -14,9 +14,9 @@ import numpy as np
 
 from rankgrad import files
 from rankgrad.experiments import compare
-from rankgrad.experiments.choosing import Choosing
 from rankgrad.experiments.compare import Comparison, Plan
-from rankgrad.experiments.plans import Contender
+from rankgrad.experiments.grid_search import GridSearchEntry
+from rankgrad.experiments.plans import Entry
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.papers import preparation
@@ -45,7 +45,7 @@ class Options:
         quick: the reduced version that the protocol states.
         extra: rows of ours beside the paper's.
         seeds: so many, instead of what the protocol says.
-        search: among the candidates of a row; without, its first one is taken.
+        search: among the grid points of a row; without, its first one is taken.
         settings: of training that do not change what is computed, such as the device.
     """
 
@@ -283,13 +283,13 @@ class Reproduced:
         counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((folds, what), (seeds, "seed"))]
         quick = self.protocol.quick
         if self.options.quick:
-            kept = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
+            limit = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
             lines.append(
-                f"quick: {' × '.join(counts)}, {quick.epochs} epochs{kept}, the first candidate of "
+                f"quick: {' × '.join(counts)}, {quick.epochs} epochs{limit}, the first point of "
                 "each row without a search. The paper's numbers come from more"
             )
         elif not self.options.search:
-            lines.append("the first candidate of each row without a search, unlike the paper's")
+            lines.append("the first point of each row without a search, unlike the paper's")
         lines.append(
             f"ours: mean over {' × '.join(counts)}, ± the standard error over queries"
             + ("; seeds: the standard error over seeds" if seeds > 1 else "")
@@ -335,7 +335,7 @@ class Reproduced:
             f"test lists are {cut}",
         ]
 
-    def facts(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """All of it as JSON has it."""
         rows = []
         for row in self.rows:
@@ -385,7 +385,7 @@ def run(
         protocol: the table.
         data: one of its data sets.
         source: where that lies, see :func:`rankgrad.papers.preparation.find`.
-        folder: where runs and prepared data are kept.
+        folder: of the runs and prepared data.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
         on_change: called with the title and the progress.
@@ -404,7 +404,7 @@ def run(
         **_test_of(protocol, plan),
     )
     done = Reproduced(protocol, data, options, found)
-    files.write(place / RESULT, json.dumps(done.facts(), indent=1) + "\n")
+    files.write(place / RESULT, json.dumps(done.to_json(), indent=1) + "\n")
     files.write(place / "table.md", done.table().to_markdown() + "\n")
     files.write(place / "table.csv", done.table().to_csv() + "\n")
     return done
@@ -415,7 +415,7 @@ def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
     test = protocol.significance
     if test is None:
         return {}
-    there = any(candidate.name == test.against for candidate in plan.candidates)
+    there = any(entry.name == test.against for entry in plan.entries)
     return {"how": test.how, "baseline": test.against if there else None}
 
 
@@ -425,8 +425,8 @@ def plan_of(
     """The comparison that a table is; None if there is no row to run."""
     quick = protocol.quick if options.quick else None
     rows = [row for row in protocol.rows_on(data.name, extra=options.extra) if not row.not_run]
-    contenders = [_contender(protocol, data, row, options) for row in rows]
-    if not contenders:
+    entries = [_entry(protocol, data, row, options) for row in rows]
+    if not entries:
         return None
     place, folds = preparation.prepare(
         source,
@@ -441,7 +441,7 @@ def plan_of(
         shared["epochs"] = quick.epochs
     return Plan(
         place,
-        tuple(contenders),
+        tuple(entries),
         folds=folds,
         seeds=tuple(range(seeds)),
         metrics=tuple(metric.spec for metric in protocol.metrics),
@@ -449,25 +449,25 @@ def plan_of(
     )
 
 
-def _contender(protocol: Protocol, data: Data, row: Row, options: Options) -> Contender:
+def _entry(protocol: Protocol, data: Data, row: Row, options: Options) -> Entry:
     if row.trees is not None:
         return _trees(row)
     quick = protocol.quick if options.quick else None
     found = []
     search = quick is None and options.search
-    for candidate in protocol.candidates(data.name, row.name, search=search):
-        settings = dict(candidate.settings) | dict(options.settings or {})
+    for entry in protocol.grid_points(data.name, row.name, search=search):
+        settings = dict(entry.settings) | dict(options.settings or {})
         if quick is not None:
             settings["epochs"] = min(quick.epochs, int(settings.get("epochs", quick.epochs)))
-        found.append(settings | {"loss": candidate.loss})
-    return Choosing(row.name, tuple(found))
+        found.append(settings | {"loss": entry.loss})
+    return GridSearchEntry(row.name, tuple(found))
 
 
-def _trees(row: Row) -> Contender:
-    from rankgrad.experiments.trees import TreeCandidate
+def _trees(row: Row) -> Entry:
+    from rankgrad.experiments.trees import TreeEntry
 
     assert row.trees is not None
-    return TreeCandidate(row.name, row.trees, dict(row.settings))
+    return TreeEntry(row.name, row.trees, dict(row.settings))
 
 
 def _values(found: Evaluated, metric: Metric) -> Array:
@@ -535,7 +535,7 @@ def run_tables(
     Args:
         tables: of one or more papers.
         data: a data set, or a folder of data sets.
-        folder: where runs and tables are kept.
+        folder: of the runs and tables.
         options: how much to run.
         only: one data set.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.

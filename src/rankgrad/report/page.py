@@ -35,14 +35,14 @@ def write(
     correction: Correction | None = None,
     title: str = TITLE,
 ) -> Comparison:
-    """Read run folders and write the report of them, whole or not at all.
+    """Read run folders and write the report of them, atomically.
 
     Args:
         runs: run folders, or folders with run folders in them.
         output: the file to write.
         part: whose evaluations to compare.
         metric: that of the headline; by default the one that chose the best epochs.
-        baseline: the candidate to test the others against; by default that of the comparison that
+        baseline: the ranker to test the others against; by default that of the comparison that
             made the runs, or the best of each metric.
         test: ``"t"`` or ``"randomization"``; by default that of the comparison, or ``"t"``.
         correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,

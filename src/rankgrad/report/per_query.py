@@ -17,7 +17,7 @@ from rankgrad.results.groups import Fold
 from rankgrad.results.runs import Run
 
 TOP = 20  # items of a ranked list shown
-LISTS = 200  # queries that can be looked into, at most
+LISTS = 200  # queries that can be inspected, at most
 _CELLS = 1_900_000  # per-query values on the page, at most
 _ITEMS = 220_000  # ranked items on the page, at most
 _NONE, _STEPS = -32768, 65534  # how NaN is written, and the steps that a metric's range has
@@ -188,7 +188,7 @@ def _about(labels: NDArray[np.float32]) -> dict[str, Any]:
 
 def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint16]]:
     kinds, codes = np.unique(labels, return_inverse=True)
-    if len(kinds) > 1 << 16:  # labels that are not grades: three digits are enough to look at
+    if len(kinds) > 1 << 16:  # labels that are not grades: three digits are enough
         kinds, codes = np.unique(labels.astype(np.float16), return_inverse=True)
     return [_short(kind) for kind in kinds], codes.astype("<u2")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankgrad.results.comparison import Comparison
-from rankgrad.results.comparison_tables import mark, p_value
+from rankgrad.results.comparison_tables import differences_table, mark
 from rankgrad.results.groups import ASIDE, RunGroup, varying
 from rankgrad.results.statistics import Difference
 from rankgrad.results.tables import BETTER, WORSE
@@ -99,13 +99,15 @@ def _significance(found: Comparison, metric: str) -> str:
         return _against_baseline(found, tested)
     alike = [escape(d.entry) for d in tested if not d.significant]
     if not alike:
-        others = "the other" if len(tested) == 1 else f"all {len(tested)} others"
+        others = "the other" if len(tested) == 1 else f"all of the other {len(tested)}"
         return f"It is significantly better than {others}."
     listed = alike[0] if len(alike) == 1 else f"{', '.join(alike[:-1])} and {alike[-1]}"
     if len(alike) > 4:
-        listed = f"{len(alike)} of {len(tested)} others"
+        listed = f"{len(alike)} of the other {len(tested)}"
     ahead = (
-        f"It is significantly better than {len(apart)} of {len(tested)} others; " if apart else ""
+        f"It is significantly better than {len(apart)} of the other {len(tested)}; "
+        if apart
+        else ""
     )
     return f"{ahead}{'its' if apart else 'Its'} lead over {listed} is not significant."
 
@@ -115,9 +117,9 @@ def _against_baseline(found: Comparison, tested: Sequence[Difference]) -> str:
     better = sum(d.significant and d.better for d in tested)
     worse = sum(d.significant and not d.better for d in tested)
     if found.how.sides == 1:
-        return f"{better} of {total} others are significantly better than the baseline {name}."
+        return f"{better} of the other {total} are significantly better than the baseline {name}."
     return (
-        f"{better + worse} of {total} others differ significantly from the baseline {name}: "
+        f"{better + worse} of the other {total} differ significantly from the baseline {name}: "
         f"{better} better, {worse} worse."
     )
 
@@ -284,41 +286,18 @@ def differences(found: Comparison) -> str:
     """Differences with p-values, a table for each metric; the first is open."""
     tables = []
     for metric in columns(found):
-        sign = 1 if found.lower_is_better(metric) else -1
-        tested = sorted(found.differences(metric), key=lambda d: sign * d.difference)
-        if not tested:
-            continue
-        rows = [
-            (
-                d.entry,
-                f"{d.difference:+.4f}".replace("-", "−"),
-                f"{d.interval.low:+.4f} to {d.interval.high:+.4f}".replace("-", "−"),
-                p_value(d.p_value),
-                p_value(d.corrected),
-                f"{BETTER} better"
-                if d.significant and d.better
-                else f"{WORSE} worse"
-                if d.significant
-                else "no",
-            )
-            for d in tested
-        ]
-        heads = ("ranker", "difference", "95% interval", "p", "corrected p", "significant")
-        lower = " (lower is better)" if found.lower_is_better(metric) else ""
-        caption = f"{metric}{lower}: difference from {tested[0].reference}"
-        tables.append(table(heads, rows, caption, kind="plain tested"))
+        own = differences_table(found, metric)
+        if own.rows:
+            rows = [[cell.text for cell in row] for row in own.rows]
+            lower = " (lower is better)" if found.lower_is_better(metric) else ""
+            caption = "; ".join((own.title + lower, *own.notes))
+            tables.append(table(own.columns, rows, caption, kind="plain tested"))
     if not tables:
         return '<p class="lead">There are no two rankers to test.</p>'
     more = "".join(tables[1:])
     label = "the other metric" if len(tables) == 2 else f"the other {len(tables) - 1} metrics"
     hidden = f"<details><summary>Differences in {label}</summary>{more}</details>" if more else ""
     return tables[0] + hidden
-
-
-def _conclusion_of(difference: Difference) -> str:
-    if not difference.significant:
-        return "no"
-    return f"{BETTER} better" if difference.better else f"{WORSE} worse"
 
 
 def footnotes(found: Comparison, part: str) -> str:
@@ -380,7 +359,7 @@ def settings(entries: Sequence[RunGroup]) -> str:
 
 
 def _tree_settings(trees: Sequence[RunGroup]) -> str:
-    """All settings of boosted trees, a row for each set of values that a fold was given."""
+    """All settings of boosted trees, a row for each set of values of a fold."""
     rows = dict.fromkeys(
         (entry.name, name.replace("values", "tuned values"), plain(value))
         for entry in trees

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad.results.comparison import Comparison
+from rankgrad.results.statistics import Difference
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 
 FORMAT, VERSION = "rankgrad comparison", 1
@@ -43,8 +44,10 @@ def table(found: Comparison, *, intervals: bool = False, digits: int = 4) -> Tab
 def mark(found: Comparison, name: str, metric: str) -> str:
     """The dagger of an entry's mean: whether it differs significantly from the reference."""
     difference = found.difference(name, metric)
-    if difference is None or not difference.significant:
-        return ""
+    return "" if difference is None or not difference.significant else _sign(difference)
+
+
+def _sign(difference: Difference) -> str:
     return BETTER if difference.better else WORSE
 
 
@@ -76,7 +79,8 @@ def legend(found: Comparison) -> list[str]:
 
 def differences_table(found: Comparison, metric: str) -> Table:
     """How far each entry is from the best one, or the baseline, and how sure that is."""
-    tested = found.differences(metric)
+    sign = 1 if found.lower_is_better(metric) else -1
+    tested = sorted(found.differences(metric), key=lambda d: sign * d.difference)
     rows = tuple(
         (
             Cell(d.entry),
@@ -84,7 +88,7 @@ def differences_table(found: Comparison, metric: str) -> Table:
             Cell(f"{d.interval.low:+.4f} to {d.interval.high:+.4f}"),
             Cell(p_value(d.p_value), d.p_value),
             Cell(p_value(d.corrected), d.corrected),
-            Cell("yes" if d.significant else "no"),
+            Cell(f"{_sign(d)} {'better' if d.better else 'worse'}" if d.significant else "no"),
         )
         for d in tested
     )

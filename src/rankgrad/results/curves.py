@@ -22,17 +22,17 @@ _NOT_METRICS = ("epoch", "loss", "learning_rate", "seconds")
 def curves(entries: Sequence[RunGroup]) -> dict[str, Any]:
     """The validation metrics and the training loss of all entries, epoch by epoch.
 
-    The line is the mean over runs, of which one that has stopped keeps its last value: a mean over
-    those that go on would be of other folds. The band spans the seeds, each averaged over its
-    folds; with one seed it spans the folds.
+    The line is the mean over runs; one that has stopped counts with its last value, as a mean over
+    the others would be of other folds. The band spans the seeds, each averaged over its folds; with
+    one seed it spans the folds.
     """
     series: list[dict[str, Any]] = []
     for at, entry in enumerate(entries):
         runs = [run for run in entry.runs if run.history]
         if runs:
             names = dict.fromkeys(n for run in runs for line in run.history for n in line)
-            keep = [n for n in names if n not in _NOT_METRICS] + ["loss"]
-            lines = {name: band(runs, name) for name in keep if name in names}
+            logged = [n for n in names if n not in _NOT_METRICS] + ["loss"]
+            lines = {name: band(runs, name) for name in logged if name in names}
             ends = min(len(run.history) for run in runs)
             over = "seeds" if len({run.seed for run in runs}) > 1 else "folds"
             own = {"entry": at, "over": over, "ends": ends, "lines": lines}

@@ -123,7 +123,7 @@ def _identity(run: Run) -> str:
 
 
 def _names(groups: Mapping[Any, list[Run]]) -> dict[Any, str]:
-    """A name for each group: its label, or its loss, with the settings that tell it from others."""
+    """A name for each group: its label, or its loss, with the settings that differ from others."""
     names: dict[Any, str] = {}
     by_loss = defaultdict(list)
     for key, runs in groups.items():

@@ -12,6 +12,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
+from rankgrad.metrics import metrics as known_metrics
 from rankgrad.quoting import quote
 from rankgrad.significance import Significance
 from rankgrad.training import evaluations
@@ -64,7 +65,7 @@ class Run:
 
     @property
     def labels(self) -> Mapping[str, Any]:
-        """What the run is in its experiment: candidate, loss, model, fold, seed, where it says."""
+        """What the run is in its experiment: entry (``candidate``), loss, model, fold and seed."""
         own = self.metadata.get("labels")
         evaluated = self.evaluated
         stated = self.other_labels if evaluated is None else evaluated.labels_of_run
@@ -91,6 +92,16 @@ class Run:
         """The fold, or None where nothing says it."""
         fold = self.labels.get("fold")
         return fold if isinstance(fold, int) else None
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch that validation chose, or None where nothing says it."""
+        metric = str(self.settings.get("metric"))
+        values = [line[metric] for line in self.history if metric in line]
+        if not values:
+            return None
+        lower = known_metrics.get(metric).lower_is_better
+        return 1 + values.index(min(values) if lower else max(values))
 
     @property
     def seconds(self) -> float | None:
@@ -165,7 +176,7 @@ def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
                 if run["gap"]
             ]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # of another version, or damaged: the folders still tell what is there
+            continue  # of another version, or damaged: the run folders are read all the same
     return found
 
 
@@ -266,7 +277,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format "
-            f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it anew"
+            f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it again"
         )
     # Earlier versions said no data.
     schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
@@ -301,7 +312,7 @@ def _history(path: Path) -> list[Mapping[str, float]]:
 def _not_evaluated(
     path: Path, part: str, settings: Mapping[str, Any], history: list[Mapping[str, float]]
 ) -> str:
-    """Why a run has no evaluation, as far as its folder tells."""
+    """Why a run has no evaluation, as far as its folder says."""
     others = evaluations.names(path)
     has = f" (it has {', '.join(others)})" if others else ""
     if (path / SETTINGS).exists() and not files.readable_path(path / BEST).exists():

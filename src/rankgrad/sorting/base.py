@@ -37,6 +37,10 @@ class Relaxation(DeclaresKernel):
 
     A subclass implements ``_permutation`` or ``_ranks`` on ``[b, n]`` scores, and may implement
     ``_sort`` where values can be sorted without the whole permutation.
+
+    >>> softsort = relaxations.get("softsort(temperature=0.1)")
+    >>> softsort.ranks(torch.tensor([0.2, 0.9, 0.5])).round().tolist()
+    [3.0, 1.0, 2.0]
     """
 
     name: ClassVar[str]

@@ -100,6 +100,16 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
     Args:
         name: of the relaxation, without a family's or metric's own name at its start or end.
+
+    Returns:
+        A decorator that gives back what it registers.
+
+    Raises:
+        ValueError: the name is taken or is none, or an option has no default.
+
+    >>> register("gumbel_mine")
+    Traceback (most recent call last):
+    ValueError: the prefix gumbel_ is that of stochastic forms, found 'gumbel_mine'
     """
     if name.startswith("gumbel_"):
         raise ValueError(f"the prefix gumbel_ is that of stochastic forms, found {name!r}")

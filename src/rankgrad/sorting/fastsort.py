@@ -80,6 +80,16 @@ def soft_rank(
 ) -> Float[Tensor, "*b n"]:
     """Soft ranks of the values; as in torchsort, rank 1 is the smallest unless ``descending``.
 
+    Args:
+        values: ``[..., n]``.
+        regularization: ``"l2"``, or ``"entropic"``, which torchsort calls ``"kl"``.
+        regularization_strength: above 0; the smaller, the closer to the exact ranks.
+        descending: whether rank 1 is the largest value.
+        mask: ``[..., n]``, True on real items.
+
+    Returns:
+        ``[..., n]``, 0 on padding.
+
     >>> soft_rank(torch.tensor([8.0, 0, 5, 3, 2, 1, 6, 7, 9]))
     tensor([8., 1., 5., 4., 3., 2., 6., 7., 9.])
     """
@@ -102,6 +112,16 @@ def soft_sort(
 
     The projection of ``(n, ..., 1) / strength`` onto the permutahedron of the values
     (Blondel et al. 2020, eq. 5).
+
+    Args:
+        values: ``[..., n]``.
+        regularization: ``"l2"``, or ``"entropic"``, which torchsort calls ``"kl"``.
+        regularization_strength: above 0; the smaller, the closer to the exact sort.
+        descending: whether the largest value comes first.
+        mask: ``[..., n]``, True on real items.
+
+    Returns:
+        ``[..., n]``, padding last and 0.
 
     >>> soft_sort(torch.tensor([5.0, 1.0, 2.0]))
     tensor([1.6667, 2.6667, 3.6667])
@@ -129,6 +149,16 @@ def soft_topk_mask(
     """A relaxed indicator of the k largest values: numbers in [0, 1] that sum to k.
 
     The projection of ``values / strength`` onto the permutahedron of k ones and n - k zeros.
+
+    Args:
+        values: ``[..., n]``.
+        k: how many are the largest.
+        regularization: ``"l2"``, or ``"entropic"``, which torchsort calls ``"kl"``.
+        regularization_strength: above 0; the smaller, the closer to the exact indicator.
+        mask: ``[..., n]``, True on real items.
+
+    Returns:
+        ``[..., n]``, 0 on padding.
 
     >>> soft_topk_mask(torch.tensor([3.0, 0.0, 1.5, 1.0]), k=2, regularization_strength=1.0)
     tensor([1.0000, 0.0000, 0.7500, 0.2500])

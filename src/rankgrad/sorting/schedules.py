@@ -22,7 +22,11 @@ _LEAST, _MOST = 1e-30, 1e30  # scores up to 1e4 stay finite in float32
 
 @dataclass(frozen=True)
 class Schedule:
-    """A positive number as a function of training progress in [0, 1]."""
+    """A positive number as a function of training progress in [0, 1].
+
+    >>> schedules.get("linear(start=2, end=1)").at(0.5)
+    1.5
+    """
 
     name: ClassVar[str]
 
@@ -41,6 +45,9 @@ schedules.base_class = Schedule
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The same value throughout.
+
+    Args:
+        value: above 0.
 
     >>> Constant(0.5).at(0.3)
     0.5
@@ -61,6 +68,10 @@ class Constant(Schedule):
 @dataclass(frozen=True)
 class Linear(Schedule):
     """``start + progress (end - start)``.
+
+    Args:
+        start: the value at the beginning of training, above 0.
+        end: the value at the end, above 0.
 
     >>> Linear(start=1.0, end=0.5).at(0.5)
     0.75
@@ -83,6 +94,10 @@ class Linear(Schedule):
 @dataclass(frozen=True)
 class Exponential(Schedule):
     """``start (end / start)^progress``: a constant factor per step, as PiRank anneals (§4.2).
+
+    Args:
+        start: the value at the beginning of training, above 0.
+        end: the value at the end, above 0.
 
     >>> print(Exponential(start=10.0, end=0.1), round(Exponential(10.0, 0.1).at(0.5), 6))
     exponential(start=10.0, end=0.1) 1.0

@@ -38,7 +38,7 @@ KINDS = {
     "ndcg_loss2": 4,
     "ndcg_loss2++": 5,
 }
-RANKNET, HINGE, LAMBDARANK, LOSS1, LOSS2, LOSS2PP = range(6)
+RANKNET, HINGE, LOSS1 = 0, 1, 3
 
 
 class PairOptions(NamedTuple):
