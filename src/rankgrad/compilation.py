@@ -9,13 +9,14 @@ other.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import pickle
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -40,12 +41,28 @@ def compile_cached(function: Function, **options: Any) -> Function:
     >>> compile_cached(lambda x: x + 1, nogil=True)(2)
     3
     """
-    made: Function = numba.njit(**options)(function)
+    made: Any = numba.njit(**options)(function)
     if not hasattr(made, "_cache"):  # NUMBA_DISABLE_JIT is set
-        return made
+        return cast(Function, made)
+    made._compile_for_args = _without_garbage_collection(made._compile_for_args)
     with suppress(RuntimeError):  # there is no folder that can be written
         made._cache = _Cache(function)
-    return made
+    return cast(Function, made)
+
+
+def _without_garbage_collection(compile_for: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile without the garbage collector, which takes a tenth of the time and finds little."""
+
+    def compile_quietly(*arguments: Any, **named: Any) -> Any:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return compile_for(*arguments, **named)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return compile_quietly
 
 
 class _Cache(FunctionCache):

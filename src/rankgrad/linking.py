@@ -26,6 +26,7 @@ try:
     from numba.core.compiler_machinery import AnalysisPass, register_pass
     from numba.core.registry import CPUDispatcher
     from numba.core.typed_passes import AnnotateTypes
+    from numba.core.types import unliteral
 
     _needed = ("_optimize_functions", "_optimize_final_module", "_finalize_final_module")
     AVAILABLE = all(hasattr(JITCodeLibrary, name) for name in _needed)
@@ -48,7 +49,8 @@ def compile_linked(function: Function, **options: Any) -> Function:
     6
     """
     # Nothing calls these functions from C.
-    entry = compile_cached(function, no_cfunc_wrapper=True, **options)
+    compiler = {"pipeline_class": _EntryCompiler} if AVAILABLE else {}
+    entry = compile_cached(function, no_cfunc_wrapper=True, **compiler, **options)
     if not AVAILABLE or not hasattr(entry, "py_func"):  # or NUMBA_DISABLE_JIT is set
         return entry
     made: Any = _Linked(function, entry, {"nopython": True, "boundscheck": None, **options})
@@ -73,6 +75,11 @@ if AVAILABLE:
         def __call__(self, *arguments: Any) -> Any:
             return self.entry(*arguments)
 
+        def get_call_template(self, args: Any, kws: Any) -> Any:
+            """Compile once for variables and constants, for which Numba has types of their own."""
+            kinds = {name: unliteral(kind) for name, kind in kws.items()}
+            return super().get_call_template(tuple(map(unliteral, args)), kinds)
+
         def add_overload(self, result: Any) -> None:
             """Enter compiled IR for callers to find by ``key``, in place of a machine function."""
             key = object()
@@ -84,11 +91,14 @@ if AVAILABLE:
             """Hits and misses of the entry's cache."""
             return self.entry.stats  # type: ignore[attr-defined]
 
-    class _LinkedLibrary(JITCodeLibrary):
-        """IR to be linked into that of callers, as it is."""
+    class _EntryLibrary(JITCodeLibrary):
+        """IR that is optimized as a whole only, not each function by itself before."""
 
         def _optimize_functions(self, module: Any) -> None:
             module.data_layout = self._codegen._data_layout
+
+    class _LinkedLibrary(_EntryLibrary):
+        """IR to be linked into that of callers, as it is."""
 
         def _optimize_final_module(self) -> None:
             pass
@@ -97,26 +107,48 @@ if AVAILABLE:
             self._finalize_dynamic_globals()
             self._finalized = True
 
-    @register_pass(mutates_CFG=False, analysis_only=True)
-    class _StopAtIR(AnalysisPass):
-        """Ask for IR only: here, where the functions of Numba that are called do not see it."""
+    class _ChooseLibrary(AnalysisPass):
+        """Choose the library here, where the functions of Numba that are called do not see it."""
 
-        _name = "rankgrad_stop_at_ir"
+        library: type[_EntryLibrary]
 
         def __init__(self) -> None:
             AnalysisPass.__init__(self)
 
         def run_pass(self, state: Any) -> bool:
-            state.flags.no_compile = True
-            state.flags.no_cpython_wrapper = True
-            state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+            state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
             return False
 
-    class _LinkedCompiler(CompilerBase):
-        """Numba's own passes, with the above before the last."""
+    @register_pass(mutates_CFG=False, analysis_only=True)
+    class _CompileAsWhole(_ChooseLibrary):
+        _name = "rankgrad_compile_as_whole"
+        library = _EntryLibrary
+
+        def run_pass(self, state: Any) -> bool:
+            super().run_pass(state)
+            state.library.enable_object_caching()
+            return False
+
+    @register_pass(mutates_CFG=False, analysis_only=True)
+    class _StopAtIR(_ChooseLibrary):
+        _name = "rankgrad_stop_at_ir"
+        library = _LinkedLibrary
+
+        def run_pass(self, state: Any) -> bool:
+            state.flags.no_compile = True
+            state.flags.no_cpython_wrapper = True
+            return super().run_pass(state)
+
+    class _EntryCompiler(CompilerBase):
+        """Numba's own passes, with one of the above before the last."""
+
+        choose: type[_ChooseLibrary] = _CompileAsWhole
 
         def define_pipelines(self) -> list[Any]:
             passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-            passes.add_pass_after(_StopAtIR, AnnotateTypes)
+            passes.add_pass_after(self.choose, AnnotateTypes)
             passes.finalize()
             return [passes]
+
+    class _LinkedCompiler(_EntryCompiler):
+        choose = _StopAtIR

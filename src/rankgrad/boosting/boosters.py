@@ -11,7 +11,7 @@ import numpy as np
 
 from rankgrad.boosting import lightgbm as for_lightgbm
 from rankgrad.boosting import xgboost as for_xgboost
-from rankgrad.boosting.rows import library, undefined
+from rankgrad.boosting.objectives import library, undefined
 from rankgrad.data.dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics

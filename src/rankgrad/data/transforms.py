@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.data.quantile_kernel import quantile_shares
+from rankgrad.data.quantile_kernel import quantile_levels
 from rankgrad.deprecation import renamed_attributes
 from rankgrad.shapes import Bool, Float, Int, Real
 from rankgrad.specs import Registry, Spec, spec_of
@@ -225,10 +225,10 @@ class Log1p(Transform):
 
 @transforms.register("quantile")
 class Quantile(Transform):
-    """The share of training items below x, or the normal quantile of that share.
+    """The proportion of training items below x, the level, or its normal quantile.
 
-    Between the quantiles of the table, shares are interpolated; tied training items take the middle
-    of their shares. This is scikit-learn's ``QuantileTransformer``, except that ties at the
+    Between the quantiles of the table, levels are interpolated; tied training items take the middle
+    of their levels. This is scikit-learn's ``QuantileTransformer``, except that ties at the
     smallest or largest training value take their middle too, where scikit-learn puts all of them at
     the end: in ranking data most features are 0 for most items.
 
@@ -266,16 +266,16 @@ class Quantile(Transform):
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         values = _sample(blocks, self.sample, self.seed).numpy()
-        shares = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
-        table = np.stack([_quantiles(column.astype(np.float64), shares) for column in values.T])
+        levels = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
+        table = np.stack([_quantiles(column.astype(np.float64), levels) for column in values.T])
         return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
 
     def _map(self, values: Tensor) -> Tensor:
         rows, table = values.reshape(-1, values.shape[-1]), self.table.to(values.dtype)
         if _is_plain(values):
-            shares = torch.empty_like(rows, memory_format=torch.contiguous_format)
-            quantile_shares(rows.numpy(), table.numpy(), shares.numpy())
-            return self._distributed(shares.reshape(values.shape))
+            levels = torch.empty_like(rows, memory_format=torch.contiguous_format)
+            quantile_levels(rows.numpy(), table.numpy(), levels.numpy())
+            return self._distributed(levels.reshape(values.shape))
         # In blocks: the search takes many times the memory of what it searches.
         height = max(1, _BLOCK // rows.shape[-1])
         # An exported program has one block: it would only do for the number of rows of its example.
@@ -284,13 +284,13 @@ class Quantile(Transform):
         blocks = [
             (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
         ]
-        shares = torch.cat([_cumulative(block, table).T for block in blocks]).reshape(values.shape)
-        return self._distributed(torch.where(values.isnan(), values, shares))
+        levels = torch.cat([_cumulative(block, table).T for block in blocks]).reshape(values.shape)
+        return self._distributed(torch.where(values.isnan(), values, levels))
 
-    def _distributed(self, shares: Tensor) -> Tensor:
+    def _distributed(self, levels: Tensor) -> Tensor:
         if self.output == "uniform":
-            return shares
-        normal: Tensor = torch.special.ndtri(shares)
+            return levels
+        normal: Tensor = torch.special.ndtri(levels)
         return normal.clamp(-_NORMAL_LIMIT, _NORMAL_LIMIT)
 
 

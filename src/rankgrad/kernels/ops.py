@@ -203,8 +203,6 @@ def backend_kernel(name: str, package: str) -> Callable[..., Any]:
 def loss(
     call: KernelCall,
     lists: FlatLists,
-    reduction: Reduction = "none",
-    list_weights: Tensor | None = None,
     checked: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """One of :data:`LOSSES` and its derivative by the scores, as one step of autograd.
@@ -215,29 +213,56 @@ def loss(
     Args:
         call: the operation and its options.
         lists: the lists.
-        reduction: ``"none"`` for the value of each list; or ``"mean"`` or ``"sum"`` over the lists,
-            as :func:`rankgrad.lists.reduce`: those on which the loss is undefined are left out.
-        list_weights: of the mean or sum, or None. They are not differentiated.
         checked: whether values are known to be right.
 
     Returns:
-        The values ``[lists]`` and where they are defined; or the result and each list's
-        normalized weight.
+        The values ``[lists]`` and where they are defined.
     """
-    name, options = call
     if torch.compiler.is_compiling():
-        if (lists.offsets.shape[0] - 1) * lists.max_length != lists.scores.shape[0]:
-            lists = lists._replace(max_length=-1)  # of ragged lists, which the operation finds out
-        values, _, defined = getattr(torch.ops.rankgrad, name)(*lists, *options)
-        if reduction == "none":
-            return values, defined
-        reduced: tuple[Tensor, Tensor] = torch.ops.rankgrad.reduce(
-            values, defined, list_weights, reduction == "mean"
-        )
-        return reduced
-    details = _Details(name, options, lists.max_length, reduction, checked)
-    result, _, per_list = autograd.apply(_Loss, *lists[:5], list_weights, details)
-    return result, per_list
+        return _compiled_loss(call, lists)
+    details = _Details(*call, lists.max_length, "none", checked)
+    values, _, defined = autograd.apply(_Loss, *lists[:5], None, details)
+    return values, defined
+
+
+def reduced_loss(
+    call: KernelCall,
+    lists: FlatLists,
+    reduction: Reduction,
+    list_weights: Tensor | None = None,
+    checked: bool = True,
+) -> Tensor:
+    """The mean or sum over lists of one of :data:`LOSSES`, as one step of autograd.
+
+    Lists on which the loss is undefined are left out, as in :func:`rankgrad.lists.reduce`.
+
+    Args:
+        call: the operation and its options.
+        lists: the lists.
+        reduction: ``"mean"`` or ``"sum"``.
+        list_weights: of the mean or sum, or None. They are not differentiated.
+        checked: whether values are known to be right.
+    """
+    if torch.compiler.is_compiling():
+        values, defined = _compiled_loss(call, lists)
+        mean = reduction == "mean"
+        result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
+        return result
+    details = _Details(*call, lists.max_length, reduction, checked)
+    transformed = torch._C._are_functorch_transforms_active()
+    if checked and not transformed and lists.scores.device.type == "cpu":
+        result = autograd.apply(_ReducedOnCPU, *lists[:5], list_weights, details)
+        return result
+    result = autograd.apply(_Loss, *lists[:5], list_weights, details)[0]
+    return result
+
+
+def _compiled_loss(call: KernelCall, lists: FlatLists) -> tuple[Tensor, Tensor]:
+    """The values and where they are defined, by an operation that compilers know."""
+    if (lists.offsets.shape[0] - 1) * lists.max_length != lists.scores.shape[0]:
+        lists = lists._replace(max_length=-1)  # of ragged lists, which the operation finds out
+    values, _, defined = getattr(torch.ops.rankgrad, call.name)(*lists, *call.options)
+    return values, defined
 
 
 class _Details(NamedTuple):
@@ -345,6 +370,41 @@ class _Loss(torch.autograd.Function):
             total = normalized_weights.sum(-1, keepdim=True)
             normalized_weights = normalized_weights / torch.where(total > 0, total, 1.0)
         return ((values * normalized_weights).sum(-1), grad_scores, normalized_weights), (0, 0, 0)
+
+
+class _ReducedOnCPU(torch.autograd.Function):
+    """The mean or sum on a CPU, outside of transforms: the same as :class:`_Loss` in less time.
+
+    The derivative is scaled in the forward pass, so that there is one tensor to save.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        offsets: Tensor,
+        list_weights: Tensor | None,
+        details: _Details,
+    ) -> Tensor:
+        name, options, max_length, reduction, _ = details
+        values, grad_scores, defined = _backend(name, scores)(
+            scores, labels, mask, weights, offsets, max_length, *options
+        )
+        mean = reduction == "mean"
+        result, per_list = _backend("reduce", scores)(values, defined, list_weights, mean)
+        if ctx.needs_input_grad[0]:
+            scale = _backend("scale_by_list", scores)
+            ctx.save_for_backward(scale(per_list, grad_scores, offsets, max_length))
+        found: Tensor = result
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        autograd.refuse_second_derivative()
+        return ctx.saved_tensors[0] * grad, None, None, None, None, None, None
 
 
 def _reduced(

@@ -120,7 +120,7 @@ class Loss(DeclaresKernel, nn.Module):
         learned = weights is not None and weights.requires_grad
         if call is not None and self.reduction != "none" and not learned:
             flat, checked = self._checked(lists)
-            return kernels.ops.loss(call, flat, self.reduction, weights, checked)[0]
+            return kernels.ops.reduced_loss(call, flat, self.reduction, weights, checked)
         with torch.autocast(lists.flat.scores.device.type, enabled=False):
             return reduce(*self._values(lists, call), lists, self.reduction)
 

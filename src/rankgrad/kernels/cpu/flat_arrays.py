@@ -186,24 +186,34 @@ def find_items(mask: Array, first: int, last: int, items: Array) -> int:
 @compiled
 def take(values: Array, items: Array) -> Array:
     """Some of the values; ones where there are no values."""
-    taken = np.ones(items.size)
-    if values.size:
-        for i in range(items.size):
-            taken[i] = values[items[i]]
+    taken = np.empty(items.size)
+    for i in range(items.size):
+        taken[i] = values[items[i]] if values.size else 1.0
     return taken
+
+
+@compiled
+def indices(n: int) -> Array:
+    """``0, ..., n - 1``."""
+    found = np.empty(n, np.int64)
+    for i in range(n):
+        found[i] = i
+    return found
 
 
 @compiled
 def sort_descending(keys: Array, items: Array) -> None:
     """Order items by descending key, equal ones as they came: runs by counting, then merges."""
     n, run = items.size, _RUN
-    source, target = np.empty(n), np.empty_like(items)
+    source, target = np.empty(n), np.empty(n, np.int64)
     other, moved = np.empty(n), items
     for i in range(n):
         other[i] = keys[items[i]]
     for start in range(0, n, run):
-        some = slice(start, min(start + run, n))
-        _count(other[some], moved[some], source[some], target[some])
+        of_run = other[start : min(start + run, n)]
+        for i in range(of_run.size):
+            place = start + _count_ahead(of_run, i)
+            source[place], target[place] = of_run[i], items[start + i]
     while run < n:
         for start in range(0, n, 2 * run):
             end = min(start + 2 * run, n)
@@ -216,45 +226,24 @@ def sort_descending(keys: Array, items: Array) -> None:
 
 
 @compiled
-def _count(keys: Array, items: Array, into: Array, moved: Array) -> None:
-    """Put each where as many are ahead of it: no branch depends on the keys."""
-    for i in range(keys.size):
-        key = keys[i]
-        place = int(_ahead(key, keys[:i], True) + _ahead(key, keys[i + 1 :], False))
-        into[place], moved[place] = key, items[i]
-
-
-@compiled_reduction
-def _ahead(key: float, keys: Array, equal: bool) -> float:
-    count = 0.0
-    if equal:
-        for j in range(keys.size):
-            count += 1.0 if keys[j] >= key else 0.0
-    else:
-        for j in range(keys.size):
-            count += 1.0 if keys[j] > key else 0.0
+def _count_ahead(keys: Array, at: int) -> int:
+    """How many keys come before one of them: no branch depends on the keys."""
+    count, key = 0, keys[at]
+    for j in range(keys.size):
+        count += (keys[j] > key) | ((keys[j] == key) & (j < at))
     return count
 
 
 @compiled
 def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) -> None:
-    """Merge what stands before the middle with the rest, without a branch on the keys."""
-    a, b, i, n = 0, middle, 0, keys.size
-    while a < middle and b < n:
-        first = keys[a] >= keys[b]
+    """Merge the sorted keys before the middle with the sorted rest."""
+    a, b = 0, middle
+    for i in range(keys.size):
+        first = b == keys.size or (a < middle and keys[a] >= keys[b])
         at = a if first else b
         into[i], moved[i] = keys[at], items[at]
         a += first
         b += not first
-        i += 1
-    while a < middle:
-        into[i], moved[i] = keys[a], items[a]
-        a += 1
-        i += 1
-    while b < n:
-        into[i], moved[i] = keys[b], items[b]
-        b += 1
-        i += 1
 
 
 @compiled
@@ -266,12 +255,12 @@ def sort_by_label(labels: Array, items: Array) -> None:
         if not 0 <= label < _WHOLE or label != math.floor(label):
             sort_descending(labels, items)
             return
-        counts[int(label)] += 1
+        counts[np.int64(label)] += 1
     # Where the items of each label begin.
     for label in range(_WHOLE - 1, -1, -1):
         counts[label] += counts[label + 1]
     for item in items.copy():
-        place = int(labels[item]) + 1
+        place = np.int64(labels[item]) + 1
         items[counts[place]] = item
         counts[place] += 1
 
@@ -324,7 +313,7 @@ def ideal(gains: Array, discount: Array, k: int) -> float:
             best += kinds[kind] * total(discount[r:stop])
             r = stop
         return best
-    order = np.arange(gains.size)
+    order = indices(gains.size)
     sort_descending(gains, order)
     for r in range(end):
         best += gains[order[r]] * discount[r]

@@ -14,6 +14,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     Array,
     Arrays,
     FlatArrays,
+    indices,
     real_items,
     sort_by_label,
     sort_descending,
@@ -63,7 +64,7 @@ def _shuffled(seed: int, n: int) -> Array:
 
     A place's number is SplitMix64 of both (Steele et al. 2014).
     """
-    numbers, order = np.empty(n), np.arange(n)
+    numbers, order = np.empty(n), indices(n)
     for place in range(n):
         x = np.uint64(seed) + np.uint64(place + 1) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

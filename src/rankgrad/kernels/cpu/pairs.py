@@ -21,6 +21,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     FlatArrays,
     discounts,
     gains_of,
+    indices,
     level,
     new_block,
     norm_of,
@@ -83,7 +84,9 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     )
     threshold = level(config.threshold, batch.scores)
     metric = METRICS[config.metric], config.gain == "linear", threshold
-    lists.run(_lists, weighing, metric, _by_rank(config, bounded, batch.max_length), power=2)
+    loops = {HINGE: _hinge_lists, RANKNET: _ranknet_lists, LOSS1: _ranknet_lists}
+    loop = loops.get(weighing[0], _lambda_lists)
+    lists.run(loop, weighing, metric, _by_rank(config, bounded, batch.max_length), power=2)
     return lists.results(batch.scores)
 
 
@@ -107,8 +110,11 @@ def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:
     return graded, delta, later, discount
 
 
+# One loop over lists for each kind of loss, so that a first call compiles its own only.
+
+
 @compiled
-def _lists(
+def _hinge_lists(
     first: int,
     last: int,
     arrays: Arrays,
@@ -116,47 +122,96 @@ def _lists(
     metric: tuple[int, bool, float],
     by_rank: ByRank,
 ) -> None:
-    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    for b in range(first, last):
+        items = real_items(arrays[2], arrays[4][b], arrays[4][b + 1])
+        block = _sorted_block(b, arrays, 1.0, items)
+        if block.size:
+            end = items.size if weighing[1] == 0 else min(weighing[1], items.size)
+            arrays[5][b] = _hinge(block, weighing[3], end)
+            _write_gradient(arrays, 1.0, items, block)
+
+
+@compiled
+def _ranknet_lists(
+    first: int,
+    last: int,
+    arrays: Arrays,
+    weighing: Weighing,
+    metric: tuple[int, bool, float],
+    by_rank: ByRank,
+) -> None:
+    """RankNet, and NDCG-Loss1, where an item's gain and discount weigh its pairs."""
     kind, rows, k, sigma, _, _, half = weighing
     code, linear, threshold = metric
-    graded, _, later, discount = by_rank
+    graded, _, later, _ = by_rank
     for b in range(first, last):
-        items = real_items(mask, offsets[b], offsets[b + 1])
-        n = items.size
-        # By descending score, of equal ones the less relevant first.
-        _reverse(items)
-        sort_descending(labels, items)
-        _reverse(items)
-        sort_descending(scores, items)
-        y = take(labels, items)
-        defined[b] = _differ(y)
-        if not defined[b]:
-            continue
-        block = new_block(7, n)
-        scale = 1.0 if kind == HINGE else sigma
-        for i in range(n):
-            block[0, i], block[1, i] = scale * scores[items[i]], y[i]
-            block[2, i] = weights[items[i]] if weights.size else 1.0
-        end = n if rows == 0 else min(rows, n)
-        if kind == HINGE:
-            values[b] = _hinge(block, sigma, end)
-        elif kind == RANKNET:
-            values[b] = _one_weighted(block, half, later, end)
-        else:
-            gains = gains_of(y, code, linear, threshold)
-            norm = norm_of(gains, code, k, graded)
-            costs = _swap_costs(gains, code, k, discount)
-            for i in range(n):
-                gains[i] /= norm if norm > 0 else 1.0
-                if kind == LOSS1:
-                    block[2, i] *= gains[i] * graded[i]
+        items = real_items(arrays[2], arrays[4][b], arrays[4][b + 1])
+        block = _sorted_block(b, arrays, sigma, items)
+        if block.size:
             if kind == LOSS1:
-                values[b] = _one_weighted(block, 0.0, later, end)
-            else:
-                values[b] = _lambdas(block, gains, costs, by_rank, weighing, end)
-        _share_alike(scores, labels, weights, items, block[3, :n])
-        for i in range(n):
-            grad_scores[items[i]] = scale * block[3, i]
+                gains = gains_of(take(arrays[1], items), code, linear, threshold)
+                norm = norm_of(gains, code, k, graded)
+                for i in range(items.size):
+                    block[2, i] *= gains[i] / (norm if norm > 0 else 1.0) * graded[i]
+            end = items.size if rows == 0 else min(rows, items.size)
+            arrays[5][b] = _one_weighted(block, half, later, end)
+            _write_gradient(arrays, sigma, items, block)
+
+
+@compiled
+def _lambda_lists(
+    first: int,
+    last: int,
+    arrays: Arrays,
+    weighing: Weighing,
+    metric: tuple[int, bool, float],
+    by_rank: ByRank,
+) -> None:
+    _, rows, k, sigma, _, _, _ = weighing
+    code, linear, threshold = metric
+    for b in range(first, last):
+        items = real_items(arrays[2], arrays[4][b], arrays[4][b + 1])
+        block = _sorted_block(b, arrays, sigma, items)
+        if block.size:
+            gains = gains_of(take(arrays[1], items), code, linear, threshold)
+            norm = norm_of(gains, code, k, by_rank[0])
+            costs = _swap_costs(gains, code, k, by_rank[3])
+            for i in range(items.size):
+                gains[i] /= norm if norm > 0 else 1.0
+            end = items.size if rows == 0 else min(rows, items.size)
+            arrays[5][b] = _lambdas(block, gains, costs, by_rank, weighing, end)
+            _write_gradient(arrays, sigma, items, block)
+
+
+@compiled
+def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
+    """Sort a list and fill a block with its scaled scores, labels and weights.
+
+    The order is by descending score, of equal ones the less relevant first. The block is empty if
+    all labels are equal.
+    """
+    scores, labels, _, weights, _, _, _, defined = arrays
+    for i in range(1, items.size):
+        defined[b] |= labels[items[i]] != labels[items[0]]
+    if not defined[b]:
+        return np.zeros((0, 0))
+    _reverse(items)
+    sort_descending(labels, items)
+    _reverse(items)
+    sort_descending(scores, items)
+    block = new_block(7, items.size)
+    for i in range(items.size):
+        block[0, i], block[1, i] = scale * scores[items[i]], labels[items[i]]
+        block[2, i] = weights[items[i]] if weights.size else 1.0
+    return block
+
+
+@compiled
+def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) -> None:
+    """The gradient by the scores; items that nothing tells apart have the same."""
+    _share_alike(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
+    for i in range(items.size):
+        arrays[6][items[i]] = scale * block[3, i]
 
 
 @compiled
@@ -199,15 +254,6 @@ def _reverse(items: Array) -> None:
     n = items.size
     for i in range(n // 2):
         items[i], items[n - 1 - i] = items[n - 1 - i], items[i]
-
-
-@compiled
-def _differ(y: Array) -> bool:
-    """Whether two labels are unequal."""
-    found = False
-    for i in range(1, y.size):
-        found = found or y[i] != y[0]
-    return found
 
 
 # Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
@@ -398,7 +444,7 @@ def _share_alike(scores: Array, labels: Array, weights: Array, items: Array, out
 @compiled
 def _share_run(weights: Array, items: Array, out: Array) -> None:
     """The same within items of equal score and label."""
-    order = np.arange(items.size)
+    order = indices(items.size)
     own = take(weights, items)
     if weights.size:
         sort_descending(own, order)

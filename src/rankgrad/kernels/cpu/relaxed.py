@@ -235,7 +235,7 @@ class SortOperator(_Operator):
         types: of the options, as which there is compiled code.
     """
 
-    relaxation: ClassVar[Permutation]
+    relaxation: Permutation
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class SortOperator(_Operator):
         return self._tensor(grad_scores)
 
     def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
-        loop, steps, power, _ = type(self).relaxation
+        loop, steps, power, _ = self.relaxation
         self._sorted(values, rows[0])
         flat = self._lists, self._options, rows[0], grad, rows[2], grad_scores
         each_list(self._offsets, lambda a, b: loop(a, b, *flat), steps, power)

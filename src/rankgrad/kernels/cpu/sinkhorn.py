@@ -8,7 +8,10 @@ of the scores in NeuralSort), so it is never formed either.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import dot, exp, total
@@ -27,6 +30,7 @@ from rankgrad.kernels.cpu.relaxed import (
     through_permutation,
 )
 
+Options = tuple[float, int, float]  # temperature, iterations, tolerance
 Band = tuple[Array, Array, Array]  # the entries, where each row begins in them, its first column
 
 
@@ -39,8 +43,13 @@ def through_sinkhorn(
     metric_options: MetricOptions,
 ) -> Results:
     """1 - metric through NeuralSort with Sinkhorn scaling: see :mod:`rankgrad.kernels.ops`."""
-    options = temperature, iterations, tolerance, transposed
-    return through_permutation(SINKHORN, options, batch, metric_options)
+    relaxation = SINKHORN_TRANSPOSED if transposed else SINKHORN
+    return through_permutation(
+        relaxation, (temperature, iterations, tolerance), batch, metric_options
+    )
+
+
+# Two loops over lists, so that a first call compiles the scaling that it needs only.
 
 
 @compiled
@@ -48,44 +57,70 @@ def _sinkhorn(
     first: int,
     last: int,
     lists: Lists,
-    options: tuple[float, int, float, bool],
+    options: Options,
     values: Array,
     grad: Array,
     out: Array,
     grad_scores: Array,
 ) -> None:
-    """``diag(u) P diag(v)``, P NeuralSort's matrix."""
-    scores, offsets, order, counts, k = lists
-    temperature, iterations, tolerance, transposed = options
+    """``diag(u) P diag(v)``, P NeuralSort's matrix, scaled until rows sum to one."""
+    temperature, iterations, tolerance = options
     for b in range(first, last):
-        n, start = counts[b], offsets[b]
+        n, start = lists[3][b], lists[1][b]
         if n == 0:
             continue
-        z, own = np.empty(n), values[start : start + n]
-        for i in range(n):
-            z[i] = scores[order[start + i]] * (1.0 / temperature)
+        own = values[start : start + n]
+        z = _scaled_scores(b, lists, temperature)
         matrix = _neuralsort(z)
         us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
-        if transposed:
-            steps = _scale_columns_last(matrix, us, vs, tolerance)
-        else:
-            steps = _scale_rows_last(matrix, us, vs, tolerance)
-        means, by_rank = np.empty(n), np.zeros(n)
-        for i in range(n):
-            by_rank[i] = vs[steps, i] * own[i]
-        _times(matrix, by_rank, means)
-        by_rank[:] = 0.0
-        for r in range(n if k == 0 else min(k, n)):
-            out[start + r] = us[steps, r] * means[r]
-            if grad.size:
-                by_rank[r] = grad[start + r]
+        steps = _scale_rows_last(matrix, us, vs, tolerance)
+        sums, by_scale = np.empty((3, n)), np.empty((2, n))
+        _apply(b, lists, matrix, us[steps], vs[steps], own, grad, out, sums, by_scale)
         if grad.size:
-            sums = np.zeros((3, n))  # plain, tilted and inner
-            us, vs = us[: steps + 1], vs[: steps + 1]
-            _adjoint(matrix, us, vs, transposed, own, means, by_rank, sums)
-            absolute_differences_adjoint(z, sums[0], sums[1])
-            for i in range(n):
-                grad_scores[order[start + i]] += sums[1, i] / temperature
+            for step in range(steps, 0, -1):
+                scales = us[step], us[step - 1], vs[step]
+                _step_rows_last(matrix, scales, by_scale[0], by_scale[1], sums)
+            _add_gradient(b, lists, matrix, us[steps], z, sums, grad_scores, temperature)
+
+
+@compiled
+def _sinkhorn_transposed(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: Options,
+    values: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
+) -> None:
+    """The same, scaled until columns sum to one."""
+    temperature, iterations, tolerance = options
+    for b in range(first, last):
+        n, start = lists[3][b], lists[1][b]
+        if n == 0:
+            continue
+        own = values[start : start + n]
+        z = _scaled_scores(b, lists, temperature)
+        matrix = _neuralsort(z)
+        us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
+        steps = _scale_columns_last(matrix, us, vs, tolerance)
+        sums, by_scale = np.empty((3, n)), np.empty((2, n))
+        _apply(b, lists, matrix, us[steps], vs[steps], own, grad, out, sums, by_scale)
+        if grad.size:
+            for step in range(steps, 0, -1):
+                scales = us[step], vs[step], vs[step - 1]
+                _step_columns_last(matrix, scales, by_scale[0], by_scale[1], sums)
+            _add_gradient(b, lists, matrix, us[steps], z, sums, grad_scores, temperature)
+
+
+@compiled
+def _scaled_scores(b: int, lists: Lists, temperature: float) -> Array:
+    scores, offsets, order, counts, _ = lists
+    z = np.empty(counts[b])
+    for i in range(z.size):
+        z[i] = scores[order[offsets[b] + i]] * (1.0 / temperature)
+    return z
 
 
 @compiled
@@ -150,43 +185,60 @@ def _scale_columns_last(matrix: Band, us: Array, vs: Array, tolerance: float) ->
 
 
 @compiled
-def _adjoint(
+def _apply(
+    b: int,
+    lists: Lists,
     matrix: Band,
-    us: Array,
-    vs: Array,
-    transposed: bool,
+    u: Array,
+    v: Array,
     values: Array,
-    means: Array,
     grad: Array,
+    out: Array,
     found: Array,
+    by_scale: Array,
 ) -> None:
-    """The gradients by NeuralSort's sums and scores, from those of the sorted values.
-
-    First that of ``u P (v values)`` with u and v constant, then through the scalings in reverse.
-    """
-    n, steps = values.size, len(us) - 1
+    """``u P (v values)``, and its gradients by the entries, summed over rows, and by u and v."""
+    n, start, k = values.size, lists[1][b], lists[4]
+    by_row, means, sums = np.empty(n), np.empty(n), np.zeros((3, n))
+    for j in range(n):
+        by_row[j] = v[j] * values[j]
+    _times(matrix, by_row, means)
+    cut = n if k == 0 else min(k, n)
+    for r in range(cut):
+        out[start + r] = u[r] * means[r]
+    if grad.size == 0:
+        return
     plain, tilted, inner = found[0], found[1], found[2]
-    by_row, grad_u, grad_v = np.empty(n), np.empty(n), np.empty(n)
-    sums = np.zeros((3, n))
-    u, v = us[steps], vs[steps]
     for r in range(n):
-        by_row[r] = grad[r] * u[r]
-        grad_u[r] = grad[r] * means[r]
+        by_rank = grad[start + r] if r < cut else 0.0
+        by_row[r] = by_rank * u[r]
+        by_scale[0, r] = by_rank * means[r]
         inner[r] = by_row[r] * means[r]
     _add_three(matrix, by_row, u, sums)
     for j in range(n):
         plain[j], tilted[j] = v[j] * values[j] * sums[0, j], v[j] * values[j] * sums[1, j]
-        grad_v[j] = values[j] * sums[0, j]
-    for step in range(steps, 0, -1):
-        if transposed:
-            _step_columns_last(matrix, (us[step], vs[step], vs[step - 1]), grad_u, grad_v, found)
-        else:
-            _step_rows_last(matrix, (us[step], us[step - 1], vs[step]), grad_u, grad_v, found)
-    # Through the softmax of the rows: ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows.
-    sums[:] = 0.0
-    _add_three(matrix, inner, u, sums)
-    for j in range(n):
+        by_scale[1, j] = values[j] * sums[0, j]
+
+
+@compiled
+def _add_gradient(
+    b: int,
+    lists: Lists,
+    matrix: Band,
+    u: Array,
+    z: Array,
+    found: Array,
+    grad_scores: Array,
+    temperature: float,
+) -> None:
+    """Through the softmax of the rows: ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows."""
+    plain, tilted, sums = found[0], found[1], np.zeros((3, z.size))
+    _add_three(matrix, found[2], u, sums)
+    for j in range(z.size):
         plain[j], tilted[j] = sums[0, j] - plain[j], tilted[j] - sums[1, j]
+    absolute_differences_adjoint(z, plain, tilted)
+    for j in range(z.size):
+        grad_scores[lists[2][lists[1][b] + j]] += tilted[j] / temperature
 
 
 @compiled
@@ -307,10 +359,22 @@ def _add_each(
 
 
 SINKHORN = Permutation(_sinkhorn, power=2)
+SINKHORN_TRANSPOSED = Permutation(_sinkhorn_transposed, power=2)
 
 
 class SinkhornOperator(SortOperator):
     """NeuralSort scaled; options: temperature, iterations, tolerance and transposed."""
 
-    relaxation = SINKHORN
-    types = (float, int, float, bool)
+    types = (float, int, float)
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        *options: Any,
+    ) -> None:
+        self.relaxation = SINKHORN_TRANSPOSED if options[-1] else SINKHORN
+        super().__init__(scores, mask, offsets, max_length, k, *options[:-1])
