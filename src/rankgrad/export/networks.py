@@ -206,10 +206,10 @@ def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
     twice = graph.add("Sub", graph.add("Add", ends, ends), counts)  # 2 first + count
     ranks = graph.add("GatherElements", twice, tie, axis=2)
     back = graph.add("ScatterElements", zeros, order, ranks, axis=2)
-    shares = graph.add("Transpose", back, perm=[0, 2, 1])
-    share = graph.add("Div", graph.add("Mul", shares, 0.5), _add_lengths(graph, mask))
-    spread = graph.add("Mul", graph.add("Sub", share, 0.5), math.sqrt(12))
-    return graph.add("Where", real, spread, 0.0)
+    twice = graph.add("Transpose", back, perm=[0, 2, 1])
+    fraction = graph.add("Div", graph.add("Mul", twice, 0.5), _add_lengths(graph, mask))
+    scaled = graph.add("Mul", graph.add("Sub", fraction, 0.5), math.sqrt(12))
+    return graph.add("Where", real, scaled, 0.0)
 
 
 def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:
