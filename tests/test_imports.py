@@ -57,7 +57,10 @@ MAY_IMPORT = {
         *("files", "quoting", "schemas", "validation", "significance", "losses", "metrics"),
         "training",
     },
-    "export": {"boosting", "data", "files", "models", "training", "validation"},
+    "export": {
+        *("boosting", "data", "files", "metrics", "models", "significance", "text", "training"),
+        "validation",
+    },
     "papers": {
         *(
             "experiments",
@@ -72,7 +75,7 @@ MAY_IMPORT = {
         ),
         *("models", "training", "significance", "text"),
     },
-    "serving": {"export", "quoting", "training"},
+    "serving": {"compilation", "data", "export", "models", "quoting", "training"},
     "explanations": {
         *(
             "files",

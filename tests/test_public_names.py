@@ -62,7 +62,7 @@ print(json.dumps([mean, ranks, bool(scores.grad.isfinite().all())]))
     ("program", "extra"),
     [
         ("import rankgrad; rankgrad.Ranker", "train"),
-        ("import rankgrad; rankgrad.training", "train"),
+        ("import rankgrad; rankgrad.training.Settings", "train"),
         ("from rankgrad.training import fit", "train"),
         ("import rankgrad.training.settings", "train"),
         ("import rankgrad; rankgrad.report", "report"),

@@ -2,8 +2,13 @@
 
 ::
 
-    python benchmarks/direct_study run -o RESULTS --workers 8 --seconds 400    as many runs as fit
-    python benchmarks/direct_study show RESULTS                                tables, on a terminal
+    python benchmarks/direct_study run -o RESULTS --seconds 400     as many runs as fit
+    python benchmarks/direct_study show RESULTS                     tables, on a terminal
+    python benchmarks/direct_study pack RESULTS -o FILE.jsonl.gz    results in one small file
+    python benchmarks/direct_study tiny -o FILE.json                exact minimization
+    python benchmarks/direct_study page RESULTS -o PAGE.md          the page
+
+``RESULTS`` of the page in the documentation are ``benchmarks/results/direct.jsonl.gz``.
 
 ``run`` goes on with what RESULTS and ``--previous`` have, on a machine with a GPU or without; it
 needs nothing but the library and its ``train`` extra.
@@ -14,6 +19,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+
+_TINY = Path(__file__).parents[1] / "results" / "direct_tiny.json"
 
 
 def main() -> None:
@@ -33,6 +40,18 @@ def main() -> None:
             changes={},
             first=(MEDIUM, WEB30K, FRESH),
         )
+    elif args.command == "tiny":
+        import tiny
+
+        tiny.run(args.output)
+    elif args.command == "pack":
+        import pool
+
+        pool.pack(args.results, args.output)
+    elif args.command == "page":
+        import page
+
+        page.write(args.results, args.tiny, args.output)
     else:
         from show import show
 
@@ -50,6 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, default=8)
     show = commands.add_parser("show", help="tables of what there is")
     show.add_argument("results", type=Path, nargs="+")
+    solve = commands.add_parser("tiny", help="exact minimization on tiny problems, some minutes")
+    solve.add_argument("-o", "--output", type=Path, required=True)
+    for name, what in (("pack", "results in one file"), ("page", "the page of the study")):
+        command = commands.add_parser(name, help=what)
+        command.add_argument("results", type=Path, nargs="+")
+        command.add_argument("-o", "--output", type=Path, required=True)
+        if name == "page":
+            command.add_argument("--tiny", type=Path, default=_TINY)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -217,6 +218,13 @@ def write_result(folder: Path, task: Task, found: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
+def pack(places: Iterable[Path], path: Path) -> None:
+    """Write the results of some files or folders into one, compressed."""
+    lines = [json.dumps({"task": key, **own}) for key, own in read_results(places).items()]
+    data = gzip.compress("".join(line + "\n" for line in lines).encode(), mtime=0)
+    path.write_bytes(data)
+
+
 def read_results(places: Iterable[Path]) -> dict[str, Any]:
     """All results by task; a line that was not written to its end is passed over."""
     found: dict[str, Any] = {}
@@ -224,7 +232,10 @@ def read_results(places: Iterable[Path]) -> dict[str, Any]:
         path = place / RESULTS if place.is_dir() else place
         if not path.is_file():
             continue
-        for line in path.read_text(encoding="utf-8").splitlines():
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        for line in lines:
             try:
                 own = json.loads(line)
             except json.JSONDecodeError:

@@ -2,21 +2,31 @@
 
 import functools
 import http.server
+import importlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlparse
 
 import pytest
+from typer.testing import CliRunner
+
+from rankgrad.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 #: Pages whose Python blocks are parts of a program that runs elsewhere in the tests.
 EXCERPTS = {"lightning.md", "plain_loop.md"}
+#: Python and shell blocks, and what a page takes for granted, in a comment: <!-- setup
+BLOCKS = re.compile(
+    r"^( *)(?:```(python|sh)|<!-- (setup))\n(.*?)^ *(?:```|-->)", re.DOTALL | re.MULTILINE
+)
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
@@ -25,13 +35,30 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+@pytest.mark.filterwarnings("default")
+def test_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
-    # What a page takes for granted, such as the reader's own data, is in a comment: <!-- setup
-    blocks = re.compile(r"^(?:```python|<!-- setup)\n(.*?)^(?:```|-->)", re.DOTALL | re.MULTILINE)
-    for block in blocks.findall(page.read_text()):
-        exec(compile(block, str(page), "exec"), names)
+    for _, language, setup, block in BLOCKS.findall(page.read_text()):
+        code = textwrap.dedent(block)
+        if language == "python" or setup:
+            exec(compile(code, str(page), "exec"), names)
+        elif page.parent.name == "tutorials":
+            run_commands(code)
+
+
+def run_commands(code):
+    """Every command of ours in a shell block, one after the other, in this process.
+
+    A block that begins with a comment needs what the reader has, and is only shown.
+    """
+    if code.startswith("#"):
+        return
+    for line in code.replace("\\\n", " ").splitlines():
+        program, *arguments = shlex.split(line, comments=True) or [""]
+        if program == "rankgrad":
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{line}\n{result.output}{result.exception!r}"
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +102,18 @@ def test_links_resolve(site):
             ):
                 broken.append(f"{page.relative_to(site)}: {link}")
     assert not broken, "\n".join(broken[:20])
+
+
+def test_every_public_name_has_its_place(site, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
+    import reference_pages
+
+    for module in reference_pages.API:
+        anchors = Page((site / "reference" / "api" / f"{module}.html").read_text()).anchors
+        for name in reference_pages.public_names(module):
+            value = getattr(importlib.import_module(module), name)
+            places = {f"{module}.{name}", getattr(value, "__module__", "")}
+            assert name.startswith("__") or places & anchors, f"{module}.{name}"
 
 
 def test_every_page_is_in_the_navigation(site):

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 
-from rankgrad.export import export, exporting
+from rankgrad.export import engines, export, exporting
 from rankgrad.export.names import feature_names
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.training import Settings, fit
@@ -208,3 +208,13 @@ def test_categories_have_no_threshold():
     scorer = TreeScorer(LightGBM(), booster.model_to_string().encode())
     with pytest.raises(ValueError, match="split by categories"):
         Trees.of(scorer)
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e-35, -1e-35, 1e-7, -3e-6, 0.5, -0.5, 31.0, 1e6])
+def test_thresholds_of_solr(limit):
+    """Solr adds 1e-6; zeros, which most features are, must not cross over."""
+    limit = np.float32(limit)
+    compared = engines._solr_threshold(limit) + np.float32(1e-6)
+    assert compared < limit
+    for value in (np.float32(0), limit, limit + np.float32(1), limit - np.float32(1)):
+        assert (value <= compared) == (value < limit)

@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 from formulas import render_formulas
 from notebooks import write_notebook
-from reference import write_reference
+from reference_pages import write_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENT = ROOT / "docs"
@@ -46,7 +46,8 @@ def stage(folder: Path, plots: bool = True) -> None:
     pages = folder / "pages"
     shutil.copytree(CONTENT, pages, ignore=shutil.ignore_patterns("zensical.toml"))
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
-        shutil.copy(ROOT / name, pages / name.lower())
+        text = (ROOT / name).read_text().replace("](docs/", "](")
+        (pages / name.lower()).write_text(text)
     for page in sorted((pages / "tutorials").glob("*.md")):
         write_notebook(page)
     generated = write_reference(pages / "reference", plots=plots)

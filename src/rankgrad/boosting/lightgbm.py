@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankgrad.boosting.rows import Array, RowLoss, RowMetric, offsets_of
+from rankgrad.boosting.objectives import Array, RowLoss, RowMetric, offsets_of
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 

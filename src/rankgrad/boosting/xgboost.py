@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.boosting.rows import Array, RowLoss, RowMetric, library, offsets_of
+from rankgrad.boosting.objectives import Array, RowLoss, RowMetric, library, offsets_of
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 from rankgrad.validation import check_choice

@@ -13,6 +13,7 @@ from rankgrad.cli import (
     compare,
     data,
     demo,
+    distill,
     evaluate,
     explain,
     export,
@@ -67,6 +68,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
+app.command("distill")(distill.distill)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.add_typer(text.app, name="text")

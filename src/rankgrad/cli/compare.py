@@ -178,7 +178,7 @@ def compare(
         ),
     ] = False,
     json: Json = False,
-    **given: Any,
+    **passed: Any,
 ) -> None:
     """Compare losses and models on the same data, and say what is significant.
 
@@ -206,7 +206,7 @@ def compare(
     how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
-        asked = {**given, "settings": settings, "losses": losses, "models": models, "tune": tune}
+        asked = {**passed, "settings": settings, "losses": losses, "models": models, "tune": tune}
         asked |= {"lightgbm": lightgbm or None, "xgboost": xgboost or None, "workers": workers}
         asked |= {"metric": metric, "validation_metric": validation_metric}
         asked |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
@@ -222,7 +222,7 @@ def compare(
     metrics = tuple(metric or DEFAULT)
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
-    shared = options.chosen({**given, "metric": validation_metric, "metrics": metrics}, settings)
+    shared = options.chosen({**passed, "metric": validation_metric, "metrics": metrics}, settings)
     alone = losses is None and (lightgbm or xgboost or trees is not None)
     plan = experiment.Plan(
         data,

@@ -55,7 +55,7 @@ def train(
     ] = False,
     log: options.Log = None,
     json: Json = False,
-    **given: Any,
+    **passed: Any,
 ) -> None:
     """Train a ranker and keep the best epoch in a run folder.
 
@@ -85,8 +85,8 @@ def train(
     check_known(data)
     if resume:
         settings = _settings_of_run(output, settings)
-    chosen = options.chosen(given, settings)
-    if is_tree(chosen) and settings is None and given["transforms"] is None:
+    chosen = options.chosen(passed, settings)
+    if is_tree(chosen) and settings is None and passed["transforms"] is None:
         chosen = chosen.model_copy(update={"transforms": ()})  # trees need none
     called = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(chosen.loss)
@@ -97,7 +97,7 @@ def train(
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
-        if settings is None and given["holdout"] is None and len(training) >= _FEWEST:
+        if settings is None and passed["holdout"] is None and len(training) >= _FEWEST:
             chosen = chosen.model_copy(update={"holdout": _HOLDOUT})
         show_notes([_about_validation(chosen.holdout, len(training))])
     result = fit(

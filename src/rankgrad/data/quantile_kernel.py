@@ -27,7 +27,7 @@ def _search(table: np.ndarray, value: np.float32, right: bool) -> int:
 
 
 @_compiled
-def quantile_shares(rows: np.ndarray, table: np.ndarray, shares: np.ndarray) -> None:
+def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> None:
     """Where values stand among the quantiles of their feature, from 0 to 1; NaN stays NaN.
 
     A value between two quantiles is interpolated, one that equals several is in their middle.
@@ -35,7 +35,7 @@ def quantile_shares(rows: np.ndarray, table: np.ndarray, shares: np.ndarray) -> 
     Args:
         rows: ``[N, F]`` float32.
         table: ``[F, Q]`` float32, sorted.
-        shares: ``[N, F]`` float32, written.
+        levels: ``[N, F]`` float32, written.
     """
     last = np.float32(table.shape[1] - 1)
     for first in range(0, rows.shape[0], _ROWS):
@@ -44,7 +44,7 @@ def quantile_shares(rows: np.ndarray, table: np.ndarray, shares: np.ndarray) -> 
             for row in range(first, min(first + _ROWS, rows.shape[0])):
                 value = rows[row, column]
                 if np.isnan(value):
-                    shares[row, column] = value
+                    levels[row, column] = value
                     continue
                 left = _search(own, value, False)
                 if left < len(own) and own[left] == value:
@@ -56,4 +56,4 @@ def quantile_shares(rows: np.ndarray, table: np.ndarray, shares: np.ndarray) -> 
                     gap = own[min(left, len(own) - 1)] - below
                     part = (value - below) / gap if gap > 0 else np.float32(0)
                     place = np.float32(low) + part
-                shares[row, column] = place / last
+                levels[row, column] = place / last

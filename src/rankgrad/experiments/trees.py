@@ -29,7 +29,7 @@ from rankgrad.boosting.boosters import (
     boost,
     predictor,
 )
-from rankgrad.boosting.rows import library
+from rankgrad.boosting.objectives import library
 from rankgrad.data.dataset import Dataset
 from rankgrad.experiments.plans import Plan, ProgressCallback, Task
 from rankgrad.experiments.tuning import Grid, Range, Space, finish, search

@@ -28,6 +28,9 @@ _SOLR: dict[type[nn.Module], str] = {
     nn.Sigmoid: "sigmoid",
     nn.Tanh: "tanh",
 }
+#: What Solr adds to each threshold of a tree.
+SOLR_SLACK = np.float32(1e-6)
+
 _STUDENT = (
     "train a student that can be: rankgrad distill RUN DATA -o RUN2 --model 'mlp(hidden=[64, 32])' "
     "--transform standardize"
@@ -55,8 +58,7 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
         names, trees = feature_names(ranker), raw_trees(ranker).shifted(0)
         model["class"] = "org.apache.solr.ltr.model.MultipleAdditiveTreesModel"
         model["params"] = {
-            "isNullSameAsZero": False,
-            "trees": [{"weight": 1, "root": _solr_node(root, names)} for root in trees.roots],
+            "trees": [{"weight": "1", "root": _solr_node(root, names)} for root in trees.roots]
         }
     else:
         model["class"] = "org.apache.solr.ltr.model.NeuralNetworkModel"
@@ -184,15 +186,28 @@ def _affine(step: Transform, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _solr_node(node: Node, names: list[str]) -> dict[str, Any]:
     if isinstance(node, Leaf):
-        return {"value": _number(node.value)}
-    # Solr goes left if x <= threshold: the last float32 below ours.
+        return {"value": str(np.float32(node.value))}
     return {
         "feature": names[node.feature],
-        "threshold": _number(np.nextafter(node.threshold, np.float32(-np.inf))),
-        "missing": "left" if node.missing_left else "right",
+        "threshold": str(_solr_threshold(node.threshold)),
         "left": _solr_node(node.left, names),
         "right": _solr_node(node.right, names),
     }
+
+
+def _solr_threshold(limit: np.float32) -> np.float32:
+    """The threshold for which Solr sends an item left if it is below the limit.
+
+    Solr adds 1e-6 to what it reads, in float32, and goes left if x is not above that: so it is the
+    largest number that stays below the limit with 1e-6 added.
+    """
+    up, down = np.float32(np.inf), np.float32(-np.inf)
+    found = np.float32(limit - SOLR_SLACK)
+    while found + SOLR_SLACK >= limit:
+        found = np.nextafter(found, down)
+    while np.nextafter(found, up) + SOLR_SLACK < limit:
+        found = np.nextafter(found, up)
+    return found
 
 
 def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:

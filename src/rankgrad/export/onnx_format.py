@@ -9,8 +9,10 @@ import numpy as np
 
 from rankgrad.export.graph import OnnxGraph, package
 from rankgrad.export.names import feature_names
-from rankgrad.export.networks import add_network
+from rankgrad.export.networks import add_layers, add_members, add_network
 from rankgrad.export.transforms import add_transform
+from rankgrad.models.mlp import MLPNet
+from rankgrad.models.tabm import TabMNet
 from rankgrad.training import FittedRanker
 
 
@@ -39,9 +41,30 @@ def to_onnx(ranker: FittedRanker) -> bytes:
         "model": ranker.settings.model,
         "transforms": json.dumps(ranker.settings.transforms),
         "feature_names": json.dumps(feature_names(ranker)),
+        "categories": json.dumps(ranker.categories),  # features that have some are codes of them
         "per_item": json.dumps(ranker.per_item),
     }
     return graph.model(real, ranker.n_features, metadata)
+
+
+def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
+    """The layers of a network alone, behind all that is derived of the features.
+
+    Args:
+        network: its score of an item must depend on that item's inputs alone.
+        width: how many inputs the layers take.
+
+    Returns:
+        A file as that of :func:`to_onnx`, whose ``features`` are those inputs.
+    """
+    graph = OnnxGraph()
+    items = graph.reshape("features", -1, width)
+    if isinstance(network, MLPNet):
+        scores = add_layers(network.layers, graph, items)
+    else:
+        scores = add_members(network, graph, items)
+    shape = graph.add("Shape", "features", start=0, end=2)
+    return graph.model(graph.add("Reshape", scores, shape), width, {})
 
 
 def session(content: bytes, threads: int = 1) -> Any:

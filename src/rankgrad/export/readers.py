@@ -35,13 +35,11 @@ def read_solr(model: Mapping[str, Any], columns: Mapping[str, int]) -> Predict:
 
     def walk(node: Mapping[str, Any], row: np.ndarray) -> float:
         while "value" not in node:
-            value = row[names[node["feature"]]]
-            missing = np.isnan(value)
-            left = node["missing"] == "left" if missing else value <= np.float32(node["threshold"])
-            node = node["left"] if left else node["right"]
+            threshold = np.float32(node["threshold"]) + np.float32(1e-6)
+            node = node["left"] if row[names[node["feature"]]] <= threshold else node["right"]
         return float(node["value"])
 
-    trees = [(tree["weight"], tree["root"]) for tree in model["params"]["trees"]]
+    trees = [(float(tree["weight"]), tree["root"]) for tree in model["params"]["trees"]]
     return lambda items: np.array(
         [sum(weight * walk(root, row) for weight, root in trees) for row in items[:, features]]
     )

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rankgrad.data import transforms
+from rankgrad.data.transforms import SplitColumns
 from rankgrad.export.graph import OnnxGraph
 
 #: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
@@ -20,7 +21,7 @@ _TAIL = (
     [1.2021132975e-1, 7.3700164250e-1, 1.0],
 )
 _NORMAL_LIMIT = 5.1993  # where the transform clips
-_SMALLEST = 1e-9  # the share that the normal quantile begins at; its value is clipped before
+_SMALLEST = 1e-9  # the fraction that the normal quantile begins at; its value is clipped before
 
 
 @singledispatch
@@ -44,8 +45,10 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
     )
 
 
-def steps_of(pipeline: transforms.Pipeline) -> list[transforms.Transform]:
-    """The transforms of a pipeline."""
+def steps_of(pipeline: transforms.Pipeline | SplitColumns) -> list[transforms.Transform]:
+    """The transforms of a pipeline; columns that are split are one step."""
+    if isinstance(pipeline, SplitColumns):
+        return [pipeline]
     return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
 
 
@@ -54,6 +57,15 @@ def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
     for step in steps_of(transform):
         values = add_transform(step, graph, values)
     return values
+
+
+@add_transform.register
+def _(transform: SplitColumns, graph: OnnxGraph, values: str) -> str:
+    kinds = np.array(transform.sizes)
+    numbers = graph.add("Gather", values, np.flatnonzero(kinds == 0), axis=-1)
+    codes = graph.add("Gather", values, np.flatnonzero(kinds), axis=-1)
+    known = graph.add("Where", graph.add("IsNaN", codes), 0.0, graph.add("Add", codes, 1.0))
+    return graph.add("Concat", add_transform(transform.numbers, graph, numbers), known, axis=-1)
 
 
 @add_transform.register
@@ -85,7 +97,11 @@ def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
 @add_transform.register
 def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
     missing = graph.add("IsNaN", values)
-    filled = graph.add("Where", missing, _array(transform.values), values)
+    constants = _array(transform.values)
+    filled = graph.add("Where", missing, constants, values)
+    if transform.weights.numel():
+        known = graph.add("MatMul", graph.add("Sub", filled, constants), _array(transform.weights))
+        filled = graph.add("Where", missing, graph.add("Add", known, constants), values)
     if not len(transform.indicated):
         return filled
     chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)
@@ -103,10 +119,10 @@ def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
 def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     knots = Knots.of(transform.table)
     columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
-    levels = _add_cumulative(knots, graph, columns)
+    fractions = _add_fractions(knots, graph, columns)
     if transform.output == "normal":
-        levels = _add_normal_quantile(graph, levels)
-    rows = graph.add("Transpose", levels, perm=[1, 0])
+        fractions = _add_normal_quantile(graph, fractions)
+    rows = graph.add("Transpose", fractions, perm=[1, 0])
     shaped = graph.add("Reshape", rows, graph.add("Shape", values))
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
 
@@ -117,8 +133,8 @@ class Knots:
     Attributes:
         table: ``[features, 2^p - 1]``: the knots, then infinity.
         below, gap, index, last: ``[features, 2^p]``, by the number of knots below x. Between two
-            knots the share is ``(index + (x - below) / gap) / last``.
-        middle: ``[features, 2^p]``: the share at the next knot, where x is equal to it.
+            knots the fraction is ``(index + (x - below) / gap) / last``.
+        middle: ``[features, 2^p]``: the fraction at the next knot, where x is equal to it.
     """
 
     def __init__(self, features: int, width: int, last: int) -> None:
@@ -129,6 +145,10 @@ class Knots:
         self.gap = np.full((features, size), np.inf, np.float32)
         self.index = np.zeros((features, size), np.float32)
         self.middle = np.zeros((features, size), np.float32)
+
+    def sizes(self) -> np.ndarray:
+        """For each feature a power of 2 above the number of its knots, which a search halves."""
+        return np.array([1 << int(row.sum()).bit_length() for row in np.isfinite(self.table)])
 
     @classmethod
     def of(cls, table: torch.Tensor) -> Knots:
@@ -150,8 +170,8 @@ class Knots:
         return made
 
 
-def _add_cumulative(knots: Knots, graph: OnnxGraph, columns: str) -> str:
-    """The share of each value, ``[features, items]``, by a binary search of log2 steps."""
+def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
+    """The fraction of each value, ``[features, items]``, by a binary search of log2 steps."""
     table = graph.constant(knots.table)
     half = 1 << knots.width - 1
     first = graph.add("Less", knots.table[:, half - 1 : half], columns)
@@ -168,20 +188,20 @@ def _add_cumulative(knots: Knots, graph: OnnxGraph, columns: str) -> str:
 
     apart = graph.add("Sub", columns, at(knots.below))
     between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.gap)))
-    share = graph.add("Div", between, float(knots.last))
+    fraction = graph.add("Div", between, float(knots.last))
     ends = np.full((len(knots.table), 1), np.inf, np.float32)
     ties = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
-    return graph.add("Where", ties, at(knots.middle), share)
+    return graph.add("Where", ties, at(knots.middle), fraction)
 
 
-def _add_normal_quantile(graph: OnnxGraph, levels: str) -> str:
+def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
     """Wichura's rational functions, in float64; ends are those of the transform."""
-    share = graph.add("Cast", levels, to=11)  # float64
-    share = graph.add("Clip", share, np.array(_SMALLEST), np.array(1 - _SMALLEST))
-    middle = graph.add("Sub", share, np.array(0.5))
+    fraction = graph.add("Cast", fractions, to=11)  # float64
+    fraction = graph.add("Clip", fraction, np.array(_SMALLEST), np.array(1 - _SMALLEST))
+    middle = graph.add("Sub", fraction, np.array(0.5))
     inner = graph.add("Sub", np.array(0.180625), graph.add("Mul", middle, middle))
     center = graph.add("Mul", middle, _add_ratio(graph, inner, *_CENTER))
-    tail = graph.add("Min", share, graph.add("Sub", np.array(1.0), share))
+    tail = graph.add("Min", fraction, graph.add("Sub", np.array(1.0), fraction))
     root = graph.add("Sqrt", graph.add("Neg", graph.add("Log", tail)))
     outer = _add_ratio(graph, graph.add("Sub", root, np.array(1.6)), *_TAIL)
     outer = graph.add("Mul", graph.add("Sign", middle), outer)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.boosting.rows import library
+from rankgrad.boosting.objectives import library
 from rankgrad.export.graph import OnnxGraph
 from rankgrad.training.fitted import TreeScorer
 

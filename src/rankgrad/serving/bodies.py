@@ -220,12 +220,12 @@ def _checked_item(item: Any, ranker: ServedRanker, where: str) -> list[float]:
     return [_value(value, ranker, f"{where}[{at}]") for at, value in enumerate(item)]
 
 
-def _value(value: Any, ranker: ServedRanker, where: str, is_present: bool = True) -> float:
+def _value(value: Any, ranker: ServedRanker, where: str, present: bool = True) -> float:
     if value is None:
         if ranker.missing:
             return float("nan")
         said = "must be a number: this ranker takes no missing values"
-        raise RequestError(422, said if is_present else "is missing", where)
+        raise RequestError(422, said if present else "is missing", where)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(422, f"must be a number, found {quote(value)}", where)
     if not -3.4e38 < value < 3.4e38:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from rankgrad.export.names import feature_names, takes_missing_values
-from rankgrad.export.onnx_format import session, to_onnx
+from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
+from rankgrad.models.mlp import MLPNet
+from rankgrad.models.tabm import TabMNet
+from rankgrad.serving.preparation import Preparation
 from rankgrad.training import FittedRanker
 
 _PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
@@ -88,6 +91,13 @@ class ServedRanker:
 
 def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
     """What scores flat lists with the ONNX file of a ranker."""
+    prepare = Preparation.of(ranker)
+    if prepare is not None:
+        assert isinstance(ranker.network, MLPNet | TabMNet)
+        layers = session(layers_to_onnx(ranker.network, prepare.width), threads).run
+        return lambda items, offsets: layers(
+            ["scores"], {"features": prepare(items, offsets)[None]}
+        )[0][0]
     run = session(content, threads).run
     if ranker.per_item:
         return lambda items, offsets: run(["scores"], {"features": items[None]})[0][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterable
@@ -20,6 +21,17 @@ from rankgrad.specs import Registry
 
 LOSSES = rankgrad.losses.losses
 METRICS = rankgrad.metrics.metrics
+
+#: Modules whose ``__all__`` is the public interface.
+API = (
+    *("rankgrad", "rankgrad.losses", "rankgrad.metrics", "rankgrad.sorting", "rankgrad.models"),
+    *("rankgrad.data", "rankgrad.training", "rankgrad.results", "rankgrad.report"),
+    *("rankgrad.significance", "rankgrad.explanations", "rankgrad.text", "rankgrad.kernels"),
+    *("rankgrad.export", "rankgrad.integrations.lightgbm", "rankgrad.integrations.xgboost"),
+    "rankgrad.integrations.sentence_transformers",
+    *("rankgrad.integrations.transformers", "rankgrad.integrations.torchmetrics"),
+    "rankgrad.integrations.pyterrier",
+)
 
 Nav = list[dict[str, Any]]
 
@@ -64,7 +76,44 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
                 for family in FAMILIES
             ]
         nav.append({kind.capitalize(): below})
-    return nav
+    return [*nav, {"Python": _write_api(folder / "api")}]
+
+
+def _write_api(folder: Path) -> list[Any]:
+    """A page for each public module, from the docstrings of its public names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for module in API:
+        shown = [name for name in public_names(module) if not name.startswith("__")]
+        (folder / f"{module}.md").write_text(
+            f"# {module}\n\n::: {module}\n    options:\n      show_root_heading: false\n"
+            f"      members: {shown}\n" + _shadowed(module, shown)
+        )
+    return [{module: f"reference/api/{module}.md"} for module in API]
+
+
+def _shadowed(module: str, names: list[str]) -> str:
+    """Names that are also those of submodules, which is what mkdocstrings finds: the submodules."""
+    found = importlib.import_module(module)
+    modules = set()
+    for name in names:
+        defined = getattr(getattr(found, name), "__module__", "")
+        if hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}"):
+            modules.add(f"{module}.{name}")
+        elif defined.endswith(f".{name}"):
+            modules.add(defined)
+    return "".join(f"\n::: {name}\n" for name in sorted(modules))
+
+
+def public_names(module: str) -> list[str]:
+    """The names of ``__all__`` but for modules; without one, what the module defines."""
+    found = importlib.import_module(module)
+    if hasattr(found, "__all__"):
+        return [name for name in found.__all__ if not inspect.ismodule(getattr(found, name))]
+    return [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module
+    ]
 
 
 def _cells() -> set[str]:

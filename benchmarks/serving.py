@@ -1,0 +1,279 @@
+"""Serving: one list inside the service beside LightGBM, load, memory, and requests of a schema.
+
+    python benchmarks/serving.py latency --data MSLR-sample
+    python benchmarks/serving.py load --seconds 10 --rates 50 100 200 400
+    python benchmarks/serving.py memory --requests 100000
+    python benchmarks/serving.py fuzz --examples 500
+
+``latency``: lists of 100 items, each another, are scored by the default model as the service does
+it, and by LightGBM's own predict, on one core; blocks of lists take turns, and the medians are
+compared. ``load``: open-loop requests at rising rates to the service and to a bare server of the
+same stack that only echoes the body; latencies count from when a request was due. ``memory``: the
+resident memory of the service after each tenth of the requests. ``fuzz``: schemathesis makes up
+requests from the schema; no answer may be 500 or above, and each must be as the schema says.
+``--json FILE`` also writes the figures, beside those of other parts that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import httpx
+import numpy as np
+import psutil
+import torch
+
+from rankgrad.data import Dataset, load
+from rankgrad.serving import ServedRanker, create_app
+from rankgrad.training import FittedRanker, Settings, fit
+
+ITEMS, FEATURES = 100, 136
+
+ECHO = """
+import socket, sys
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+app = FastAPI()
+
+@app.post("/rank")
+async def echo(request: Request):
+    return Response(await request.body(), media_type="application/json")
+
+listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+print("serving at http://127.0.0.1:%d" % listening.getsockname()[1], flush=True)
+config = uvicorn.Config(app, log_level="warning", access_log=False)
+uvicorn.Server(config).run([listening])
+"""
+
+
+def lists_of(data: str | None) -> Dataset:
+    """The training lists of a folder, or made ones, in which as many features tie as in logs."""
+    if data is not None:
+        return load(data, split="train")
+    random = np.random.default_rng(0)
+    features = random.normal(size=(6000, FEATURES)).astype(np.float32)
+    features[:, ::2] = features[:, ::2].clip(min=0.5)
+    labels = np.digitize(features[:, :8].sum(1) + random.normal(size=6000), [1, 3, 5, 6])
+    return Dataset(features, labels, np.arange(0, 6001, ITEMS), [str(at) for at in range(60)])
+
+
+def default_ranker(lists: Dataset) -> FittedRanker:
+    return fit(Settings(epochs=1, device="cpu"), lists).model
+
+
+def latency(arguments: argparse.Namespace) -> dict[str, Any]:
+    import lightgbm
+
+    torch.set_num_threads(1)
+    lists = lists_of(arguments.data)
+    served = ServedRanker.of(default_ranker(lists), "default")
+    starts = range(0, lists.n_items - ITEMS, ITEMS)
+    parts = [np.array(lists.features[at : at + ITEMS], np.float32) for at in starts]
+    offsets = np.array([0, ITEMS])
+    scorers = {"rankgrad": lambda items: served.score(items, offsets)}
+    options = {"objective": "lambdarank", "verbosity": -1, "num_threads": 1, "metric": "none"}
+    for trees in arguments.trees:
+        data = lightgbm.Dataset(np.asarray(lists.features), lists.labels, group=lists.lengths)
+        booster = lightgbm.train(options, data, trees)
+        scorers[f"lightgbm, {trees} trees"] = lambda items, booster=booster: booster.predict(
+            items, num_threads=1
+        )
+    seconds: dict[str, list[float]] = {name: [] for name in scorers}
+    for _ in range(arguments.repeats):
+        for name, score in scorers.items():
+            for items in parts:
+                began = time.perf_counter()
+                score(items)
+                seconds[name].append(time.perf_counter() - began)
+    middle = {name: statistics.median(values) * 1e6 for name, values in seconds.items()}
+    least = {name: min(values) * 1e6 for name, values in seconds.items()}
+    for name in scorers:
+        ratio = middle["rankgrad"] / middle[name]
+        print(f"{name:24} {middle[name]:8.0f} µs, least {least[name]:6.0f}; ratio {ratio:.2f}")
+    return {"median_us": middle, "least_us": least, "model": served.model}
+
+
+@contextmanager
+def process(command: list[str]):
+    """A server in a process of its own: its address and its process."""
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield started.stdout.readline().split()[-1], psutil.Process(started.pid)
+    finally:
+        started.send_signal(signal.SIGTERM)
+        started.wait(60)
+
+
+@contextmanager
+def service(run: Path):
+    command = [sys.executable, "-m", "rankgrad", "serve", str(run), "--port", "0"]
+    with process(command) as found:
+        yield found
+
+
+def body(items: np.ndarray) -> bytes:
+    return json.dumps({"lists": [{"items": np.round(items.astype(float), 4).tolist()}]}).encode()
+
+
+async def drive(address: str, content: bytes, rate: float, seconds: float) -> dict[str, float]:
+    """Requests at a fixed rate, whether or not those before are answered."""
+    found: list[float] = []
+    errors = 0
+    limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
+    headers = {"content-type": "application/json"}
+    async with httpx.AsyncClient(limits=limits, timeout=60) as client:
+
+        async def one(due: float) -> None:
+            nonlocal errors
+            try:
+                answer = await client.post(f"{address}/rank", content=content, headers=headers)
+                errors += answer.status_code != 200
+            except httpx.HTTPError:
+                errors += 1
+            found.append(time.perf_counter() - due)
+
+        began, sent = time.perf_counter(), []
+        for at in range(int(rate * seconds)):
+            due = began + at / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            sent.append(asyncio.create_task(one(due)))
+        await asyncio.gather(*sent)
+        wall = time.perf_counter() - began
+    low, high = np.quantile(found, [0.5, 0.99]) * 1e3
+    return {
+        "rate": rate, "achieved": len(found) / wall, "errors": errors, "p50_ms": low, "p99_ms": high
+    }  # fmt: skip
+
+
+def load_test(arguments: argparse.Namespace) -> dict[str, Any]:
+    lists = lists_of(arguments.data)
+    content = body(np.array(lists.features[:ITEMS]))
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        default_ranker(lists).save(Path(place) / "default")
+        echo = [sys.executable, "-c", ECHO]
+        for name, server in (
+            ("service", service(Path(place) / "default")),
+            ("echo", process(echo)),
+        ):
+            with server as (address, _):
+                asyncio.run(drive(address, content, 20, 1))
+                results[name] = [
+                    asyncio.run(drive(address, content, rate, arguments.seconds))
+                    for rate in arguments.rates
+                ]
+            for row in results[name]:
+                print(name, {key: round(value, 2) for key, value in row.items()})
+    return {"bytes_of_a_request": len(content), **results}
+
+
+def memory(arguments: argparse.Namespace) -> dict[str, Any]:
+    lists = lists_of(arguments.data)
+    contents = [
+        body(np.array(lists.features[at : at + n])) for at, n in ((0, 3), (9, 10), (99, 30))
+    ]
+    with tempfile.TemporaryDirectory() as place:
+        default_ranker(lists).save(Path(place) / "default")
+        with service(Path(place) / "default") as (address, server):
+            found = asyncio.run(_memory(address, server, contents, arguments.requests))
+    growth = found["rss_mib"][-1] - found["rss_mib"][1]
+    print(found, f"growth from the second tenth on: {growth:.1f} MiB")
+    return {**found, "growth_mib": growth}
+
+
+async def _memory(
+    address: str, server: psutil.Process, contents: list[bytes], requests: int
+) -> dict[str, Any]:
+    sizes, errors = [], 0
+    headers = {"content-type": "application/json"}
+    async with httpx.AsyncClient(timeout=60) as client:
+
+        async def some(count: int) -> int:
+            failed = 0
+            for at in range(count):
+                content = contents[at % len(contents)]
+                answer = await client.post(f"{address}/rank", content=content, headers=headers)
+                failed += answer.status_code != 200
+            return failed
+
+        for _ in range(10):
+            counts = [requests // 80] * 8
+            errors += sum(await asyncio.gather(*map(some, counts)))
+            sizes.append(round(server.memory_info().rss / 2**20, 1))
+    return {"requests": requests // 80 * 80, "errors": errors, "rss_mib": sizes}
+
+
+def fuzz(arguments: argparse.Namespace) -> dict[str, Any]:
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+
+    lists = lists_of(None)
+    narrow = Dataset(lists.features[:, :4], lists.labels, lists.offsets, lists.qids)
+    trees = Settings(model="lightgbm", transforms=(), epochs=5, device="cpu")
+    rankers = {"default": default_ranker(narrow), "trees": fit(trees, narrow).model}
+    app = create_app({name: ServedRanker.of(one, name) for name, one in rankers.items()})
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    checks = schemathesis.checks
+    count = 0
+    for operation in schema.get_all_operations():
+
+        @settings(
+            max_examples=arguments.examples,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        )
+        @given(case=operation.ok().as_strategy())
+        def check(case: Any) -> None:
+            nonlocal count
+            count += 1
+            case.call_and_validate(
+                checks=[
+                    checks.not_a_server_error,
+                    checks.status_code_conformance,
+                    checks.content_type_conformance,
+                    checks.response_schema_conformance,
+                ]
+            )
+
+        check()
+        print(operation.ok().label, "holds")
+    return {"requests": count, "failures": 0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("part", choices=["latency", "load", "memory", "fuzz"])
+    parser.add_argument("--data", help="a folder with train data; made data without")
+    parser.add_argument("--trees", type=int, nargs="+", default=[100, 500])
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--rates", type=float, nargs="+", default=[50, 100, 200, 300, 400])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--examples", type=int, default=300)
+    parser.add_argument("--json", type=Path, help="write the figures")
+    arguments = parser.parse_args()
+    parts = {"latency": latency, "load": load_test, "memory": memory, "fuzz": fuzz}
+    found = parts[arguments.part](arguments)
+    if arguments.json is not None:
+        before = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+        arguments.json.write_text(json.dumps({**before, arguments.part: found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""``rankgrad distill``: a small student of a trained ranker."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rankgrad.cli import settings as options
+from rankgrad.cli.arguments import Data, Fold, Json, load
+from rankgrad.cli.predict import Run, load_ranker
+from rankgrad.cli.printing import console, show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.data import Dataset
+    from rankgrad.export.distillation import QualityLoss
+    from rankgrad.training import FittedRanker, Settings
+
+
+_SETTINGS = (
+    *("loss", "model", "metric", "transforms", "epochs", "patience", "learning_rate"),
+    *("batch_size", "seed", "device"),
+)
+_CHOSEN = {"loss": "listnet", "model": "mlp(hidden=[64, 32])"}
+_TRANSFORMS = ("drop_constant", "standardize")
+_SAID = {"transforms": "drop_constant, standardize, which every format takes; none for trees"}
+
+
+@options.settings_options(*_SETTINGS, defaults={**_CHOSEN, **_SAID})
+def distill(
+    run: Run,
+    data: Data,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="RUN2", help="The student's run folder.", show_default=False
+        ),
+    ],
+    vali: Annotated[
+        Path | None, typer.Option(help="Validation data, where DATA is a file.")
+    ] = None,
+    test: Annotated[Path | None, typer.Option(help="Test data, where DATA is a file.")] = None,
+    fold: Fold = None,
+    teacher_labels: Annotated[
+        Literal["shift", "minmax", "softmax", "rank"],
+        typer.Option(
+            help="How the teacher's scores become labels: above its lowest, from 0 to 1, "
+            "probabilities, or by its order alone, 1 / rank.",
+        ),
+    ] = "shift",
+    temperature: Annotated[
+        float, typer.Option(help="Divides the teacher's scores, with shift and softmax.")
+    ] = 1.0,
+    json: Json = False,
+    **overrides: Any,
+) -> None:
+    """Train a student on the scores of a trained ranker, and say what is lost.
+
+    Search engines score one item at a time, and most of them know plain perceptrons or trees only.
+    A student is such a ranker, trained listwise on what a better one, the teacher, says of the
+    training lists. The labels of validation data choose its best epoch; on test data it is compared
+    with its teacher, list by list.
+
+    \b
+    Examples:
+      rankgrad distill runs/first MQ2008 --fold 1 -o runs/student
+      rankgrad distill runs/first data --model "mlp(hidden=[64, 32])" -o runs/student
+      rankgrad distill runs/first data --model "lightgbm(num_leaves=31)" -o runs/trees
+      rankgrad distill runs/first train.txt --vali vali.txt --test test.txt -o runs/student
+      rankgrad export runs/student --format solr -o model.json
+    """  # noqa: D301
+    from rankgrad.export.distillation import quality_losses, taught
+    from rankgrad.training import fit
+    from rankgrad.training.fitting import check_run
+
+    chosen = _settings(overrides)
+    check_run(chosen, output, resume=False)
+    teacher = load_ranker(run)
+    parts = _read(data, vali, test, fold, teacher)
+    lessons = taught(parts["train"], teacher, teacher_labels, temperature=temperature)
+    student = fit(chosen, lessons, parts.get("vali"), folder=output, quiet=json).model
+    held_out = "test" if "test" in parts else "vali"
+    found = quality_losses(teacher, student, parts[held_out], chosen.logged)
+    if json:
+        facts = {"run": str(output), "on": held_out, "lists": len(parts[held_out])}
+        show_json({**facts, "metrics": [asdict(one) for one in found]})
+    else:
+        _show(found, f"{output}, a student of {run}, on {held_out}", len(parts[held_out]))
+        console().print(f"Next: rankgrad export {shlex.quote(str(output))} -o model.onnx")
+    if held_out == "vali":
+        show_notes(["there is no test data: validation data chose the student, which flatters it"])
+
+
+def _settings(overrides: dict[str, Any]) -> Settings:
+    from rankgrad.training.tree_fitting import is_tree
+
+    named = {name: value for name, value in overrides.items() if value is not None}
+    chosen = options.chosen({**_CHOSEN, **named}, None)
+    if "transforms" not in named:
+        transforms = () if is_tree(chosen) else _TRANSFORMS
+        chosen = chosen.model_copy(update={"transforms": transforms})
+    return chosen
+
+
+def _read(
+    data: Path, vali: Path | None, test: Path | None, fold: int | None, like: FittedRanker
+) -> dict[str, Dataset]:
+    """The splits of a folder, or files; with the features of the teacher."""
+    from rankgrad.data import layout
+
+    if layout.is_single(data):
+        paths = {"train": data, "vali": vali, "test": test}
+        found = {name: load(path, like=like) for name, path in paths.items() if path is not None}
+    else:
+        if vali is not None or test is not None:
+            raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
+        names = layout.splits(data, fold)
+        if "train" not in names:
+            raise ValueError(f"{data} has no train in it, only {', '.join(names)}")
+        found = {name: load(data, name, fold, like) for name in names}
+    if not {"vali", "test"} & set(found):
+        raise ValueError(
+            "what the student loses is measured on data it was not trained on: give --test, or a "
+            "folder that has test data"
+        )
+    return found
+
+
+def _show(found: list[QualityLoss], title: str, lists: int) -> None:
+    rows = [
+        (
+            *(one.metric, f"{one.teacher:.4f}", f"{one.student:.4f}", f"{one.difference:+.4f}"),
+            *(f"{one.interval.low:+.4f} to {one.interval.high:+.4f}", f"{one.p:.4f}"),
+        )
+        for one in found
+    ]
+    columns = ("metric", "teacher", "student", "difference", "95% interval", "p")
+    under = f"{lists} lists; p of the two-sided paired randomization test, uncorrected"
+    show_table(columns, rows, title=title, under=[under])
