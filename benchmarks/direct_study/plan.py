@@ -116,8 +116,8 @@ def tasks(results: Results) -> list[Task]:
 
     The same loss and data stand in several groups; a task is done once.
     """
-    found = [*field(), *wider(), *web30k(), *confirmation(results), *scales(), *budgets()]
-    found += [*parts(), *worlds(), *second_world(), *grid(), *recipes(), *seeds(), *capacity()]
+    found = [*confirmation(results), *field(), *web30k(), *scales(), *parts(), *recipes()]
+    found += [*second_world(), *worlds(), *budgets(), *seeds(), *grid(), *wider(), *capacity()]
     return list(dict.fromkeys(found))
 
 

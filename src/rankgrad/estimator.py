@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -21,7 +21,8 @@ from typing_extensions import TypedDict
 
 from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
-from rankgrad.data.dataset import as_float32
+from rankgrad.data.categories import encode_frame
+from rankgrad.data.dataset import Categories, as_float32
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
@@ -191,7 +192,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: ``[N, F]`` features: an array, a data frame or a sparse matrix. NaN is a missing
-                value, as it is to LightGBM.
+                value, and columns of pandas' dtype ``category`` are categorical, as in LightGBM.
             y: ``[N]`` labels, at least 0; higher is more relevant.
             qid: ``[N]`` the list of each row, numbers or texts, in any order. This or ``group`` is
                 needed above 2,000 rows.
@@ -205,6 +206,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger of
                 :mod:`rankgrad.training.loggers`; or several.
         """
+        X, categories = encode_frame(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:
@@ -216,7 +218,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 "are one list)"
             )
         train = _dataset(self._features(X), y, _ListRows.of(len(y), qid, group), weights)
-        pairs = self._validation(eval_set, eval_qid, eval_group, several=len(train) > 1)
+        train = replace(train, categories=categories, check=False)
+        several = len(train) > 1
+        pairs = self._validation(eval_set, eval_qid, eval_group, several, categories)
+        pairs = [replace(pair, categories=categories, check=False) for pair in pairs]
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
@@ -250,6 +255,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """
         if not self._is_checked(X):
             check_is_fitted(self)
+            X, _ = encode_frame(X, self.model_.categories)
             X = validate_data(self, X, reset=False, **_CHECKS)
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
@@ -523,7 +529,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         holdout = self.validation_fraction if self.early_stopping else 0.0
         return Settings(**values, seed=int(seed), holdout=holdout)
 
-    def _validation(self, eval_set: Any, qid: Any, group: Any, several: bool) -> list[Dataset]:
+    def _validation(
+        self, eval_set: Any, qid: Any, group: Any, several: bool, categories: Categories | None
+    ) -> list[Dataset]:
         """The data sets of ``eval_set``, in order.
 
         Where there are several lists to train on, rows that nothing is said of are hardly one: the
@@ -547,7 +555,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
                     "are one list; in a list, as eval_set is)"
                 )
-            X, y = validate_data(self, *pair, y_numeric=True, reset=False, **_CHECKS)
+            X, _ = encode_frame(pair[0], categories)
+            X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
             found.append(_dataset(self._features(X), y, _ListRows.of(len(y), its_qid, its_group)))
         return found
 

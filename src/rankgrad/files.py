@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # how the hidden names end
-_ABANDONED = 86_400  # seconds after which what is unfinished is taken for left behind
+_ABANDONED = 86_400  # seconds after which an unfinished file is taken for abandoned
 _SPOOLED = 1 << 26  # bytes for a FIFO or device that are held in memory
-_TRIES = 100  # readings of what is replaced all the time
+_TRIES = 100  # attempts to read files that are being replaced
 _DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # links there are open files, not places
 
 
@@ -386,7 +386,7 @@ def _exchange(new: Path, path: Path) -> None:
     except BaseException:
         os.rename(old, path)
         raise
-    os.rename(old, new)  # so that what is called replaced is always whole
+    os.rename(old, new)  # so that a folder with the suffix is always complete
 
 
 def _swap(one: Path, other: Path) -> bool:

@@ -200,7 +200,7 @@ class ValueCheck:
             self._all_right = ops.check_values(*flat[:4], lists.list_weights)
 
     def result(self) -> tuple[bool, bool]:
-        """Whether scores are finite, and labels large; an error that says what is wrong where."""
+        """Whether scores are finite, and labels large; an error says what is wrong, and where."""
         if self._all_right is not None and self._all_right():
             return True, False
         scores, labels, mask, item_weights, list_weights = self._passed
@@ -242,7 +242,7 @@ def as_lists(
     weights: Any = None,
     check: bool = True,
 ) -> Lists:
-    """Check what a caller passed, name what is wrong with it, and bring it into the common layout.
+    """Check the arguments of a loss or metric and bring them into the common layout.
 
     Args:
         scores: ``[..., n]`` padded, or ``[N]`` flat.
@@ -253,7 +253,7 @@ def as_lists(
         qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
         weights: one per list, or one per item.
         check: whether to check the values. They are never checked in compiled code, where a CUDA
-            graph is captured and under ``torch.func``: nobody can be told there.
+            graph is captured and under ``torch.func``: values cannot be read there.
     """
     pending = start_lists(
         scores,
@@ -335,7 +335,7 @@ def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
     """An error that says where a score or a label is wrong; whether all scores are finite."""
     if scores.numel() == 0:
         return True
-    # All at a glance: roots are NaN for negative labels, and sums finite for finite numbers only.
+    # One reduction checks all: roots of negative labels are NaN, as are sums with a NaN.
     glance = labels.detach().sqrt() + scores.detach() / 2
     if mask is not None:
         glance = torch.where(mask, glance, 0.0)
@@ -359,7 +359,7 @@ def _check_values(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
 def split_weights(
     weights: Any, scores: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Item weights and list weights, told apart by shape.
+    """Item weights and list weights, distinguished by shape.
 
     Flat lists that are as many as their items have per-item weights; a column says per list.
     """

@@ -26,7 +26,7 @@ Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
 
 _TILE = 1 << 18  # numbers held at a time: what a processor cache takes
-_MOST_CACHED, _MOST_LISTS = 64, 1 << 16  # offsets of padded lists kept, and of how many lists
+_MOST_CACHED, _MOST_LISTS = 64, 1 << 16  # cached offsets of padded lists, and the most lists of one
 
 
 class FlatLists(NamedTuple):
@@ -107,7 +107,7 @@ class Lists:
     def scores(self) -> Float[Tensor, "b n"]:
         """The scores, 0 on padding."""
         if "scores" not in self._made:
-            # Kept for all who ask, so attached to the graph even if the first needs none.
+            # The result is cached, so it is attached to the graph even under no_grad.
             with torch.enable_grad():
                 self._made["scores"] = self._pad(self.flat.scores)
         return self._made["scores"]
@@ -162,7 +162,7 @@ class Lists:
         return flat.reshape(-1, max(1, self.flat.max_length))
 
     def _pad(self, flat: Tensor) -> Tensor:
-        # Kept for all that follows, so attached to the graph also if first asked for without one.
+        # The result is cached, so it is attached to the graph even under no_grad.
         with torch.enable_grad():
             if not self.ragged:
                 rows = self._rows(flat)
@@ -224,9 +224,8 @@ def descending(
 ) -> Int[Tensor, "b n"]:
     """The order of the items by descending score, padding last.
 
-    Ties are broken by input order or, given ``labels``, against the scores: the less relevant item
-    first. So the order never leaks from how a file was sorted, and a constant score looks as bad as
-    it may be.
+    Ties are broken by input order or, given ``labels``, with the less relevant item first. Then the
+    order does not depend on how a file was sorted, and constant scores get the worst value.
 
     >>> mask = torch.ones(1, 3, dtype=torch.bool)
     >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask).tolist()

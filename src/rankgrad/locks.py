@@ -2,7 +2,7 @@
 
 A lock is the operating system's on an open file, so it ends with the process that holds it, however
 that ended; the file says who that is. It is removed with the lock; one that a killed process left
-is not locked and stands in nobody's way.
+is not locked, and the next process takes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def held(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
     ['run.lock']
     """
     file = _locked(path, doing, patience)
-    with suppress(OSError):  # that is for people: a full disk must not end what is to be done
+    with suppress(OSError):  # the text is informative only: a full disk must not end the work
         file.truncate(0)
         os.write(file.fileno(), _who().encode())
     try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-#: Variables by which OpenMP (GCC's, and Intel's and LLVM's) is told how threads wait.
+#: Variables by which OpenMP (GCC's, and Intel's and LLVM's) learns how threads wait.
 _PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 _TOLD = (*_PASSIVE, "GOMP_SPINCOUNT", "KMP_LIBRARY")
 
@@ -73,7 +73,7 @@ def passes(network: nn.Module, items: int) -> int:
 
 @contextmanager
 def for_work(operations: float) -> Iterator[None]:
-    """While open, PyTorch uses as many threads as the work is worth: one, or all it was given.
+    """PyTorch uses one thread for small work in this block, and all it was given for large work.
 
     The choice depends on the sizes alone, so that results are the same again.
 

@@ -1,4 +1,4 @@
-"""Checks of options, with errors that say what was wrong and what is wanted."""
+"""Parameter validation: errors name the parameter, what was found and what is expected."""
 
 from __future__ import annotations
 

@@ -409,6 +409,7 @@ def test_no_damage_goes_unnoticed(
                 opened = store.open(folder)
                 assert opened.checksum() == expected
                 np.asarray(opened.source_rows)
+                np.asarray(opened.ids)
             except ValueError as error:
                 assert "damaged" in str(error) or "not a rankgrad store" in str(error), error
             else:

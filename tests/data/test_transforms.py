@@ -295,6 +295,25 @@ def test_impute_is_scikit_learns() -> None:
     assert plain.transform(torch.from_numpy(new)).tolist() == np.nan_to_num(new).tolist()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_linear_imputation_is_the_best_linear_one(share: float) -> None:
+    """Of features that are missing at random, least squares on the zero-filled others."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(20_000, 5)) @ random.normal(size=(5, 5)) + [0, 3, -2, 0, 9]
+    holey = np.where(random.random(features.shape) < share, np.nan, features)
+    holey[0, 0] = np.nan
+    fitted = transforms.get("impute(indicator=false)").fit(holey)
+    for column in range(5):
+        probe = holey.copy()
+        probe[:, column] = np.nan
+        found = fitted.transform(torch.from_numpy(probe)).numpy()[:, column]
+        others = np.nan_to_num(np.delete(holey - np.nanmean(holey, 0), column, 1))
+        centered = features[:, column] - features[:, column].mean()
+        best = others @ np.linalg.lstsq(others, centered, rcond=None)[0]
+        left = np.var(centered - best), np.var(features[:, column] - found)
+        assert left[1] <= 1.02 * left[0] + 0.01 * np.var(centered)
+
+
 def test_a_feature_that_is_there_or_not_is_not_constant() -> None:
     features = np.array([[1.0, np.nan, 3.0], [np.nan, np.nan, 3.0]])
     for spec in ("drop_constant", "drop_constant(per_list=true)"):

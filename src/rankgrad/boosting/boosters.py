@@ -107,7 +107,7 @@ def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any
         booster = package.Booster(model_str=saved.decode())
         return lambda features: booster.predict(features, num_threads=threads)
     booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
-    return lambda features: booster.predict(package.DMatrix(features, nthread=threads))
+    return lambda features: booster.predict(_with_types(package, booster, features, threads))
 
 
 def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
@@ -122,7 +122,19 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], A
         return lambda features: booster.predict(features, pred_contrib=True, num_threads=threads)
     booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
     return lambda features: booster.predict(
-        package.DMatrix(features, nthread=threads), pred_contribs=True
+        _with_types(package, booster, features, threads), pred_contribs=True
+    )
+
+
+def _with_types(package: Any, booster: Any, features: Any, threads: int) -> Any:
+    """Features for XGBoost, with the types of those that it was trained on."""
+    types = booster.feature_types
+    categorical = types is not None and "c" in types
+    return package.DMatrix(
+        features,
+        nthread=threads,
+        feature_types=types if categorical else None,
+        enable_categorical=categorical,
     )
 
 
@@ -176,7 +188,11 @@ def _lightgbm(
         else for_lightgbm.objective(_seeded(config.loss, config.seed)),
     }
     learn = package.Dataset(
-        np.asarray(train.features), train.labels, group=_sizes(train), weight=train.weights
+        np.asarray(train.features),
+        train.labels,
+        group=_sizes(train),
+        weight=train.weights,
+        categorical_feature=_categorical(train),
     )
     if vali is None:
         booster = package.train(
@@ -253,6 +269,11 @@ def _counter(package: Any, validation: _ValidationCurve) -> Any:
     return Counter()
 
 
+def _categorical(lists: Dataset) -> list[int]:
+    """Which columns are codes of categories."""
+    return [at for at, names in enumerate(lists.categories or ()) if names is not None]
+
+
 def _seeded(spec: str, seed: int) -> Loss:
     """The loss; one that draws random numbers and has no seed of its own draws by this one."""
     parsed = losses.parse(spec)
@@ -269,7 +290,15 @@ def _best_round(validation: _ValidationCurve) -> int:
 
 
 def _matrix(package: Any, lists: Dataset, config: BoostingConfig) -> Any:
-    matrix = package.DMatrix(np.asarray(lists.features), lists.labels, nthread=config.threads)
+    chosen = _categorical(lists)
+    types = ["c" if at in chosen else "q" for at in range(lists.n_features)] if chosen else None
+    matrix = package.DMatrix(
+        np.asarray(lists.features),
+        lists.labels,
+        nthread=config.threads,
+        feature_types=types,
+        enable_categorical=bool(chosen),
+    )
     matrix.set_group(_sizes(lists))
     return matrix
 

@@ -54,6 +54,15 @@ Missing = Annotated[
 ]
 
 
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A feature that is a category, by its column or its id; several times for several.",
+        show_default="columns of few texts",
+    ),
+]
+
+
 def check_stdin(*paths: Path | None) -> None:
     """The standard input can be read once."""
     if sum(path is not None and str(path) == "-" for path in paths) > 1:
@@ -118,4 +127,5 @@ def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
         "n_features": like.n_features,
         "zero_based": like.zero_based,
         "feature_names": like.feature_names,
+        "categories": like.categories,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Fold, Json, Missing, Overwrite, check_stdin
+from rankgrad.cli.arguments import Categorical, Fold, Json, Missing, Overwrite, check_stdin
 from rankgrad.cli.data import describe, show_data
 from rankgrad.cli.printing import show_json
 
@@ -50,6 +50,7 @@ def import_(
         float | None, typer.Option(help="Columnar files: the value for missing features.")
     ] = None,
     missing: Missing = None,
+    categorical: Categorical = None,
     docids: Annotated[
         bool,
         typer.Option(
@@ -89,13 +90,14 @@ def import_(
         "id": id,
         "fill": fill,
     }
+    kinds = {"missing": missing or (), "categorical": categorical or ()}
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not layout.is_single(source):
         _check_folder_options(source, fold, output, docids, columns)
-        options = {"ids": docids or "auto", "missing": missing or (), "columns": columns}
+        options = {"ids": docids or "auto", **kinds, "columns": columns}
         metadata = _import_folder(source, fold, output, overwrite, options)
     else:
-        dataset = _read(sources, docids, fold, columns, missing or [])
+        dataset = _read(sources, docids, fold, columns, kinds)
         if columnar.suffix(output) in columnar.PARQUET:
             columnar.write(dataset, output, overwrite=overwrite)
         else:
@@ -112,10 +114,10 @@ def _read(
     docids: bool,
     fold: int | None,
     columns: dict[str, Any],
-    missing: list[str],
+    kinds: dict[str, Any],
 ) -> Dataset:
     """One data set from one file or several."""
-    from rankgrad.data import columnar, layout, letor, load
+    from rankgrad.data import categories, columnar, layout, letor, load
 
     if all(columnar.is_columnar(path) or layout.parts(path) for path in sources):
         if len(sources) > 1:
@@ -125,13 +127,15 @@ def _read(
             )
         if docids:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
-        return columnar.read(sources[0], missing=missing, **columns)
+        return columnar.read(sources[0], **kinds, **columns)
     given = _changed_options(columns)
     if given:
         raise ValueError(f"--{given[0]} goes with columnar files, which {sources[0]} is not")
     if len(sources) > 1:
-        return letor.read(sources, ids=docids or "auto", finite=True, missing=missing)
-    return load(sources[0], fold=fold, ids=docids or "auto", finite=True, missing=missing)
+        missing, categorical = kinds["missing"], kinds["categorical"]
+        dataset = letor.read(sources, ids=docids or "auto", finite=True, missing=missing)
+        return categories.encode(dataset, categorical)
+    return load(sources[0], fold=fold, ids=docids or "auto", finite=True, **kinds)
 
 
 def _changed_options(columns: dict[str, Any]) -> list[str]:

@@ -25,8 +25,15 @@ from typing import Any
 import numpy as np
 
 from rankgrad import checksums, files
-from rankgrad.data import memory_limit, streams
-from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, canonical_nan, id_array
+from rankgrad.data import categories, memory_limit, streams
+from rankgrad.data.dataset import (
+    LONGEST_ID,
+    Categories,
+    Dataset,
+    FeaturesError,
+    canonical_nan,
+    id_array,
+)
 from rankgrad.data.layout import parts
 from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
@@ -39,6 +46,7 @@ _ROWS = 1 << 14  # rows of a batch, at most
 _CELLS = 1 << 22  # values of a batch, at most, but for one row
 _CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: usually, and at most
 _CSV_COLUMN = 20_000  # bytes that pyarrow takes for a column, whatever is in it
+_CATEGORIES, _REPEATS = 1000, 10  # texts of a categorical feature at most; rows for each
 _SEARCHED = 1000  # columns among which the nearest name is looked for
 # Keys of the schema's metadata: the columns' roles; the checksums of schema and contents.
 _ROLES, _SUMS = b"rankgrad", b"rankgrad.crc32"
@@ -78,23 +86,26 @@ def read(
     fill: float | None = None,
     labeled: bool = True,
     missing: Sequence[str | float] = (),
+    categorical: Sequence[str] = (),
 ) -> Dataset:
     r"""Read a columnar file, or a folder of Parquet parts in order; each row is an item.
 
     Features that are null or NaN, and in text files empty values, ``?``, ``NA`` and ``NULL``, are
-    missing and become NaN.
+    missing and become NaN. A column of texts is a categorical feature if it has at most 1,000
+    different ones and each is there ten times on average; see :mod:`rankgrad.data.categories`.
 
     Args:
         path: the file or folder.
         query: the column of the query's id.
         label: the column of the graded label.
-        features: the columns of features, in this order; all other numeric columns by default.
-            ``Dataset.notes`` says which columns are left out.
+        features: the columns of features, in this order; by default all other columns of numbers
+            and those of few texts. ``Dataset.notes`` says which columns are left out.
         weight: the column of item weights. Files that :func:`write` made know theirs.
         id: the column of item ids. Files that :func:`write` made know theirs.
         fill: a value in place of missing features.
         labeled: without it labels may be missing, as in data to be scored; they are then 0.
         missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
+        categorical: columns that are categorical features, whatever they hold.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
@@ -107,7 +118,9 @@ def read(
     """
     path = Path(path)
     also = MissingValues.of(missing)
-    roles = _Roles(path, query, label, features, weight, id, labeled, also.texts)
+    roles = _Roles(
+        path, query, label, features, weight, id, labeled, also.texts, frozenset(categorical)
+    )
     builder = None
     sources = parts(path) or [path]
     for part in sources:
@@ -161,7 +174,11 @@ class _Roles:
     id: str | None
     labeled: bool
     missing: frozenset[str]  # texts that are missing values
+    categorical: frozenset[str]  # named as such
+    texts: list[str] = field(default_factory=list)  # features whose columns are of texts
+    chosen: bool = False  # whether features are named by the caller
     names: list[str] = field(default_factory=list)  # of the features
+    used: list[str] = field(default_factory=list)  # columns with another role
     left_out: list[str] = field(default_factory=list)  # columns that have no role
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
     checksum: str | None = None  # of the contents, where the file has it and all of it is read
@@ -179,25 +196,30 @@ class _Roles:
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
                 self._find(getattr(self, role), role, schema)
-        given = [name for name in (self.query, self.label, self.weight, self.id) if name]
+        used = self.used = [name for name in (self.query, self.label, self.weight, self.id) if name]
         if self.features is not None:
             for name in self.features:
                 self._find(name, "features", schema)
             self.names = list(self.features)
+            self.chosen = self.chosen or not self.left_out
         else:
-            self.names = _numeric(schema, given)
-            self.left_out = [name for name in schema.names if name not in {*given, *self.names}]
+            self.names = _usable(schema, used, self.categorical)
+            self.left_out = [name for name in schema.names if name not in {*used, *self.names}]
         if not self.names:
             raise ValueError(
-                f"{self.path} has no numeric columns for features beside {quote(given)}"
+                f"{self.path} has no numeric columns for features beside {quote(used)}"
             )
-        for name in self.names:
+        for name in self.categorical:
+            self._find(name, "categorical", schema)
+        self.texts = [n for n in self.names if self._is_category(n, schema.field(n).type)]
+        for name in set(self.names) - set(self.texts):
             if not _is_number(schema.field(name).type):
                 raise ValueError(
                     f"{self.path}: the feature {quote(name)} must be a column of numbers, found "
                     f"{shorten(str(schema.field(name).type))}"
                 )
-        if own and self.label == "label" and self.names == _numeric(schema, given):
+        complete = self.names == _usable(schema, used, self.categorical)
+        if own and self.label == "label" and complete:
             self.checksum = sums[8:] or None
         self.features = self.names
 
@@ -213,6 +235,9 @@ class _Roles:
         if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
             return found
         raise ValueError(files.damaged(self.path, "its record of the columns is not readable"))
+
+    def _is_category(self, name: str, kind: Any) -> bool:
+        return name in self.categorical or _is_text(kind)
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
@@ -250,6 +275,7 @@ class _Builder:
         self.labels = np.empty(size, np.float32)
         self.weights = None if roles.weight is None else np.empty(size, np.float32)
         self.ids: list[np.ndarray] | None = None if roles.id is None else []
+        self.categories: dict[str, dict[str, int]] = {name: {} for name in roles.texts}
         self.codes = np.empty(size, np.int64)  # of the queries, in order of first appearance
         self.code: dict[str, int] = {}
 
@@ -273,13 +299,22 @@ class _Builder:
             column = self._texts(batch.column(self.roles.id), "id", str(self.roles.id))
             self.ids.append(id_array("ids", column.to_pylist()))
         for j, name in enumerate(self.roles.names):
-            self.features[start:stop, j] = self._values(batch, name, "feature")
+            if name in self.categories:
+                self.features[start:stop, j] = self._category_codes(batch.column(name), name)
+            else:
+                self.features[start:stop, j] = self._values(batch, name, "feature")
         self._mark_missing(self.features[start:stop])
         self.rows = stop
 
     def _mark_missing(self, features: np.ndarray) -> None:
-        """Count missing values, and replace them by ``fill``, in place."""
-        self.changed |= self.also.mark(features) > 0
+        """Count missing values, and replace them by ``fill``, in place; codes stay as they are."""
+        numbers = [j for j, name in enumerate(self.roles.names) if name not in self.categories]
+        if len(numbers) < features.shape[1]:
+            marked = features[:, numbers]
+            self.changed |= self.also.mark(marked) > 0
+            features[:, numbers] = marked
+        else:
+            self.changed |= self.also.mark(features) > 0
         absent = np.isnan(features)
         self.missing += int(absent.sum())
         if self.fill is not None and absent.any():
@@ -292,6 +327,7 @@ class _Builder:
         if self.rows == 0:
             raise ValueError(f"{path} has no rows")
         self._resize(self.rows)
+        categories = self._finish_categories()
         ids = None if self.ids is None else self._all_ids()
         arrays = [self.features, self.labels, self.weights, ids]
         notes, order = [], None
@@ -312,7 +348,9 @@ class _Builder:
             notes.append(f"{path}: {self.missing} missing feature values were set to {self.fill:g}")
         if self.roles.left_out:
             columns = listing(self.roles.left_out)
-            notes.append(f"{path}: columns that are not numbers are left out: {columns}")
+            notes.append(
+                f"{path}: columns left out, which are neither numbers nor few texts: {columns}"
+            )
         sizes = np.bincount(self.codes, minlength=len(self.code))
         features, labels, weights, ids = arrays
         assert features is not None
@@ -328,6 +366,7 @@ class _Builder:
                 feature_names=tuple(self.roles.names),
                 notes=tuple(notes),
                 source_rows=order,
+                categories=categories,
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -356,6 +395,41 @@ class _Builder:
             arrays.append(self.weights)
         for array in arrays:
             array.resize((rows, *array.shape[1:]), refcheck=False)
+
+    def _category_codes(self, column: Any, name: str) -> np.ndarray:
+        """Codes of a column's texts in order of first appearance; NaN for missing ones."""
+        texts = column.cast(_pyarrow("pyarrow").string())
+        encoded = texts.dictionary_encode()
+        codes = self.categories[name]
+        table = [
+            np.nan if text is None or text in self.also else codes.setdefault(text, len(codes))
+            for text in encoded.dictionary.to_pylist()
+        ]
+        indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
+        found: np.ndarray = np.array([*table, np.nan], np.float32)[indices]
+        return found
+
+    def _finish_categories(self) -> Categories | None:
+        """Sort the categories; leave out columns of too many texts, unless they are chosen."""
+        roles, found = self.roles, dict[str, tuple[str, ...]]()
+        for name, codes in self.categories.items():
+            chosen = roles.chosen or name in roles.categorical
+            if not chosen and len(codes) > min(_CATEGORIES, self.rows // _REPEATS):
+                roles.left_out.append(name)
+                continue
+            found[name], new = categories.sort_names(list(codes))
+            column = self.features[:, roles.names.index(name)]
+            there = ~np.isnan(column)
+            column[there] = new[column[there].astype(np.int64)]
+        stay = [j for j, name in enumerate(roles.names) if name not in roles.left_out]
+        if len(stay) < len(roles.names):
+            self.features = np.ascontiguousarray(self.features[:, stay])
+            roles.names = [roles.names[j] for j in stay]
+        if not roles.names:
+            raise ValueError(
+                f"{roles.path} has no numeric columns for features beside {quote(roles.used)}"
+            )
+        return tuple(found.get(name) for name in roles.names) if found else None
 
     def _encode(self, column: Any) -> np.ndarray:
         """Query ids as numbers in the order of their first appearance in the file."""
@@ -494,7 +568,8 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     ):
         roles.settle(reader.schema)
     types = dict.fromkeys(roles.columns(), arrow.float64())
-    types |= {name: arrow.string() for name in (roles.query, roles.id) if name is not None}
+    texts = [name for name in (roles.query, roles.id, *roles.texts) if name is not None]
+    types |= dict.fromkeys(texts, arrow.string())
     convert = csv.ConvertOptions(
         column_types=types, include_columns=roles.columns(), null_values=nulls
     )
@@ -528,9 +603,15 @@ def _schema(dataset: Dataset) -> Any:
             f"feature names must be unique and none of {', '.join(roles.values())}; found "
             f"{', '.join(sorted(taken)) or 'the same name twice'}"
         )
-    fields += [(name, arrow.float32()) for name in names]
+    kinds = dataset.categories or (None,) * len(names)
+    fields += [
+        (name, arrow.float32() if kind is None else arrow.string())
+        for name, kind in zip(names, kinds, strict=True)
+    ]
     text = json.dumps(roles).encode()
-    sums = _schema_checksum(arrow.schema(fields), text) + _checksum(dataset)
+    # Codes depend on which categories the file has, so that their checksum would not be theirs.
+    contents = "" if dataset.categories else _checksum(dataset)
+    sums = _schema_checksum(arrow.schema(fields), text) + contents
     return arrow.schema(fields, metadata={_ROLES: text, _SUMS: sums.encode()})
 
 
@@ -554,9 +635,13 @@ def _checksum(dataset: Dataset) -> str:
     return f"{total:08x}"
 
 
-def _numeric(schema: Any, used: Sequence[str]) -> list[str]:
-    """The columns of numbers that have no other role."""
-    return [c.name for c in schema if c.name not in used and _is_number(c.type)]
+def _usable(schema: Any, used: Sequence[str], categorical: Iterable[str]) -> list[str]:
+    """The columns that have no other role and may be features: of numbers, texts, or named so."""
+    return [
+        c.name
+        for c in schema
+        if c.name not in used and (c.name in categorical or _is_number(c.type) or _is_text(c.type))
+    ]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
@@ -569,9 +654,21 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
     if dataset.ids is not None:
         columns.append(dataset.ids[start:stop].tolist())
     block = np.asarray(dataset.features[start:stop])
-    columns += [np.ascontiguousarray(block[:, j]) for j in range(dataset.n_features)]
+    kinds = dataset.categories or (None,) * dataset.n_features
+    for column, kind in zip(block.T, kinds, strict=True):
+        if kind is None:
+            columns.append(np.ascontiguousarray(column))
+        else:
+            columns.append([None if np.isnan(code) else kind[int(code)] for code in column])
     arrays = [arrow.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
     return arrow.record_batch(arrays, schema=schema)
+
+
+def _is_text(kind: Any) -> bool:
+    types = _pyarrow("pyarrow").types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_number(kind: Any) -> bool:

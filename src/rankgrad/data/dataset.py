@@ -17,6 +17,9 @@ from rankgrad.data import memory_limit
 from rankgrad.data.checksummed import ChecksummedArray
 from rankgrad.quoting import quote
 
+#: By feature: the names of its categories, or None if it is a number.
+Categories = tuple[tuple[str, ...] | None, ...]
+
 LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _SHOWN = 8  # distinct labels that repr spells out
@@ -62,6 +65,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what was done on reading that a person should know
     zero_based: bool | None = None  # LETOR files: whether feature ids start at 0
     source_rows: np.ndarray | None = None  # [N] int64, of each item in its file, if out of order
+    categories: Categories | None = None  # F of them: the names of the codes, None for numbers
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
@@ -137,6 +141,7 @@ class Dataset:
             notes=self.notes,
             zero_based=self.zero_based,
             source_rows=None if self.source_rows is None else _rows(self.source_rows, rows),
+            categories=self.categories,
             check=False,
         )
 
@@ -164,7 +169,9 @@ class Dataset:
         features[:, : self.n_features] = self.features
         return Dataset(
             features, self.labels, self.offsets, self.qids, self.weights, self.ids,
-            notes=self.notes, zero_based=self.zero_based, source_rows=self.source_rows, check=False,
+            notes=self.notes, zero_based=self.zero_based, source_rows=self.source_rows,
+            categories=None if self.categories is None else self.categories + (None,) * missing,
+            check=False,
         )  # fmt: skip
 
     def check_numbers(self) -> None:
@@ -188,7 +195,10 @@ class Dataset:
             if array is not None:
                 digest.update(f"{name}{array.shape}".encode())
                 _hash_array(digest, array)
-        for name, texts in (("qids", self.qids), ("names", self.feature_names)):
+        texts_of = {"qids": self.qids, "names": self.feature_names}
+        for at, names in enumerate(self.categories or ()):
+            texts_of[f"categories{at}"] = names
+        for name, texts in texts_of.items():
             if texts is not None:
                 digest.update(f"{name}{len(texts)}".encode())
                 for text in texts:
@@ -226,6 +236,11 @@ class Dataset:
                 "offsets",
                 f"must run from 0 to the number of items, {items}; found "
                 f"{self.offsets[0]} to {self.offsets[-1]}",
+            )
+        if self.categories is not None and len(self.categories) != columns:
+            raise ValueError(
+                f"categories must have an entry for each of {columns} features, found "
+                f"{len(self.categories)}"
             )
         if self.feature_names is not None and len(self.feature_names) != columns:
             raise ValueError(

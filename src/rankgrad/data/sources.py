@@ -18,7 +18,8 @@ import numpy as np
 
 from rankgrad import files
 from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
-from rankgrad.data.dataset import Dataset, FeaturesError
+from rankgrad.data.categories import encode, match
+from rankgrad.data.dataset import Categories, Dataset, FeaturesError
 from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
@@ -39,6 +40,8 @@ def load(
     labeled: bool = True,
     ids: bool | Literal["auto"] = False,
     missing: Sequence[str | float] = (),
+    categorical: Sequence[str] = (),
+    categories: Categories | None = None,
 ) -> Dataset:
     r"""Read a data set, whatever the path is.
 
@@ -61,6 +64,10 @@ def load(
     ids: item ids of LETOR files from ``docid = X`` in the comments; ``"auto"`` if all rows have
         one. Other files have them where they have a column for them.
     missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
+    categorical: features that are categories, by name, or by id in a LETOR file. Columns of few
+        texts are so anyway.
+    categories: the names that codes of categorical features stand for, such as those of the
+        training data; others become missing values.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -78,6 +85,8 @@ def load(
         labeled=labeled,
         ids=ids,
         missing=tuple(missing),
+        categorical=tuple(categorical),
+        categories=categories,
     )
     return files.snapshot(
         lambda: store.manifests(place), lambda: _load(place, split, fold, options)
@@ -95,6 +104,8 @@ class _ReadOptions:
     labeled: bool = True
     ids: bool | Literal["auto"] = False
     missing: tuple[str | float, ...] = ()
+    categorical: tuple[str, ...] = ()
+    categories: Categories | None = None
 
 
 def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
@@ -125,14 +136,17 @@ def load_pair(
     vali: str | os.PathLike[str],
     *,
     missing: Sequence[str | float] = (),
+    categorical: Sequence[str] = (),
 ) -> tuple[Dataset, Dataset]:
     """Training and validation data from two places, with the same features.
 
     As with the splits of a folder, sparse files of which one names fewer features get the wider
-    one's width, and count features from 0 if one does. ``missing`` is as in :func:`load`.
+    one's width, and count features from 0 if one does. Options are those of
+    :func:`load`.
     """
     train, vali = Path(train), Path(vali)
-    training = load(train, missing=missing)
+    options: dict[str, Any] = {"missing": missing, "categorical": categorical}
+    training = load(train, **options)
     layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
         return training, load(
@@ -140,13 +154,15 @@ def load_pair(
             n_features=training.n_features,
             zero_based=training.zero_based,
             feature_names=training.feature_names,
+            categories=training.categories,
             missing=missing,
         )
-    validation = load(vali, zero_based=training.zero_based or None, missing=missing)
+    validation = load(vali, zero_based=training.zero_based or None, **options)
     if validation.zero_based and training.zero_based is False:
         training = _from_zero(training)
     width = max(training.n_features, validation.n_features)
-    return training.widen(width), validation.widen(width)
+    training = training.widen(width)
+    return training, match(validation.widen(width), training.categories)
 
 
 def load_splits(
@@ -156,6 +172,7 @@ def load_splits(
     finite: bool = False,
     ids: bool | Literal["auto"] = False,
     missing: Sequence[str | float] = (),
+    categorical: Sequence[str] = (),
     columns: Mapping[str, Any] | None = None,
 ) -> dict[str, Dataset]:
     """All splits of a folder, with the same features.
@@ -163,6 +180,7 @@ def load_splits(
     finite: take an infinite value in a LETOR file for an error.
     ids: as in :func:`load`.
     missing: as in :func:`load`.
+    categorical: as in :func:`load`; codes are those of the first split.
     columns: options of :func:`rankgrad.data.columnar.read`, for columnar files.
 
     Sparse files may name fewer features in one split than in another: all get the widest one's
@@ -170,7 +188,9 @@ def load_splits(
     what differs is warned of.
     """
     path = Path(path)
-    options = _ReadOptions(finite=finite, ids=ids, missing=tuple(missing))
+    options = _ReadOptions(
+        finite=finite, ids=ids, missing=tuple(missing), categorical=tuple(categorical)
+    )
     datasets = files.snapshot(
         lambda: store.manifests(path), lambda: _load_splits(path, fold, options, columns)
     )
@@ -190,20 +210,43 @@ def _load_splits(
     for name, source in found.items():
         first = next(iter(datasets.values()), None)
         if _is_columnar(source):
-            given = {"missing": options.missing} | dict(columns or {})
+            arguments: dict[str, Any] = {
+                "missing": options.missing,
+                "categorical": options.categorical,
+                **(columns or {}),
+            }
             if first is not None:
-                given["features"] = first.feature_names
-            datasets[name] = columnar.read(source, **given)
+                arguments["features"] = first.feature_names
+                arguments["categorical"] = _categorical_names(first)
+            datasets[name] = columnar.read(source, **arguments)
         else:
             datasets[name] = _read(source, options)
     if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
             if _is_letor(found[name]) and not data.zero_based:
                 datasets[name] = _from_zero(data)
-    return _same_width(path, datasets)
+    datasets = _same_width(path, datasets)
+    known = next(iter(datasets.values())).categories
+    return {name: match(data, known) for name, data in datasets.items()}
+
+
+def _categorical_names(dataset: Dataset) -> list[str]:
+    """The features with names that are categorical."""
+    pairs = zip(dataset.feature_names or (), dataset.categories or (), strict=False)
+    return [name for name, categories in pairs if categories is not None]
 
 
 def _read(path: Path, options: _ReadOptions) -> Dataset:
+    """Read one file, store or folder of parts, with its categorical features encoded."""
+    dataset = _read_numbers(path, options)
+    if options.categorical:
+        dataset = encode(dataset, options.categorical)
+    if options.categories is None and options.feature_names is None:
+        return dataset
+    return match(dataset, options.categories)
+
+
+def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
     """Read one file, store or folder of parts."""
     if _is_letor(path):
         return _read_letor(path, options)
@@ -217,6 +260,7 @@ def _read(path: Path, options: _ReadOptions) -> Dataset:
             features=options.feature_names,
             labeled=options.labeled,
             missing=options.missing,
+            categorical=_asked(options),
         )
     if n_features is None or dataset.n_features == n_features:
         return dataset
@@ -227,13 +271,23 @@ def _read(path: Path, options: _ReadOptions) -> Dataset:
     return dataset.widen(n_features)
 
 
+def _asked(options: _ReadOptions) -> list[str]:
+    """The columns that are to be categorical, by option or as in the training data."""
+    pairs = zip(options.feature_names or (), options.categories or (), strict=False)
+    return [*options.categorical, *(name for name, names in pairs if names is not None)]
+
+
 def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
     """A store's data with some numbers as missing values: a copy, if there are such numbers."""
     also = MissingValues.of(missing)
     if not also.numbers:
         return dataset
     features = np.array(dataset.features)
-    also.mark(features)
+    kinds = dataset.categories or (None,) * dataset.n_features
+    numbers = [at for at, names in enumerate(kinds) if names is None]
+    marked = features[:, numbers]
+    also.mark(marked)
+    features[:, numbers] = marked
     return replace(dataset, features=features, check=False)
 
 
@@ -268,7 +322,10 @@ def _from_zero(dataset: Dataset) -> Dataset:
     features = np.zeros((dataset.n_items, dataset.n_features + 1), np.float32)
     features[:, 1:] = dataset.features
     notes = ("feature ids start at 0", *dataset.notes)
-    return replace(dataset, features=features, zero_based=True, notes=notes, check=False)
+    kinds = None if dataset.categories is None else (None, *dataset.categories)
+    return replace(
+        dataset, features=features, zero_based=True, notes=notes, categories=kinds, check=False
+    )
 
 
 def _is_letor(path: Path) -> bool:

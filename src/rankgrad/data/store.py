@@ -32,7 +32,7 @@ import numpy as np
 
 from rankgrad import checksums, files
 from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
-from rankgrad.data.dataset import ArrayError, Dataset
+from rankgrad.data.dataset import ArrayError, Categories, Dataset
 from rankgrad.quoting import quote, shorten
 
 FORMAT = "rankgrad store"
@@ -124,6 +124,7 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
             feature_names=None if names is None else tuple(names),
             notes=tuple(manifest["notes"]),
             zero_based=manifest.get("zero_based"),
+            categories=_categories(manifest),
             check=verify,
         )
         if not verify:
@@ -225,6 +226,8 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
             "rankgrad": _version(),
         },
     }
+    if dataset.categories is not None:
+        manifest["categories"] = dataset.categories
     manifest["checksum"] = _manifest_checksum(manifest)
     files.write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
@@ -256,6 +259,13 @@ def _holds_stores_only(folder: Path) -> bool:
         return all(path.name in ours for path in folder.iterdir())
     inside = list(folder.iterdir())
     return bool(inside) and all(_holds_stores_only(path) for path in inside)
+
+
+def _categories(manifest: Mapping[str, Any]) -> Categories | None:
+    found = manifest.get("categories")
+    if found is None:
+        return None
+    return tuple(None if names is None else tuple(map(str, names)) for names in found)
 
 
 def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:

@@ -8,7 +8,7 @@ same spec takes it back. Several in a row are a :class:`Pipeline`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -30,6 +30,7 @@ Fitted = TypeVar("Fitted", bound="Transform")
 Distribution = Literal["normal", "uniform"]
 
 _BLOCK = 1 << 22  # values worked on at a time, where work needs memory
+_RIDGE = 1e-3  # added to variances of 1 in the regression that imputes
 _NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
 
 
@@ -383,41 +384,51 @@ class DropConstant(Transform):
 
 @transforms.register("impute")
 class Impute(Transform):
-    """Missing values replaced by a constant, and a column that says where each was missing.
+    """Missing values replaced, and a column that says where each was missing.
 
     The columns of 0 and 1, one for each feature with missing values in training data, come after
-    the features (as scikit-learn's ``SimpleImputer(add_indicator=True)`` has them). With a linear
-    layer behind, a feature's indicator weight learns the value that missing ones are worth.
+    the features (as scikit-learn's ``SimpleImputer(add_indicator=True)`` has them).
+
+    A missing value becomes what a linear regression says by the item's other features::
+
+        x_j = mean_j + Σ_k W_kj z_k,    z_k = x_k - mean_k, and 0 where x_k is missing
+
+    The weights W are those with the least squared error if values are missing independently of each
+    other: they follow from the covariances of pairs of features, over the items that have both.
+    Data without missing values have nothing to learn them from; then it is the median.
 
     Args:
-        fill: ``"median"`` (the lower one) or ``"mean"`` of the feature in training data, or a
-            number.
+        fill: ``"linear"`` as above, ``"median"`` (the lower one) or ``"mean"`` of the feature in
+            training data, or a number.
         indicator: add the columns.
-        sample: medians are taken from at most so many items, drawn without replacement.
+        sample: medians and covariances are taken from at most so many items, drawn without
+            replacement.
         seed: of the draw.
 
     >>> features = np.array([[1.0, 5.0], [3.0, np.nan], [4.0, 6.0]])
-    >>> Impute().fit(features).transform(torch.tensor([[np.nan, np.nan], [0.0, 7.0]])).tolist()
+    >>> new = torch.tensor([[np.nan, np.nan], [0.0, 7.0]])
+    >>> Impute(fill="median").fit(features).transform(new).tolist()
     [[3.0, 5.0, 1.0], [0.0, 7.0, 0.0]]
     """
 
     name = "impute"
-    learned = ("values", "indicated")
+    learned = ("values", "weights", "indicated")
 
     values: Tensor
+    weights: Tensor
     indicated: Tensor
 
     def __init__(
         self,
         *,
-        fill: Literal["median", "mean"] | float = "median",
+        fill: Literal["linear", "median", "mean"] | float = "linear",
         indicator: bool = True,
         sample: int = 50_000,
         seed: int = 0,
     ) -> None:
         super().__init__()
         if isinstance(fill, bool) or not isinstance(fill, int | float):
-            check_choice("fill", fill, ("median", "mean"))
+            check_choice("fill", fill, ("linear", "median", "mean"))
         check_choice("indicator", indicator, (False, True))
         self.fill, self.indicator = fill, indicator
         self.sample, self.seed = check_whole("sample", sample), seed
@@ -433,19 +444,25 @@ class Impute(Transform):
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        moments = _Moments.of(blocks)
-        if self.fill == "mean":
+        moments, weights = _Moments.of(blocks), torch.empty(0)
+        if self.fill == "mean" or (self.fill == "linear" and moments.missing.any()):
             values = moments.mean
-        elif self.fill == "median":
+        elif isinstance(self.fill, str):
             values = _sample(blocks, self.sample, self.seed).nanmedian(0).values.nan_to_num()
         else:
             values = torch.full((blocks.width,), float(self.fill))
+        if self.fill == "linear" and moments.missing.any():
+            weights = _imputation_weights(_sample(blocks, self.sample, self.seed), moments)
         indicated = (moments.missing > 0) & (moments.count > 0) & self.indicator
-        return {"values": values, "indicated": indicated.nonzero().flatten()}
+        found = {"values": values, "weights": weights}
+        return {**found, "indicated": indicated.nonzero().flatten()}
 
     def _map(self, values: Tensor) -> Tensor:
-        missing = values.isnan()
-        filled = torch.where(missing, self.values.to(values.dtype), values)
+        missing, constants = values.isnan(), self.values.to(values.dtype)
+        filled = torch.where(missing, constants, values)
+        if self.weights.numel():
+            known = (filled - constants) @ self.weights.to(values.dtype)
+            filled = torch.where(missing, constants + known, values)
         if not len(self.indicated):
             return filled
         indicators = missing.index_select(-1, self.indicated).to(values.dtype)
@@ -525,6 +542,80 @@ class Pipeline(Transform):
         return values
 
 
+class SplitColumns(Transform):
+    """Columns of numbers through a pipeline; categories after them, as codes from 1 on.
+
+    The code 0 is for missing values. An embedding behind has a row for each code.
+
+    Args:
+        numbers: the pipeline.
+        sizes: the number of categories of each raw feature, 0 for a number.
+
+    >>> split = SplitColumns(Pipeline(["standardize"]), [0, 3])
+    >>> _ = split.fit(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    >>> split.transform(torch.tensor([[2.0, 1.0], [3.0, np.nan]])).tolist()
+    [[0.0, 2.0], [1.0, 0.0]]
+    """
+
+    name = "split_columns"
+
+    def __init__(self, numbers: Pipeline, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.numbers, self.sizes = numbers, tuple(sizes)
+        self._number_columns = [at for at, size in enumerate(sizes) if not size]
+        self._category_columns = [at for at, size in enumerate(sizes) if size]
+        if not self._number_columns:
+            raise ValueError("all features are categories: give at least one number beside them")
+
+    @property
+    def category_sizes(self) -> list[int]:
+        """The number of categories of each column that is one."""
+        return [size for size in self.sizes if size]
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of columns, those of categories included."""
+        return self.numbers.n_outputs + len(self._category_columns)
+
+    @property
+    def sources(self) -> Int[Tensor, " g"]:
+        """Which raw feature each column is made of, counting from 0."""
+        numbers = torch.tensor(self._number_columns)[self.numbers.sources]
+        return torch.cat([numbers, torch.tensor(self._category_columns)])
+
+    def __str__(self) -> str:
+        return f"{self.numbers} beside {len(self._category_columns)} categorical features"
+
+    def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        chosen = _Columns(tuple(self._number_columns)).fit_blocks(blocks)
+        self.numbers.fit_blocks(replace(blocks, through=(*blocks.through, chosen)))
+        return {}
+
+    def _map(self, values: Tensor) -> Tensor:
+        device = values.device
+        numbers = values.index_select(-1, torch.tensor(self._number_columns, device=device))
+        codes = values.index_select(-1, torch.tensor(self._category_columns, device=device))
+        codes = torch.where(codes.isnan(), 0.0, codes + 1)
+        return torch.cat([self.numbers(numbers), codes.to(values.dtype)], -1)
+
+
+class _Columns(Transform):
+    """Some columns."""
+
+    name = "columns"
+
+    def __init__(self, chosen: tuple[int, ...]) -> None:
+        super().__init__()
+        self._chosen = torch.tensor(chosen)
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self._chosen)
+
+    def _map(self, values: Tensor) -> Tensor:
+        return values.index_select(-1, self._chosen)
+
+
 @dataclass
 class _Moments:
     """Mean, standard deviation and range of each column, in float64; missing values left out."""
@@ -593,6 +684,31 @@ def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
         varies |= (differs & inside[:, None]).any(0)
         before, first = block[-1:], end
     return varies
+
+
+def _imputation_weights(values: Float[Tensor, "m f"], moments: _Moments) -> Float[Tensor, "f f"]:
+    """W of :class:`Impute`; column j has the weights for feature j, and 0 for j itself.
+
+    With p_k the share of items that have feature k, S the covariances and z as there,
+    ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
+    equations of each j leave out row and column j, which follows from one inverse of all.
+    """
+    there = ~values.isnan()
+    scale = torch.where(moments.varies, moments.deviation, 1.0)
+    z = torch.where(there, (values.double() - moments.mean) / scale, 0.0)
+    present = there.double()
+    share = present.mean(0)
+    covariance = z.T @ z / (present.T @ present).clamp(min=1)
+    normal = covariance * share * share[:, None]
+    normal.diagonal().copy_(share * covariance.diagonal() + _RIDGE)
+    inverse = torch.linalg.inv(normal)
+    target = covariance * share[:, None]
+    target.fill_diagonal_(0.0)
+    weights = inverse @ target
+    weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
+    weights.fill_diagonal_(0.0)
+    found: Tensor = weights * scale / scale[:, None]
+    return found
 
 
 def _sample(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:

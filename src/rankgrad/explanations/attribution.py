@@ -92,6 +92,9 @@ def pair_attributions(
     for row, path in zip(values, paths, strict=True):
         # Column c of the inputs is derived of column c % g behind the transforms.
         sources = ranker.transform.sources.cpu()
+        expand: Any = getattr(ranker.network, "expand_sources", None)
+        if expand is not None:  # a categorical feature has several columns
+            sources = expand(sources)
         raw = sources.repeat(path.change.shape[1] // max(1, len(sources)))
         row[:] = _integrate(path, raw, len(row)).numpy()
     ends = np.array([[path.start.item(), path.end.item()] for path in paths]).reshape(-1, 2)

@@ -22,4 +22,4 @@ def takes_missing_values(ranker: FittedRanker) -> bool:
     """Whether features may be NaN: trees know what to do with it, networks impute it."""
     if isinstance(ranker.network, TreeScorer):
         return True
-    return any(step.name == "impute" for step in steps_of(ranker.transform))
+    return any(step.name in ("impute", "split_columns") for step in steps_of(ranker.transform))

@@ -15,6 +15,7 @@ from rankgrad.export.trees import Trees
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAwareNet
 from rankgrad.models.dropout import Dropout, FastDropout
+from rankgrad.models.embedded import EmbeddedScorer
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
 from rankgrad.training.fitted import TreeScorer
@@ -54,6 +55,18 @@ def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
 @add_network.register
 def _(network: MLPNet, graph: OnnxGraph, values: str, mask: str) -> str:
     return _as_lists(graph, add_layers(network.layers, graph, _items(graph, values)), mask)
+
+
+@add_network.register
+def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
+    columns = [graph.add("Gather", values, np.arange(network.n_numbers), axis=-1)]
+    for at, table in enumerate(network.tables.parameters()):
+        weight = table.detach().cpu().numpy()
+        code = graph.add("Gather", values, np.array(network.n_numbers + at), axis=-1)
+        code = graph.add("Where", mask, code, 0.0)  # padding may hold anything
+        code = graph.add("Clip", code, 0.0, float(len(weight) - 1))
+        columns.append(graph.add("Gather", weight, graph.add("Cast", code, to=7), axis=0))  # int64
+    return add_network(network.network, graph, graph.add("Concat", *columns, axis=-1), mask)
 
 
 @add_network.register

@@ -41,6 +41,7 @@ def to_onnx(ranker: FittedRanker) -> bytes:
         "model": ranker.settings.model,
         "transforms": json.dumps(ranker.settings.transforms),
         "feature_names": json.dumps(feature_names(ranker)),
+        "categories": json.dumps(ranker.categories),  # features that have some are codes of them
         "per_item": json.dumps(ranker.per_item),
     }
     return graph.model(real, ranker.n_features, metadata)

@@ -31,6 +31,10 @@ def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
     for at, known in enumerate(_known_values(ranker)):
         if len(known):
             columns[:, at] = _near(known, items, random)
+    for at, names in enumerate(ranker.categories or ()):
+        if names is not None:
+            codes = random.integers(-1, len(names), items).astype(np.float32)
+            columns[:, at] = np.where(codes < 0, np.nan, codes)
     for step in steps_of(ranker.transform):
         if isinstance(step, transforms.Impute) and len(step.indicated):
             columns[random.random(columns.shape) < _MISSING] = np.nan

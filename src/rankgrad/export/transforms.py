@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rankgrad.data import transforms
+from rankgrad.data.transforms import SplitColumns
 from rankgrad.export.graph import OnnxGraph
 
 #: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
@@ -44,8 +45,10 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
     )
 
 
-def steps_of(pipeline: transforms.Pipeline) -> list[transforms.Transform]:
-    """The transforms of a pipeline."""
+def steps_of(pipeline: transforms.Pipeline | SplitColumns) -> list[transforms.Transform]:
+    """The transforms of a pipeline; columns that are split are one step."""
+    if isinstance(pipeline, SplitColumns):
+        return [pipeline]
     return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
 
 
@@ -54,6 +57,15 @@ def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
     for step in steps_of(transform):
         values = add_transform(step, graph, values)
     return values
+
+
+@add_transform.register
+def _(transform: SplitColumns, graph: OnnxGraph, values: str) -> str:
+    kinds = np.array(transform.sizes)
+    numbers = graph.add("Gather", values, np.flatnonzero(kinds == 0), axis=-1)
+    codes = graph.add("Gather", values, np.flatnonzero(kinds), axis=-1)
+    known = graph.add("Where", graph.add("IsNaN", codes), 0.0, graph.add("Add", codes, 1.0))
+    return graph.add("Concat", add_transform(transform.numbers, graph, numbers), known, axis=-1)
 
 
 @add_transform.register
@@ -85,7 +97,11 @@ def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
 @add_transform.register
 def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
     missing = graph.add("IsNaN", values)
-    filled = graph.add("Where", missing, _array(transform.values), values)
+    constants = _array(transform.values)
+    filled = graph.add("Where", missing, constants, values)
+    if transform.weights.numel():
+        known = graph.add("MatMul", graph.add("Sub", filled, constants), _array(transform.weights))
+        filled = graph.add("Where", missing, graph.add("Add", known, constants), values)
     if not len(transform.indicated):
         return filled
     chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)

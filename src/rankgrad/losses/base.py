@@ -32,8 +32,8 @@ losses: Registry[Loss] = Registry("loss")
 class Loss(DeclaresKernel, nn.Module):
     """The mean over lists of a per-list value, lists on which it is undefined left out.
 
-    A subclass says ``per_list``: the value of each list, finite everywhere, and on which lists it
-    is defined. A batch without such lists gives 0 with a zero gradient.
+    A subclass defines ``per_list``: the value of each list, finite everywhere, and on which lists
+    it is defined. A batch without such lists gives 0 with a zero gradient.
 
     Args:
         k: a rank cutoff, for losses that have one.
@@ -116,7 +116,7 @@ class Loss(DeclaresKernel, nn.Module):
         if not lists.finite:
             check_finite(lists)
         weights = lists.list_weights
-        # What a kernel gives has no gradient by the weights.
+        # Kernels have no gradient by the weights.
         learned = weights is not None and weights.requires_grad
         if call is not None and self.reduction != "none" and not learned:
             flat, checked = self._checked(lists)
@@ -131,7 +131,7 @@ class Loss(DeclaresKernel, nn.Module):
             flat, checked = self._checked(lists)
             return kernels.ops.loss(call, flat, checked=checked)
         values, defined = self.per_list(lists)
-        # Also a value that does not depend on the scores stays attached to their graph.
+        # A value that does not depend on the scores must still be attached to their graph.
         return values + 0.0 * lists.scores.sum(-1), defined
 
     def _checked(self, lists: Lists) -> tuple[FlatLists, bool]:
@@ -260,7 +260,7 @@ class Loss(DeclaresKernel, nn.Module):
         """Whether it is the same throughout: nothing is scheduled, or drawn from a seed of its own.
 
         Training then captures its kernel in a CUDA graph; a loss that changes in another way
-        says so here.
+        overrides this property.
 
         >>> losses.get("approx_ndcg").is_stationary
         True
@@ -283,7 +283,7 @@ class Loss(DeclaresKernel, nn.Module):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Loss) and str(self) == str(other)
 
-    # By identity, although equality is by spec: a network's modules are told apart by it.
+    # Hashing is by identity, although equality is by spec: nn.Module keeps modules in sets.
     __hash__ = nn.Module.__hash__
 
 

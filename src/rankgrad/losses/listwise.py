@@ -27,12 +27,12 @@ class ListwiseLoss(Loss):
 
 
 class CrossEntropy(Loss):
-    """``-Σ_i t_i log softmax(s)_i``; a subclass says the targets t."""
+    """``-Σ_i t_i log softmax(s)_i``; a subclass defines the targets t."""
 
     linear_memory: ClassVar[bool] = True
 
     def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
-        """What each item's logarithm is multiplied by, less its weight."""
+        """The target of each item, ``[b, n]``, without its weight."""
         raise TypeError(f"{type(self).__name__} does not say its targets")
 
     def derivatives(
@@ -224,8 +224,8 @@ class ListMLE(ListwiseLoss):
     ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
         """Exactly ``g_m = Σ_{r<=m} w_r q_rm - w_m`` and ``h_m = Σ_{r<=m} w_r q_rm (1 - q_rm)``.
 
-        Items stand in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
-        chance that m is taken at r. Both sums are cumulative log-sum-exps.
+        Items are in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
+        probability that m is taken at r. Both sums are cumulative log-sum-exps.
         """
         order = self._order(lists)
         inside = lists.mask.gather(-1, order)
@@ -235,7 +235,7 @@ class ListMLE(ListwiseLoss):
         weighed = torch.where(inside, weights.log(), float("-inf"))
         steps = (weighed - tail).where(inside, float("-inf"))
         first = (ranked + steps.logcumsumexp(-1)).exp().where(inside, 0.0)
-        # The item's own step, where the chance may be near 1, by what is left of it.
+        # At the item's own step the probability may be near 1: 1 - q is computed by expm1.
         own = (ranked - tail).where(inside, 0.0)
         earlier = steps.logcumsumexp(-1).roll(1, -1)
         squares = (weighed - 2 * tail).where(inside, float("-inf")).logcumsumexp(-1).roll(1, -1)
@@ -250,7 +250,7 @@ class ListMLE(ListwiseLoss):
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         if not ready("listmle", lists.flat.scores):
-            return None  # before a seed is drawn for nothing
+            return None  # and no seed is drawn
         seed = None
         if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
             seed = self._random.draw_seed(lists.flat.scores.device)

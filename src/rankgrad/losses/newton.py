@@ -56,7 +56,7 @@ def _groups(
     order = order[lengths[order] > 0]
     sizes = lengths[order].tolist()
     last = len(sizes)
-    while last > 0:  # the longest first, so that the first of a group says how long it is
+    while last > 0:  # longest first: the first list of a group has its width
         longest = sizes[last - 1]
         fit = _PAIRS // longest**2 if quadratic else _ITEMS // longest
         first = max(0, last - max(1, fit))

@@ -356,8 +356,8 @@ def cell_options(
     elif family == "smoothi":  # as its paper writes it
         options["expect"] = options["expect"].replace(default="label")
     if (family, metric) == ("smoothi", "arp"):
-        # Its indicators of low ranks still favor the top items, which as ranks of their own would
-        # cost them; normalized over each item's ranks they say where it stands.
+        # The indicators of low ranks still favor the top items. Normalized over the ranks of each
+        # item, they give its expected rank.
         options["through"] = options["through"].replace(default="ranks")
     return options
 

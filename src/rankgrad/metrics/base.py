@@ -95,7 +95,7 @@ class Ranked:
         """Sort each list once, for all metrics."""
         has_rank = lists.mask if retrieved is None else lists.mask & retrieved
         order = descending(lists.scores, has_rank)
-        if retrieved is not None:  # those without a rank stand among the padding
+        if retrieved is not None:  # items without a rank are sorted among the padding
             last = lists.mask.gather(-1, order).logical_not().int().argsort(dim=-1, stable=True)
             order = order.gather(-1, last)
         mask = lists.mask.gather(-1, order)
@@ -295,7 +295,7 @@ class Metric(DeclaresKernel):
         weights = (
             lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
         )
-        # A gain that is no number counts, so that its list is not left out unnoticed.
+        # A NaN gain counts, so that the metric of its list is NaN and not left out.
         return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
 
     def check_labels(
@@ -305,7 +305,7 @@ class Metric(DeclaresKernel):
         return labels
 
     def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        """What an item is worth by its label."""
+        """The gain of each item, by its label."""
         raise TypeError(f"{type(self).__name__} does not say its gain")
 
     def cutoff(self, n: int) -> int:
@@ -352,7 +352,7 @@ class Metric(DeclaresKernel):
     def fill(
         self, values: Float[Tensor, " b"], relevant: Bool[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
-        """The values, and what ``empty`` says for lists without a relevant item."""
+        """The values, with ``empty`` for lists without a relevant item."""
         fill = float("nan") if self.empty == "skip" else float(self.empty)
         return torch.where(relevant, values, fill)
 

@@ -49,7 +49,7 @@ class CascadeMetric(Metric):
         size = ranked.end - ranked.start
         j = torch.arange(1, stops.shape[-1] + 1, device=size.device) - ranked.start
         products, hits = torch.ones_like(stops), torch.zeros_like(stops)
-        real = size.where(ranked.retrieved, 0)  # padding is one group, and nobody stops there
+        real = size.where(ranked.retrieved, 0)  # padding is one tie group, where no user stops
         for m in range(1, int(real.max()) + 1 if size.numel() else 1):
             at = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
             miss, hit = misses.gather(-1, at), (stops * ranked.weights).gather(-1, at)

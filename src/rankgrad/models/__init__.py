@@ -8,6 +8,7 @@ torch.Size([2, 5])
 from rankgrad.models.base import Model, Scorer, models
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAware
+from rankgrad.models.embedded import EmbeddedScorer
 from rankgrad.models.mlp import MLP
 from rankgrad.models.presets import (
     comparison,
@@ -27,6 +28,7 @@ __all__ = [
     "MLP",
     "BatchNorm",
     "ContextAware",
+    "EmbeddedScorer",
     "LightGBM",
     "Model",
     "Scorer",

@@ -60,7 +60,7 @@ class Exact(Relaxation):
 @relaxations.register("straight_through")
 @dataclass(frozen=True)
 class StraightThrough(Relaxation):
-    """The exact sort on the way forward, the gradient of a relaxation on the way back.
+    """The exact sort in the forward pass, the gradient of a relaxation in the backward pass.
 
     Args:
         base: the relaxation that gives the gradient.
@@ -106,7 +106,7 @@ class StraightThrough(Relaxation):
 
 
 def _ranked(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The order, where real items stand in it, and each position's tie group."""
+    """The order, its mask, and each position's tie group."""
     order = descending(scores, mask)
     inside = mask.gather(-1, order)
     ranked = scores.detach().gather(-1, order).masked_fill(~inside, float("-inf"))

@@ -121,7 +121,7 @@ def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order:
 
 
 class _PermutationRows(ListFunction):
-    """The top k rows. Keeps one ``[b, k, n]`` buffer, P, and needs one more on the way back.
+    """The top k rows. Saves one ``[b, k, n]`` buffer, P; the backward pass needs one more.
 
     In sorted order the maximum of row r stands at the r-th item, so the softmax's shift is known.
     Logits are of size n |s| and cancel near the maximum, hence float64 up to the shift, a few rows

@@ -140,7 +140,7 @@ def set_temperature(holder: object, *options: str) -> None:
 
 
 def number(value: float | Schedule) -> float:
-    """The value of a temperature now; a schedule that nobody advances stands at its start."""
+    """The value of a temperature; that of a schedule at its start."""
     return value.at(0.0) if isinstance(value, Schedule) else value
 
 

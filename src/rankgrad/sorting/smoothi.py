@@ -80,7 +80,7 @@ def _indicators(scaled: Tensor, mask: Tensor, k: int, delta: float) -> list[Tens
 
 
 class _Indicators(ListFunction):
-    """With the products held constant, all rows go back at once; only the rows are kept."""
+    """With the products held constant, all rows are differentiated at once; only they are saved."""
 
     @staticmethod
     def forward(scaled: Tensor, mask: Tensor, k: int, delta: float) -> Tensor:

@@ -17,9 +17,9 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data.batches import Batches
-from rankgrad.data.dataset import Dataset, as_float32
-from rankgrad.data.transforms import Pipeline
-from rankgrad.models import Scorer, models
+from rankgrad.data.dataset import Categories, Dataset, as_float32
+from rankgrad.data.transforms import Pipeline, SplitColumns
+from rankgrad.models import EmbeddedScorer, Model, Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 from rankgrad.quoting import quote, shorten
 from rankgrad.threads import available, for_work, passes
@@ -30,7 +30,11 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-_LATER = {"feature_names": None, "zero_based": None}  # not in what the first versions wrote
+_LATER = {
+    "feature_names": None,
+    "zero_based": None,
+    "categories": None,
+}  # not in what the first versions wrote
 _VALUES = 1 << 22  # values of features scored at a time
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
 
@@ -43,6 +47,7 @@ class _Manifest(TypedDict):
     custom: str | None
     feature_names: list[str] | None
     zero_based: bool | None
+    categories: list[list[str] | None] | None
 
 
 class FittedRanker:
@@ -55,6 +60,7 @@ class FittedRanker:
         custom: whether the network is the user's own, which the settings cannot build again.
         feature_names: of the training data, in the order the features are taken in, if it has any.
         zero_based: whether the training data was a sparse file that counts features from 0.
+        categories: of the categorical features of the training data, if it has any.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
@@ -66,13 +72,15 @@ class FittedRanker:
     def __init__(
         self,
         settings: Settings,
-        transform: Pipeline,
+        transform: Pipeline | SplitColumns,
         network: nn.Module,
         *,
         custom: bool = False,
         feature_names: tuple[str, ...] | None = None,
         zero_based: bool | None = None,
+        categories: Categories | None = None,
     ) -> None:
+        self.categories = categories
         self.settings, self.transform, self.network = settings, transform, network
         self.custom, self.feature_names, self.zero_based = custom, feature_names, zero_based
 
@@ -86,12 +94,14 @@ class FittedRanker:
         *,
         feature_names: tuple[str, ...] | None = None,
         zero_based: bool | None = None,
+        categories: Categories | None = None,
     ) -> FittedRanker:
         """Transforms fitted on these features, and a network that is not trained yet."""
-        transform = Pipeline.for_network(settings.transforms).fit(features, offsets)
+        transform = _transform(Pipeline.for_network(settings.transforms), categories)
+        transform.fit(features, offsets)
         custom = network is not None
         if network is None:
-            network = models.get(settings.model).build(transform.n_outputs)
+            network = _build(models.get(settings.model), transform, transform.n_outputs)
         return cls(
             settings,
             transform,
@@ -99,6 +109,7 @@ class FittedRanker:
             custom=custom,
             feature_names=feature_names,
             zero_based=zero_based,
+            categories=categories,
         )
 
     @property
@@ -266,16 +277,20 @@ class FittedRanker:
             )
         tensors = files.read_tensors(folder / WEIGHTS, manifest)
         model = models.get(settings.model)
-        transform = Pipeline(settings.transforms)
-        if f"transform.steps.{len(transform.steps)}.values" in tensors:  # not in earlier versions
+        categories = _categories(manifest["categories"])
+        transform: Pipeline | SplitColumns = Pipeline(settings.transforms)
+        imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
+        if imputes:  # not so in earlier versions
             transform = Pipeline.for_network(settings.transforms)
+        elif categories is not None and not isinstance(model, TreeModel):
+            transform = _transform(Pipeline.for_network(settings.transforms), categories)
         if network is None and isinstance(model, TreeModel):
             network = TreeScorer.read(model, folder, manifest)
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
             # The first layer has a weight for each: a wrong number would take any memory.
             raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
         if network is None:
-            network = model.build(manifest["n_inputs"])
+            network = _build(model, transform, manifest["n_inputs"])
         names = manifest["feature_names"]
         ranker = cls(
             settings,
@@ -284,6 +299,7 @@ class FittedRanker:
             custom=manifest["custom"] is not None,
             feature_names=None if names is None else tuple(names),
             zero_based=manifest["zero_based"],
+            categories=categories,
         )
         try:
             ranker.load_tensors(tensors)
@@ -300,6 +316,7 @@ class FittedRanker:
             "n_inputs": self.transform.n_outputs,
             "feature_names": self.feature_names,
             "zero_based": self.zero_based,
+            "categories": self.categories,
             "custom": type(self.network).__qualname__ if self.custom else None,
             "settings": self.settings.model_dump(mode="json"),
         }
@@ -373,6 +390,24 @@ class FitResult:
     settings: Settings
     seconds: float
     stopped: str
+
+
+def _transform(steps: Pipeline, categories: Categories | None) -> Pipeline | SplitColumns:
+    if categories is None:
+        return steps
+    return SplitColumns(steps, [0 if names is None else max(1, len(names)) for names in categories])
+
+
+def _build(model: Model, transform: Pipeline | SplitColumns, n_inputs: int) -> nn.Module:
+    if isinstance(transform, SplitColumns):
+        return EmbeddedScorer(model, n_inputs, transform.category_sizes)
+    return model.build(n_inputs)
+
+
+def _categories(found: list[list[str] | None] | None) -> Categories | None:
+    if found is None:
+        return None
+    return tuple(None if names is None else tuple(names) for names in found)
 
 
 def _all_real(features: Tensor) -> Tensor:

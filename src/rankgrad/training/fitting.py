@@ -52,6 +52,11 @@ def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
             f"the training data have {train.n_features} features, the {name} data "
             f"{data.n_features}: they must be the same ones"
         )
+    if data.categories != train.categories:
+        raise ValueError(
+            f"the categories of the {name} data are not those of the training data: read them "
+            "together, or give the codes of the training data (rankgrad.data.categories.match)"
+        )
     if train.feature_names and data.feature_names:
         pairs = zip(train.feature_names, data.feature_names, strict=True)
         for at, (one, other) in enumerate(pairs):

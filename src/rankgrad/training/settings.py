@@ -12,9 +12,18 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
-
+from rankgrad.extras import requires
 from rankgrad.quoting import quote, shorten
+
+with requires("train"):
+    from pydantic import (
+        BaseModel,
+        BeforeValidator,
+        ConfigDict,
+        Field,
+        ValidationError,
+        field_validator,
+    )
 
 
 def none(value: Any) -> Any:

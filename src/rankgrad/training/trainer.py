@@ -58,6 +58,7 @@ class Trainer:
                 job.network,
                 feature_names=job.train.feature_names,
                 zero_based=job.train.zero_based,
+                categories=job.train.categories,
             ).to(fabric.device)
         self.loss: Loss = losses.get(settings.loss)
         self.metrics = [metrics.get(spec) for spec in settings.logged]

@@ -73,6 +73,10 @@ class _Trees:
         job, settings, began = self.job, self.job.settings, time.perf_counter()
         model = models.get(settings.model)
         assert isinstance(model, TreeModel)
+        if job.train.categories is not None and settings.transforms:
+            raise ValueError(
+                f"{model.name} takes categorical features as they are: leave out the transforms"
+            )
         transform = Pipeline(settings.transforms).fit(job.train.features, job.train.offsets)
 
         def log(tree: int, scores: np.ndarray | None) -> None:
@@ -89,6 +93,7 @@ class _Trees:
             TreeScorer(model, done.saved).eval(),
             feature_names=job.train.feature_names,
             zero_based=job.train.zero_based,
+            categories=job.train.categories,
         )
         if self.run is not None:
             self.run.save_best(ranker)
