@@ -360,9 +360,9 @@ class Trainer:
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
-                here = own.to(self.fabric.device)
-                gathered = [torch.empty_like(here) for _ in range(self.ranks)]
-                distributed.all_gather(gathered, here)
+                on_device = own.to(self.fabric.device)
+                gathered = [torch.empty_like(on_device) for _ in range(self.ranks)]
+                distributed.all_gather(gathered, on_device)
             else:
                 gathered = [own]
             state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
