@@ -22,13 +22,6 @@ TYPES = "fit guard options order position prepare replay rows"
 #: Names that somebody else chose.
 FOREIGN = {("src/rankgrad/files.py", "tell")}  # of Python's files
 
-#: Not yet clean.
-PENDING = (
-    "src/rankgrad/experiments",
-    "src/rankgrad/papers",
-    "tests/experiments",
-)
-
 
 def _parts(name: str) -> set[str]:
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
@@ -77,7 +70,7 @@ def _packages() -> list[str]:
     )
 
 
-@pytest.mark.parametrize("package", [name for name in _packages() if name not in PENDING])
+@pytest.mark.parametrize("package", _packages())
 def test_names_and_docstrings_have_no_private_words(package):
     top, found = ROOT / package, []
     for file in [top] if top.suffix == ".py" else sorted(top.rglob("*.py")):

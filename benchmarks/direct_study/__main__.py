@@ -6,6 +6,7 @@
     python benchmarks/direct_study show RESULTS                     tables, on a terminal
     python benchmarks/direct_study pack RESULTS -o FILE.jsonl.gz    results in one small file
     python benchmarks/direct_study tiny -o FILE.json                exact minimization
+    python benchmarks/direct_study speed                            time of a few losses, on a CPU
     python benchmarks/direct_study page RESULTS -o PAGE.md          the page
 
 ``RESULTS`` of the page in the documentation are ``benchmarks/results/direct.jsonl.gz``.
@@ -44,6 +45,10 @@ def main() -> None:
         import tiny
 
         tiny.run(args.output)
+    elif args.command == "speed":
+        from speed import measure
+
+        print(measure())
     elif args.command == "pack":
         import pool
 
@@ -71,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("results", type=Path, nargs="+")
     solve = commands.add_parser("tiny", help="exact minimization on tiny problems, some minutes")
     solve.add_argument("-o", "--output", type=Path, required=True)
+    commands.add_parser("speed", help="time of a few losses on a CPU")
     for name, what in (("pack", "results in one file"), ("page", "the page of the study")):
         command = commands.add_parser(name, help=what)
         command.add_argument("results", type=Path, nargs="+")

@@ -70,6 +70,7 @@ def test_trees_without_validation_are_counted(rankgrad, in_json, folder, tmp_pat
     pytest.importorskip(kind)
     run = tmp_path / "run"
     given = ["train", folder / "train.txt", "--model", kind, "--epochs", "2", "-o", run]
+    given += ["--holdout", "0"]
     assert "2 trees in" in rankgrad(*given).stdout
     if kind == "lightgbm":
         assert (run / "best" / FILES[kind]).read_text().count("Tree=") == 2

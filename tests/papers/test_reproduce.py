@@ -15,7 +15,7 @@ from rankgrad.experiments.grid_search import GridSearchEntry
 from rankgrad.metrics import evaluate
 from rankgrad.papers import reproduce
 from rankgrad.papers.protocol import Metric, Protocol
-from rankgrad.papers.reproduce import Options
+from rankgrad.papers.reproduce import RunOptions
 from rankgrad.results.statistics import MetricValues
 from rankgrad.significance import Significance
 from rankgrad.training import Settings
@@ -141,7 +141,7 @@ def test_the_comparison_is_tested_as_the_paper_does(done):
     assert (kept["test"], kept["correction"], kept["sides"]) == ("t", "none", 2)
     other = protocol(significance={"against": "Bad", "sided": "one", "correction": "holm"})
     plan = reproduce.plan_of(
-        other, done.data, Path(done.found.plan["data"]), done.found.folder, Options()
+        other, done.data, Path(done.found.plan["data"]), done.found.folder, RunOptions()
     )
     given = reproduce._test_of(other, plan)
     assert given == {"how": Significance("t", "holm", 1), "baseline": "Bad"}
@@ -152,13 +152,13 @@ def test_marks_follow_the_papers_test(done):
     good = done.values["Good", "NDCG@5"].per_list - done.values["Bad", "NDCG@5"].per_list
     assert good.mean() > 0.1
     bold = reproduce.Reproduced(
-        protocol(significance={"sided": "one", "better": "*"}), done.data, Options(), done.found
+        protocol(significance={"sided": "one", "better": "*"}), done.data, RunOptions(), done.found
     )
     assert bold.marks("NDCG@5") == {"Good": "*"}
     against = reproduce.Reproduced(
         protocol(significance={"against": "Bad", "better": "^", "worse": "v"}),
         done.data,
-        Options(),
+        RunOptions(),
         done.found,
     )
     assert against.marks("NDCG@5") == {"Good": "^"}
@@ -171,7 +171,7 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
         (name, "NDCG@5"): MetricValues.of((value + noise[at],))
         for at, (name, value) in enumerate(scores.items())
     }
-    both = reproduce.Reproduced(protocol(), done.data, Options(extra=True), done.found)
+    both = reproduce.Reproduced(protocol(), done.data, RunOptions(extra=True), done.found)
     both.__dict__["values"] = made
     assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "‡"}
     made["Ours", "NDCG@5"] = MetricValues.of((0.1 + noise[2],))
@@ -222,10 +222,10 @@ def test_choices_are_those_of_the_data_set_and_of_the_full_run(done):
     published = {**protocol().published, "Other": protocol().published["MQ2008"]}
     data = [*(one.model_dump() for one in protocol().data), other]
     table = protocol(choices=choices, data=data, published=published)
-    whole = reproduce.Reproduced(table, done.data, Options(), done.found).notes()
+    whole = reproduce.Reproduced(table, done.data, RunOptions(), done.found).notes()
     chosen = [line for line in whole if line.startswith("chosen for ")]
     assert chosen == ["chosen for epochs: 50 (so)", "chosen for splits: one (so)"]
-    quick = reproduce.Reproduced(table, done.data, Options(quick=True), done.found).notes()
+    quick = reproduce.Reproduced(table, done.data, RunOptions(quick=True), done.found).notes()
     assert "chosen for epochs (less of it here): 50 (so)" in quick
     with pytest.raises(ValueError, match=r"choices\.seeds: there is no data set 'Other'"):
         protocol(choices=choices)
@@ -237,7 +237,7 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
     table = protocol(rows=rows, significance={"worse": "†", "correction": "bonferroni"})
     values = {"num_leaves": 15, "learning_rate": 0.03}
     found = dataclasses.replace(done.found, chosen={("Trees", 2): values})
-    both = reproduce.Reproduced(table, done.data, Options(extra=True), found)
+    both = reproduce.Reproduced(table, done.data, RunOptions(extra=True), found)
     names = ("Good", "Bad", "Ours", "Trees")
     zeros = MetricValues.of((np.zeros((2, 30)),))
     both.__dict__["values"] = {(name, "NDCG@5"): zeros for name in names}
@@ -263,7 +263,7 @@ def test_files_are_written_and_runs_are_not_repeated(done):
     assert all(line["NDCG@5"] == "" or float(line["NDCG@5"]) for line in lines)
     before = {p: p.stat().st_mtime_ns for p in place.rglob("settings.toml")}
     table = protocol()
-    more = reproduce.run(table, table.data[0], source, place, Options(extra=True), workers=0)
+    more = reproduce.run(table, table.data[0], source, place, RunOptions(extra=True), workers=0)
     after = {p: p.stat().st_mtime_ns for p in place.rglob("settings.toml")}
     assert before.items() < after.items()
     assert more.estimate("Ours", "NDCG@5") is not None
@@ -273,7 +273,7 @@ def test_files_are_written_and_runs_are_not_repeated(done):
 def test_quick_is_less_and_says_so(source, tmp_path):
     table = protocol()
     quick = reproduce.run(
-        table, table.data[0], source, tmp_path / "out", Options(quick=True), workers=0
+        table, table.data[0], source, tmp_path / "out", RunOptions(quick=True), workers=0
     )
     assert quick.found.plan["folds"] == [1] and quick.found.plan["seeds"] == [0]
     assert quick.found.plan["candidates"]["Good"]["options"][0]["epochs"] == 1
@@ -304,9 +304,9 @@ def test_drawings_have_their_own_deviation(source, tmp_path):
 
 def test_nothing_there_says_where_to_get_it(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"microsoft\.com.*accepted"):
-        reproduce.run_tables([protocol()], tmp_path, tmp_path / "out", Options())
+        reproduce.run_tables([protocol()], tmp_path, tmp_path / "out", RunOptions())
     with pytest.raises(ValueError, match="no table has the data set 'MQ2007'"):
-        reproduce.run_tables([protocol()], tmp_path, tmp_path / "out", Options(), only="MQ2007")
+        reproduce.run_tables([protocol()], tmp_path, tmp_path / "out", RunOptions(), only="MQ2007")
 
 
 def test_a_grid_search_goes_on_where_it_stopped(source, tmp_path):
@@ -330,7 +330,7 @@ def test_trees_are_rows_like_others():
     from rankgrad.papers.protocol import protocols
 
     table = protocols()["neuralndcg_table3"]
-    made = reproduce._entry(table, table.data[0], table.row("XGBoost"), Options())
+    made = reproduce._entry(table, table.data[0], table.row("XGBoost"), RunOptions())
     assert made == TreeEntry("XGBoost", "xgboost", {"objective": "rank:pairwise"})
 
 
@@ -340,7 +340,9 @@ def test_every_table_that_is_run_makes_a_plan(tmp_path):
     for table in protocols().values():
         for data in table.data:
             plain = data.model_copy(update={"split": None, "list_limit": None, "test_lists": None})
-            found = reproduce.plan_of(table, plain, tmp_path, tmp_path / "out", Options(extra=True))
+            found = reproduce.plan_of(
+                table, plain, tmp_path, tmp_path / "out", RunOptions(extra=True)
+            )
             if table.not_run:
                 assert found is None
                 continue

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learnable import lists
-from training import together
+from training import data_parallel
 
 from rankgrad.data import store
 from rankgrad.training import RunFolder, Settings, fit, processes
@@ -32,7 +32,7 @@ def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(TESTS / "training" / "together.py"), str(tmp_path)),
+            *("--nproc-per-node", "2", str(TESTS / "training" / "data_parallel.py"), str(tmp_path)),
         ],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -41,8 +41,8 @@ def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    for name in together.VARIANTS:
-        alone = together.trained(name)
+    for name in data_parallel.VARIANTS:
+        alone = data_parallel.trained(name)
         compare(alone, first[name])
         assert first[name]["weights"] == second[name]["weights"]
         assert RunFolder.open(tmp_path / name).history == first[name]["history"]
@@ -57,8 +57,8 @@ def test_two_processes_under_torchrun_train_as_one_does(tmp_path):
 @pytest.mark.slow
 def test_fit_starts_processes_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    train, vali = together.data()
-    options = together.SHARED | {"model": "mlp(hidden=[8])"}
+    train, vali = data_parallel.data()
+    options = data_parallel.SHARED | {"model": "mlp(hidden=[8])"}
     two = fit(Settings(**options, devices=2), train, vali, folder=tmp_path / "run")
     one = fit(Settings(**options), train, vali)
     assert not {"MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK"} & set(os.environ)

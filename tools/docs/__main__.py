@@ -7,6 +7,7 @@ notebooks, the pages of every loss, metric and relaxation are generated, and Zen
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -51,8 +52,8 @@ def stage(folder: Path, plots: bool = True) -> None:
     for page in sorted((pages / "tutorials").glob("*.md")):
         write_notebook(page)
     generated = write_reference(pages / "reference", plots=plots)
-    for page in pages.rglob("*.md"):
-        page.write_text(render_formulas(_site_links(page.read_text(), page.relative_to(pages))))
+    for page in sorted(pages.rglob("*.md")):
+        page.write_text(render_formulas(_link_files(page, pages)))
     config: dict[str, Any] = tomllib.loads((CONTENT / "zensical.toml").read_text())
     project = config["project"]
     project["docs_dir"], project["site_dir"] = "pages", "site"
@@ -79,15 +80,22 @@ def render(folder: Path, out: Path) -> None:
     shutil.copytree(folder / "site", out)
 
 
-def _site_links(text: str, page: Path) -> str:
-    """Links to files outside the site, which work in the repository, as links to the repository."""
-    up = "../" * len(page.parts)
-    for folder in ("benchmarks", "examples", "src", "tests"):
-        text = text.replace(f"]({up}{folder}/", f"]({REPOSITORY}/{folder}/")
-    return text
+def _link_files(page: Path, pages: Path) -> str:
+    """The text of a page; files of the repository that it links to are copied into the site."""
+    up = "../" * len(page.relative_to(pages).parts)
 
+    def copy(link: re.Match[str]) -> str:
+        source, target = ROOT / link[1], pages / "files" / link[1]
+        if not source.is_file():
+            return link[0]  # the test of links tells of it
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+        return f"]({up[3:]}files/{link[1]})"
 
-REPOSITORY = "https://github.com/rankgrad/rankgrad/blob/main"
+    return re.sub(
+        rf"\]\({re.escape(up)}((?:benchmarks|examples|src|tests)/[^)#]+)\)", copy, page.read_text()
+    )
+
 
 if __name__ == "__main__":
     main()

@@ -148,7 +148,7 @@ def _run(
     from rankgrad.papers import reproduce as experiment
 
     quick, extra, seeds, search, settings = how
-    options = experiment.Options(quick, extra, seeds, search, settings)
+    options = experiment.RunOptions(quick, extra, seeds, search, settings)
     try:
         with _progress() as show:
             return experiment.run_tables(

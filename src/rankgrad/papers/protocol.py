@@ -26,8 +26,6 @@ from rankgrad.specs import Spec
 from rankgrad.text.settings import TextSettings
 from rankgrad.training import Settings
 
-PAPERS = ("neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank")
-
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 _NUMBER = re.compile(r"(-?\d+(?:\.(\d+))?)(.*)")
@@ -237,7 +235,7 @@ class Protocol(_Part):
     """A table of a paper, and how it came about.
 
     Args:
-        paper: one of :data:`PAPERS`.
+        paper: one of the five.
         table: as the paper counts them.
         title: what the table shows.
         reference: the paper.

@@ -38,7 +38,7 @@ OnChange = Callable[[str, compare.Progress], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """How much of a protocol is run.
 
     Args:
@@ -72,7 +72,7 @@ class Reproduced:
 
     protocol: Protocol
     data: Data
-    options: Options
+    options: RunOptions
     found: Comparison | None
     reason: str = ""
 
@@ -374,7 +374,7 @@ def run(
     data: Data,
     source: Path,
     folder: str | os.PathLike[str],
-    options: Options | None = None,
+    options: RunOptions | None = None,
     *,
     workers: int | None = None,
     on_change: OnChange | None = None,
@@ -390,7 +390,7 @@ def run(
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
         on_change: called with the title and the progress.
     """
-    options = options or Options()
+    options = options or RunOptions()
     place = Path(folder)
     plan = plan_of(protocol, data, source, place, options)
     if plan is None:
@@ -420,7 +420,7 @@ def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
 
 
 def plan_of(
-    protocol: Protocol, data: Data, source: Path, folder: Path, options: Options
+    protocol: Protocol, data: Data, source: Path, folder: Path, options: RunOptions
 ) -> Plan | None:
     """The comparison that a table is; None if there is no row to run."""
     quick = protocol.quick if options.quick else None
@@ -449,7 +449,7 @@ def plan_of(
     )
 
 
-def _entry(protocol: Protocol, data: Data, row: Row, options: Options) -> Entry:
+def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Entry:
     if row.trees is not None:
         return _trees(row)
     quick = protocol.quick if options.quick else None
@@ -522,7 +522,7 @@ def run_tables(
     tables: list[Protocol],
     data: Path | None,
     folder: Path,
-    options: Options,
+    options: RunOptions,
     *,
     only: str | None = None,
     workers: int | None = None,

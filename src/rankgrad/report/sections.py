@@ -316,8 +316,8 @@ def footnotes(found: Comparison, part: str) -> str:
     lines = [
         f"{signs}: {found.how}, over {len(found.queries):,} queries (values averaged over seeds"
         f"{draws}){corrected}.",
-        "Bold: best of its column. Intervals say how much a mean would move with other queries, "
-        "not with other seeds.",
+        "Bold: best of its column, references aside. Intervals say how much a mean would move with "
+        "other queries, not with other seeds.",
         f"Evaluated on {part}; {'; '.join(found.conventions)}.",
     ]
     if len(found.folds) > 1:

@@ -1,4 +1,4 @@
-"""Training in several processes, as a program: torchrun together.py OUT. The test starts it."""
+"""Training in several processes, as a program that a test starts: torchrun data_parallel.py OUT."""
 
 import json
 import os
