@@ -187,11 +187,13 @@ def _parts(call: Callable[[], Any]) -> dict[str, float]:
 def study(arguments: argparse.Namespace) -> None:
     from rankgrad.experiments import compare
     from rankgrad.experiments.plans import folds_of
+    from rankgrad.results.comparison_tables import differences_table, table
     from rankgrad.training import Settings
 
-    entries = [compare.TreeEntry("LightGBM", "lightgbm", FIXED, arguments.trees)]
+    fixed = {**FIXED, "feature_fraction": 1.0, "bagging_fraction": 1.0}
+    entries = [compare.TreeEntry("LightGBM", "lightgbm", fixed, arguments.trees)]
     entries += [
-        compare.TreeEntry(loss, "lightgbm", FIXED, arguments.trees, loss=loss)
+        compare.TreeEntry(loss, "lightgbm", fixed, arguments.trees, loss=loss)
         for loss in arguments.losses
     ]
     plan = compare.Plan(
@@ -202,13 +204,10 @@ def study(arguments: argparse.Namespace) -> None:
         settings=Settings(metric="ndcg@10"),
     )
     found = compare.run(plan, arguments.output, workers=arguments.workers, baseline="LightGBM")
-    tables = [
-        found.table(baseline="LightGBM"),
-        found.differences_table("ndcg@10", baseline="LightGBM"),
-    ]
-    page = "\n\n".join(table.render("markdown") for table in tables) + "\n"
+    tables = [table(found), differences_table(found, "ndcg@10")]
+    page = "\n\n".join(one.render("markdown") for one in tables) + "\n"
     print(page)
-    for key, reason in found.gaps.items():
+    for key, reason in found.missing.items():
         print("missing:", key, reason)
     if arguments.page:
         arguments.page.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
 from rankgrad.data.categories import encode_frame
 from rankgrad.data.dataset import Categories, as_float32
+from rankgrad.data.missing import MissingValues
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
@@ -124,6 +125,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         *,
         metrics: Sequence[str] = _DEFAULTS.metrics,
         transforms: Sequence[str] = _DEFAULTS.transforms,
+        missing: Sequence[str] = _DEFAULTS.missing,
+        categorical: Sequence[str] = _DEFAULTS.categorical,
         list_size: int | None = _DEFAULTS.list_size,
         optimizer: str = _DEFAULTS.optimizer,
         learning_rate: float = _DEFAULTS.learning_rate,
@@ -152,6 +155,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.metric = metric
         self.metrics = metrics
         self.transforms = transforms
+        self.missing = missing
+        self.categorical = categorical
         self.list_size = list_size
         self.optimizer = optimizer
         self.learning_rate = learning_rate
@@ -206,7 +211,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger of
                 :mod:`rankgrad.training.loggers`; or several.
         """
-        X, categories = encode_frame(X)
+        X, categories = encode_frame(X, named=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:
@@ -217,7 +222,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"them one list: pass qid= with the query of each row (or group=[{len(y)}] if they "
                 "are one list)"
             )
-        train = _dataset(self._features(X), y, _ListRows.of(len(y), qid, group), weights)
+        train = _dataset(
+            self._features(X, categories), y, _ListRows.of(len(y), qid, group), weights
+        )
         train = replace(train, categories=categories, check=False)
         several = len(train) > 1
         pairs = self._validation(eval_set, eval_qid, eval_group, several, categories)
@@ -260,9 +267,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
         if _is_one_list(X.shape[0], qid, group):
-            return self.model_.predict(self._features(X))
+            return self.model_.predict(self._features(X, self.model_.categories))
         rows = _ListRows.of(X.shape[0], qid, group)
-        scores = self.model_.predict(self._features(X)[rows.order], rows.offsets)
+        features = self._features(X, self.model_.categories)
+        scores = self.model_.predict(features[rows.order], rows.offsets)
         back = np.empty_like(scores)
         back[rows.order] = scores
         return back
@@ -557,7 +565,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 )
             X, _ = encode_frame(pair[0], categories)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
-            found.append(_dataset(self._features(X), y, _ListRows.of(len(y), its_qid, its_group)))
+            found.append(
+                _dataset(self._features(X, categories), y, _ListRows.of(len(y), its_qid, its_group))
+            )
         return found
 
     def _is_checked(self, X: Any) -> bool:
@@ -569,6 +579,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             type(X) is np.ndarray
             and X.dtype in _FLOATS
             and hasattr(self, "model_")
+            and self.model_.categories is None
             and not hasattr(self, "feature_names_in_")
             and X.ndim == 2
             and X.shape[0] > 0
@@ -595,10 +606,18 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def _features(self, X: Any) -> Array:
-        """What scikit-learn has checked, dense and in float32."""
+    def _features(self, X: Any, categories: Categories | None) -> Array:
+        """What scikit-learn has checked, dense and in float32, with NaN for missing values."""
         dense = X.toarray() if hasattr(X, "toarray") else X
-        return as_float32("X", dense, getattr(self, "feature_names_in_", None))
+        features = as_float32("X", dense, getattr(self, "feature_names_in_", None))
+        if not self.missing:
+            return features
+        kinds = categories or (None,) * features.shape[1]
+        numbers = [at for at, names in enumerate(kinds) if names is None]
+        features, marked = features.copy(), features[:, numbers]
+        MissingValues.of(self.missing).mark(marked)
+        features[:, numbers] = marked
+        return features
 
 
 def _is_one_list(n: int, qid: Any, group: Any) -> bool:

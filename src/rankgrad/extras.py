@@ -1,9 +1,11 @@
-"""Packages that come with an extra of rankgrad: a missing one is an error with the install line."""
+"""Imports that wait until they are used, and errors with the install line of what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 
 class MissingExtraError(ImportError):
@@ -35,3 +37,26 @@ def requires(extra: str) -> Iterator[None]:
         raise MissingExtraError(
             f'{package} is not installed: pip install "rankgrad[{extra}]"', name=package
         ) from None
+
+
+def lazy_modules(package: str, names: Sequence[str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that imports its modules when they are first used.
+
+    Args:
+        package: its name.
+        names: of its public modules.
+
+    Returns:
+        A function to call ``__getattr__`` in the package.
+
+    >>> from rankgrad import papers
+    >>> papers.protocol.__name__
+    'rankgrad.papers.protocol'
+    """
+
+    def getattribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return import_module(f"{package}.{name}")
+
+    return getattribute

@@ -52,7 +52,7 @@ def test_help_states_the_defaults_of_the_settings():
             continue
         given = {"none": None, "no": False, "yes": True}.get(found, found)
         if isinstance(field.default, tuple):
-            assert tuple(found.split(", ")) == field.default
+            assert (() if given is None else tuple(found.split(", "))) == field.default
         else:
             assert getattr(Settings(**{name: given}), name) == field.default, name
 
@@ -137,6 +137,19 @@ def test_predict_needs_no_labels(rankgrad, refused, quick, tmp_path):
     rankgrad("predict", tmp_path / "run", new, "-o", tmp_path / "scores.txt")
     assert len((tmp_path / "scores.txt").read_text().split()) == 2
     assert "no column 'label'" in refused("evaluate", tmp_path / "run", new)
+
+
+def test_missing_and_categorical_values_are_those_of_training(rankgrad, quick, tmp_path):
+    rows = [f"{i % 3} qid:{i // 4} 1:{i * 7 % 5} 2:{[-9, 30, 41][i % 3]}" for i in range(24)]
+    (tmp_path / "train.txt").write_text("\n".join(rows))
+    options = ["--missing", "-9", "--missing", "oops", "--categorical", "2", "--holdout", 0]
+    rankgrad("train", tmp_path / "train.txt", "-o", tmp_path / "run", *quick, *options)
+    model = RunFolder.open(tmp_path / "run").best()
+    assert (model.settings.missing, model.categories) == (("-9", "oops"), (None, ("30", "41")))
+    for value in ("-9", "oops", "?", "77"):
+        (tmp_path / "new.txt").write_text(f"qid:1 1:2 2:{value}\n")
+        scores = rankgrad("predict", tmp_path / "run", tmp_path / "new.txt").stdout
+        assert float(scores) == model.predict(np.array([[2, np.nan]], np.float32))[0]
 
 
 def test_predict_writes_document_ids(rankgrad, in_json, trained, tmp_path):

@@ -41,14 +41,16 @@ def test_a_pair_adds_up(rankgrad, in_json, run, folder):
 
 
 def test_the_inspector_has_what_is_kept(rankgrad, run, folder, tmp_path):
+    keep = ("explain", run, folder, "--repeats", 1, "--queries", 2, "--save", "--device", "cpu")
+    assert f"rankgrad evaluate {run} {folder} --save" in rankgrad(*keep).stderr  # not shown without
     rankgrad("evaluate", run, folder, "--save", "--device", "cpu")
-    rankgrad("explain", run, folder, "--repeats", 1, "--queries", 2, "--save", "--device", "cpu")
+    assert "rankgrad evaluate" not in rankgrad(*keep).stderr
     rankgrad("report", run, "-o", tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    (queries,) = data["lists"]["reasons"]["queries"].values()
+    (queries,) = data["lists"]["explained"]["queries"].values()
     assert len(queries) == 2
-    assert data["lists"]["reasons"]["problems"] == []
+    assert data["lists"]["explained"]["problems"] == []
 
 
 @pytest.mark.parametrize(

@@ -135,4 +135,12 @@ def test_pandas_categories(tmp_path: Path) -> None:
     other = pd.DataFrame({"x": [0.0, 0.0, 0.0], "color": ["red", "violet", None]})
     scores = Ranker.load(tmp_path / "ranker").predict(other)
     assert scores[0] > scores[1] == scores[2]
-    assert np.array_equal(scores, ranker.predict(other.astype({"color": "category"})))
+    array = np.stack([X.x, color.cat.codes, np.where(X.x > 1, -9, 0)], 1)
+    ranker = Ranker(model="mlp(hidden=[8])", device="cpu", epochs=15, learning_rate=0.03)
+    ranker.set_params(categorical=[1], missing=["-9"]).fit(array, y, qid=qid)
+    assert ranker.model_.categories == (None, ("0", "1", "2"), None)
+    assert ranker.model_.transform.numbers.sources.tolist()[-1] == 1  # the indicator of column 2
+    assert (np.diff(ranker.predict(array[:9, :])[np.argsort(y[:9], kind="stable")]) >= 0).any()
+    unknown, absent = array[:2].copy(), array[:2].copy()
+    unknown[:, 1], absent[:, 1] = 7, np.nan
+    assert np.array_equal(ranker.predict(unknown), ranker.predict(absent))

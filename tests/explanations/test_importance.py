@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import Dataset
-from rankgrad.explanations import permutation_importance
+from rankgrad.explanations import explain, permutation_importance
 from rankgrad.metrics import metrics
 from rankgrad.significance import bootstrap_interval
 from rankgrad.training import Settings, fit
@@ -68,6 +68,16 @@ def test_what_matters_falls_and_what_does_not_stays(ranker):
     low, high = found.interval(1)
     assert low < 2
     assert high - low < 8
+
+
+def test_lists_that_the_metric_leaves_out_are_not_counted(ranker):
+    data = make(6, seed=1)
+    labels = np.array(data.labels)
+    labels[: data.offsets[2]] = 0
+    without = Dataset(data.features, labels, data.offsets, data.qids)
+    found = explain(ranker, without, "ndcg@5(empty=skip)", repeats=1, lists=0)
+    assert found.importance.n_lists == found.to_dict()["lists"] == 4
+    assert found.to_dict()["lists_left_out"] == 2
 
 
 def test_across_lists_a_feature_whose_range_differs_by_query_seems_to_matter():

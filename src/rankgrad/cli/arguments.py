@@ -123,7 +123,9 @@ def load(
 
 def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
     """What :func:`rankgrad.data.load` is to be told to read data with the same features."""
-    return {
+    settings = getattr(like, "settings", None)
+    missing = {} if settings is None else {"missing": settings.missing}
+    return missing | {
         "n_features": like.n_features,
         "zero_based": like.zero_based,
         "feature_names": like.feature_names,

@@ -96,6 +96,7 @@ def explain(
       rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
     """  # noqa: D301
     from rankgrad import explanations
+    from rankgrad.training.evaluations import EVALUATIONS
     from rankgrad.training.fitted import TreeScorer
 
     if save and not (run / "run.json").is_file():
@@ -126,7 +127,13 @@ def explain(
     if save:
         from rankgrad.data import layout
 
-        found.save(run, layout.split_name(split or "test"))
+        part = layout.split_name(split or "test")
+        found.save(run, part)
+        if not (run / EVALUATIONS / part).is_dir():
+            options = "" if fold is None else f" --fold {fold}"
+            options += "" if part == "test" else f" --split {part}"
+            note = f"`rankgrad report` shows it beside an evaluation, and {run} has none of {part}"
+            show_notes([f"{note}: rankgrad evaluate {run} {data}{options} --save"])
     if output is not None:
         found.export(output)
     if json:
@@ -163,8 +170,9 @@ def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
         (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", how)
         for name, value, low, high, how in found.importance_rows()[:top]
     ]
-    lists, more = importance.drops.shape[1], len(importance.features) - len(rows)
+    lists, more = importance.n_lists, len(importance.features) - len(rows)
     of = "" if lists == len(dataset) else f" of {len(dataset):,}"
+    left_out = importance.drops.shape[1] - lists
     under = [
         f"points are 100 times {importance.metric}, which is {importance.mean:.4f} with all "
         "features as they are",
@@ -172,6 +180,8 @@ def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
         "much a mean would move with other queries",
         "what the model relies on, not what the data know: features that say the same share it",
     ]
+    if left_out:
+        under.append(f"{left_out:,} lists on which {importance.metric} is undefined are left out")
     if more > 0:
         under.append(f"{more} more features: --top, --json, or -o for all as CSV")
     columns = ("feature", f"fall of {importance.metric}, points", "95% interval", "permuted")

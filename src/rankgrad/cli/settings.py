@@ -15,7 +15,10 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 #: The panels of the help, and which settings are in each.
 PANELS = {
-    "What is learned": ("loss", "model", "metric", "metrics", "transforms", "list_size", "holdout"),
+    "What is learned": (
+        *("loss", "model", "metric", "metrics", "transforms", "missing", "categorical"),
+        *("list_size", "holdout"),
+    ),
     "How it is learned": (
         *("optimizer", "learning_rate", "weight_decay", "schedule", "epochs", "patience"),
         *("batching", "batch_size", "documents", "clip", "average", "accumulate", "seed"),
@@ -101,7 +104,7 @@ def _default(name: str) -> str:
     default = Settings.model_fields[name].default
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return ", ".join(default) if _is_several(name) else str(default).lower()
+    return ", ".join(default) or "none" if _is_several(name) else str(default).lower()
 
 
 def chosen(options: dict[str, Any], file: Path | None) -> Settings:

@@ -18,7 +18,7 @@ from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.training import FitResult
+    from rankgrad.training import FitResult, Settings
 
 
 _HOLDOUT, _FEWEST = 0.1, 10  # the fraction of lists to validate on, where there are so many
@@ -93,7 +93,7 @@ def train(
     check_run(chosen, run, resume)
     fold, notes = _fold(data, fold)
     show_notes(notes)
-    training, validation = read(data, vali, fold)
+    training, validation = read(data, vali, fold, chosen)
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
@@ -165,22 +165,25 @@ def _about_validation(holdout: float, lists: int) -> str:
     )
 
 
-def read(data: Path, vali: Path | None, fold: int | None) -> tuple[Dataset, Dataset | None]:
+def read(
+    data: Path, vali: Path | None, fold: int | None, settings: Settings
+) -> tuple[Dataset, Dataset | None]:
     """Training and validation data of the same features."""
     from rankgrad.data import layout, load, load_pair, load_splits
 
+    kinds: Any = {"missing": settings.missing, "categorical": settings.categorical}
     if layout.is_single(data):
         if vali is None or fold is not None:
-            return load(data, fold=fold), None
-        return load_pair(data, vali)
-    found = load_splits(data, fold)
+            return load(data, fold=fold, **kinds), None
+        return load_pair(data, vali, **kinds)
+    found = load_splits(data, fold, **kinds)
     if "train" not in found:
         raise ValueError(f"{data} has no train in it, only {', '.join(found)}")
     training, validation = found["train"], found.get("vali")
     if vali is not None:
         if validation is not None:
             raise ValueError(f"{data} has validation data in it: leave out --vali")
-        validation = load(vali, **features_of(training))
+        validation = load(vali, missing=settings.missing, **features_of(training))
     return training, validation
 
 
@@ -188,13 +191,13 @@ def _resuming(run: Path, unnamed: bool) -> str:
     """The command that is running, with --resume, which takes the place of --settings."""
     from rankgrad.training.run import command
 
-    words, kept = iter(command()), []
+    words, repeated = iter(command()), []
     for word in words:
         if word == "--settings":
             next(words, None)
         elif not word.startswith("--settings=") and word != "--resume":
-            kept.append(word)
-    return shlex.join([*kept, *(["-o", str(run)] if unnamed else []), "--resume"])
+            repeated.append(word)
+    return shlex.join([*repeated, *(["-o", str(run)] if unnamed else []), "--resume"])
 
 
 def _summary(result: FitResult, output: Path) -> dict[str, Any]:

@@ -105,32 +105,47 @@ def _number_text(value: float) -> str:
     return str(int(value)) if np.isfinite(value) and value == int(value) else repr(value)
 
 
-def encode_frame(X: Any, known: Categories | None = None) -> tuple[Any, Categories | None]:
-    """A data frame with codes in place of categories, and the names of these.
+def encode_frame(
+    X: Any, known: Categories | None = None, named: Sequence[str] = ()
+) -> tuple[Any, Categories | None]:
+    """A data frame or an array with codes in place of categories, and the names of these.
 
     Args:
-        X: columns of pandas' dtype ``category`` are categorical features; anything but a data frame
-            is given back as it is.
+        X: columns of pandas' dtype ``category`` are categorical features.
         known: the categories of the training data; others become missing values.
+        named: further categorical features: columns of a data frame, indices of an array.
     """
-    if not hasattr(X, "isetitem"):
+    is_frame = hasattr(X, "isetitem")
+    if not is_frame and (not isinstance(X, np.ndarray) or X.ndim != 2 or not (known or named)):
         return X, known
     kinds: list[tuple[str, ...] | None] = [None] * X.shape[1]
     if known is not None and len(known) == X.shape[1]:
         kinds = list(known)
     elif known is None:
-        for at in range(X.shape[1]):
-            column = X.iloc[:, at]
+        names = [str(name) for name in (X.columns if is_frame else range(X.shape[1]))]
+        for name in map(str, named):
+            if name not in names:
+                raise ValueError(f"there is no column {quote(name)} in X: {listing(names)}")
+        for at, name in enumerate(names):
+            column = X.iloc[:, at] if is_frame else X[:, at]
             if hasattr(column, "cat"):
                 kinds[at] = tuple(sorted(map(_text, column.cat.categories)))
+            elif name in set(map(str, named)):
+                there = (value for value in column if value is not None and value == value)
+                kinds[at] = tuple(sorted(set(map(_text, there))))
     if not any(names is not None for names in kinds):
         return X, None
-    encoded = X.copy()
-    for at, names in enumerate(kinds):
-        if names is not None:
-            codes = {name: float(code) for code, name in enumerate(names)}
-            values = X.iloc[:, at].astype(object).map(lambda v, c=codes: c.get(_text(v), np.nan))
-            encoded.isetitem(at, values.astype(np.float64))
+    encoded = X.copy() if is_frame else X.astype(np.float64)
+    for at, texts in enumerate(kinds):
+        if texts is None:
+            continue
+        codes = {text: float(code) for code, text in enumerate(texts)}
+        column = X.iloc[:, at].astype(object) if is_frame else X[:, at]
+        values = np.array([codes.get(_text(value), np.nan) for value in column], np.float64)
+        if is_frame:
+            encoded.isetitem(at, values)
+        else:
+            encoded[:, at] = values
     return encoded, tuple(kinds)
 
 

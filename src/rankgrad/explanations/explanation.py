@@ -197,7 +197,8 @@ class Explanation:
         return {
             "metric": found.metric,
             "mean": found.mean,
-            "lists": found.drops.shape[1],
+            "lists": found.n_lists,
+            "lists_left_out": found.drops.shape[1] - found.n_lists,
             "repeats": found.repeats,
             "seed": found.seed,
             "unit": f"points: 100 times {found.metric}",

@@ -24,7 +24,7 @@ _POINTS = 100.0  # of a metric from 0 to 1
 
 @dataclass(frozen=True)
 class Importance:
-    """Scope much each feature matters to a metric, list by list.
+    """How much each feature matters to a metric, list by list.
 
     Attributes:
         metric: its spec.
@@ -46,10 +46,19 @@ class Importance:
     seed: int
 
     @property
+    def n_lists(self) -> int:
+        """The number of lists that count: those on which the metric is defined."""
+        return int(self._counted.sum())
+
+    @property
     def values(self) -> NDArray[np.float64]:
-        """The mean drop of each feature over the lists, ``[F]``."""
-        counted = self.drops[:, ~np.isnan(self.drops).any(0)].astype(np.float64)
-        return counted.mean(1) if counted.shape[1] else np.zeros(len(self.features))
+        """The mean drop of each feature over the lists that count, ``[F]``."""
+        drops = self.drops[:, self._counted].astype(np.float64)
+        return drops.mean(1) if drops.shape[1] else np.zeros(len(self.features))
+
+    @property
+    def _counted(self) -> NDArray[np.bool_]:
+        return np.asarray(~np.isnan(self.drops).any(0))
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -71,7 +80,7 @@ def permutation_importance(
     seed: int = 0,
     on_feature: Callable[[int, int], None] | None = None,
 ) -> Importance:
-    """Scope much a metric falls on each list when the values of a feature are permuted.
+    """How much a metric falls on each list when the values of a feature are permuted.
 
     A ranking compares the items of one list. So by default the values are permuted among the items
     of each list (``within``): what the feature says of an item against the others of its list is

@@ -3,3 +3,9 @@
 Everything that shows results takes them from here: the terminal, Markdown, LaTeX, CSV, the report
 and the papers' tables. No other package computes statistics of runs.
 """
+
+from rankgrad.extras import lazy_modules
+
+__all__ = ["comparison", "runs", "statistics", "tables"]
+
+__getattr__ = lazy_modules(__name__, __all__)

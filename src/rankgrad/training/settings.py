@@ -150,6 +150,12 @@ class Settings(TomlSettings):
     transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")
     """Transforms of the features, applied in this order and fitted on the training data."""
 
+    missing: tuple[str, ...] = ()
+    """What counts as a missing value beside empty ones, ?, NA, NaN and NULL, such as -999."""
+
+    categorical: tuple[str, ...] = ()
+    """Features that are categories, by column or id, beside columns of few texts."""
+
     list_size: MaybeCount = None
     """Cut longer lists to so many items in training, drawn anew each epoch."""
 
@@ -232,6 +238,11 @@ class Settings(TomlSettings):
             if theirs is not None and (mine is None or mine > theirs):
                 more[name] = mine
         return more
+
+    @field_validator("missing", "categorical", mode="before")
+    @classmethod
+    def _texts(cls, values: Any) -> Any:
+        return values if isinstance(values, str) else tuple(map(str, values))
 
     @field_validator("model")
     @classmethod

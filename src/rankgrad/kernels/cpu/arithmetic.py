@@ -99,3 +99,27 @@ def dot(first: np.ndarray, second: np.ndarray) -> float:
     for j in range(first.size):
         found += first[j] * second[j]
     return found
+
+
+@compiled
+def add_scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
+    """Add a row times a factor."""
+    for j in range(row.size):
+        out[j] += factor * row[j]
+
+
+@compiled
+def add_scaled_each(
+    row: np.ndarray,
+    a: float,
+    b: float,
+    c: float,
+    first: np.ndarray,
+    second: np.ndarray,
+    third: np.ndarray,
+) -> None:
+    """Add a row to three others, times a factor each."""
+    for j in range(row.size):
+        first[j] += a * row[j]
+        second[j] += b * row[j]
+        third[j] += c * row[j]

@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.cpu.arithmetic import dot, exp
+from rankgrad.kernels.cpu.arithmetic import add_scaled, add_scaled_each, dot, exp
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import Array
 from rankgrad.kernels.cpu.permutation_rows import absolute_differences, band
@@ -179,7 +179,7 @@ def _scale(matrix: Matrix, us: Array, vs: Array, tolerance: float) -> int:
     columns = np.zeros(n)
     for r in range(n):
         row, some = _row(matrix, r)
-        _add(row, us[0, r], columns[some])
+        add_scaled(row, us[0, r], columns[some])
     for step in range(1, len(us)):
         if step > 1:
             off = 0.0
@@ -193,7 +193,7 @@ def _scale(matrix: Matrix, us: Array, vs: Array, tolerance: float) -> int:
         for r in range(n):
             row, some = _row(matrix, r)
             us[step, r] = 1.0 / dot(row, vs[step, some])
-            _add(row, us[step, r], columns[some])
+            add_scaled(row, us[step, r], columns[some])
     return len(us) - 1
 
 
@@ -212,8 +212,8 @@ def _adjoint(
         if grad[r] != 0.0:
             row, some = _row(matrix, r)
             factor = grad[r] * us[steps, r]
-            _add(row, factor, sums[0, some])
-            _add(row, r * factor, sums[1, some])
+            add_scaled(row, factor, sums[0, some])
+            add_scaled(row, r * factor, sums[1, some])
     by_column = np.empty(n)
     for j in range(n):
         by_column[j] = values[j] * sums[0, j]
@@ -226,7 +226,9 @@ def _adjoint(
                 grad_u[r] = dot(row, turned[some])
             factor = -grad_u[r] * us[step, r] * us[step, r]
             weighed = r * us[step - 1, r]
-            _add_each(row, factor, r * factor, weighed, sums[0, some], sums[1, some], sums[2, some])
+            add_scaled_each(
+                row, factor, r * factor, weighed, sums[0, some], sums[1, some], sums[2, some]
+            )
         for j in range(n):
             v = vs[step, j]
             turned[j] = -(by_column[j] + sums[0, j]) * v * v
@@ -254,25 +256,6 @@ def _add_potentials(x: Array, grad: Array, found: Array) -> None:
         for i in range(start, end):
             found[i] += total / (end - start)
         end = start
-
-
-# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-
-
-@compiled
-def _add(row: Array, factor: float, out: Array) -> None:
-    for j in range(row.size):
-        out[j] += factor * row[j]
-
-
-@compiled
-def _add_each(
-    row: Array, a: float, b: float, c: float, first: Array, second: Array, third: Array
-) -> None:
-    for j in range(row.size):
-        first[j] += a * row[j]
-        second[j] += b * row[j]
-        third[j] += c * row[j]
 
 
 TRANSPORT = Permutation(_transport, steps=1024, power=2)

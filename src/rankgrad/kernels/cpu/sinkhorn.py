@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.cpu.arithmetic import dot, exp, total
+from rankgrad.kernels.cpu.arithmetic import add_scaled, add_scaled_each, dot, exp, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import Array
 from rankgrad.kernels.cpu.permutation_rows import (
@@ -313,7 +313,7 @@ def _scale_rows(matrix: Band, v: Array, u: Array, columns: Array) -> None:
         row = entries[starts[r] : starts[r + 1]]
         some = slice(lows[r], lows[r] + row.size)
         u[r] = 1.0 / dot(row, v[some])
-        _add(row, u[r], columns[some])
+        add_scaled(row, u[r], columns[some])
 
 
 @compiled
@@ -322,7 +322,7 @@ def _add_rows(matrix: Band, factors: Array, columns: Array) -> None:
     entries, starts, lows = matrix
     for r in range(lows.size):
         row = entries[starts[r] : starts[r + 1]]
-        _add(row, factors[r], columns[lows[r] : lows[r] + row.size])
+        add_scaled(row, factors[r], columns[lows[r] : lows[r] + row.size])
 
 
 @compiled
@@ -334,28 +334,9 @@ def _add_three(matrix: Band, by_row: Array, u: Array, sums: Array) -> None:
         row = entries[starts[r] : starts[r + 1]]
         some = slice(lows[r], lows[r] + row.size)
         change, factor = by_row[r], n - 1.0 - 2.0 * r
-        _add_each(
+        add_scaled_each(
             row, change, factor * change, factor * u[r], sums[0, some], sums[1, some], sums[2, some]
         )
-
-
-# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-
-
-@compiled
-def _add(row: Array, factor: float, out: Array) -> None:
-    for j in range(row.size):
-        out[j] += factor * row[j]
-
-
-@compiled
-def _add_each(
-    row: Array, a: float, b: float, c: float, first: Array, second: Array, third: Array
-) -> None:
-    for j in range(row.size):
-        first[j] += a * row[j]
-        second[j] += b * row[j]
-        third[j] += c * row[j]
 
 
 SINKHORN = Permutation(_sinkhorn, power=2)

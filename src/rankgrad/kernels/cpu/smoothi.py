@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.cpu.arithmetic import dot, exp, exp_near_zero
+from rankgrad.kernels.cpu.arithmetic import add_scaled, dot, exp, exp_near_zero
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import (
     APART,
@@ -175,7 +175,7 @@ def _indicators(
         for i in range(count):
             for k in range(NODES):
                 total = dot(chebyshev[k], block[ONES + i, :n])
-                _add(total, COSINES[k], at_nodes[ONES + i, :NODES])
+                add_scaled(COSINES[k], total, at_nodes[ONES + i, :NODES])
         _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, how)
         if grad.size:
             for i in range(count):
@@ -282,12 +282,6 @@ def _recur(t: Array, last: Array, before: Array, out: Array) -> None:
     """Chebyshev's recurrence: ``T_k = 2 t T_{k-1} - T_{k-2}``."""
     for j in range(t.size):
         out[j] = 2.0 * t[j] * last[j] - before[j]
-
-
-@compiled
-def _add(factor: float, some: Array, out: Array) -> None:
-    for j in range(some.size):
-        out[j] += factor * some[j]
 
 
 @compiled

@@ -14,8 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import load_real, presence
+from rankgrad.kernels.gpu.ideal_gain import presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 
 _WHOLE = 8192  # items up to which one program does a whole list
 _SPAN = 4096
@@ -60,7 +61,7 @@ def _load(
     scores, labels, mask, weights, at, inside, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """Scores and labels, minus infinity on padding, weights, 0 there, and which items are real."""
-    real = load_real(mask, at, inside, MASKED)
+    real = is_real(mask, at, inside, MASKED)
     score = tl.load(scores + at, mask=real, other=float("-inf"))
     label = tl.load(labels + at, mask=real, other=float("-inf"))
     weight = tl.where(real, 1.0, 0.0)

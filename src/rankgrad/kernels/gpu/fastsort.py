@@ -14,10 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.ideal_gain import list_lengths
 from rankgrad.kernels.gpu.isotonic import pooled, segmented
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.segmented_sort import sort_lists
+from rankgrad.kernels.gpu.segmented_sort import count_items, sort_lists
 
 _SPAN = 1024
 _TILE = 2048  # items whose blocks are added up at a time
@@ -52,7 +51,7 @@ class FastSortRanks:
         if max_length == 0 or offsets.numel() == 1:
             return
         if lengths is None:
-            lengths = list_lengths(scores, mask, offsets, max_length)
+            lengths = count_items(mask, offsets, max_length)
         order = sort_lists(scores, mask, offsets, max_length)
         lists, spans = len(lengths), cdiv(max_length, _SPAN)
         anchors = torch.empty(2, lists, max_length, dtype=torch.float64, device=scores.device)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
@@ -97,17 +98,6 @@ def ideal_gain(
     return gains, scale, lengths, defined
 
 
-def list_lengths(like: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor:
-    """The numbers of real items of lists, int32, on the device of a tensor."""
-    lists = offsets.shape[0] - 1
-    lengths = torch.empty(lists, dtype=torch.int32, device=like.device)
-    span = min(_SPAN, max(32, next_power_of_2(max_length)))
-    _list_lengths[(lists,)](
-        presence(mask, like), offsets, lengths, mask is not None, span, num_warps=4
-    )
-    return lengths
-
-
 def tile(max_length: int) -> tuple[int, int, int]:
     """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
 
@@ -133,31 +123,6 @@ def norm_kind(metric: str, k: int) -> int:
     if metric == "precision":
         return CUTOFF if k else LENGTH
     return {"ndcg": IDEAL, "dcg": ONE, "rbp": ONE, "recall": SUM, "arp": SUM}[metric]
-
-
-@triton.jit
-def load_real(mask, at, inside, MASKED: tl.constexpr):
-    """Which of these are real items."""
-    if MASKED:
-        return tl.load(mask + at, mask=inside, other=0) != 0
-    else:
-        return inside
-
-
-@cached_launch
-@triton.jit
-def _list_lengths(mask, offsets, lengths, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
-    """The number of real items of a list."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    if MASKED:
-        items = tl.zeros([SPAN], tl.int32)
-        for left in range(0, length, SPAN):
-            row = left + tl.arange(0, SPAN)
-            items += load_real(mask, start + row, row < length, True).to(tl.int32)
-        length = tl.sum(items, 0)
-    tl.store(lengths + at_list, length)
 
 
 @triton.jit
@@ -300,7 +265,7 @@ def _count(
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < width
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
     ideal = 0.0
@@ -309,7 +274,7 @@ def _count(
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
         for left in range(0, tl.where(first < width, width, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            valid = load_real(mask, start + column, column < width, MASKED)
+            valid = is_real(mask, start + column, column < width, MASKED)
             other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
             earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
             ahead += sign_bit(key[:, None] - earlier - gain_key(other, valid)[None, :])
@@ -340,7 +305,7 @@ def _lay_out(
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * SPAN + tl.arange(0, SPAN)
     inside = row < width
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     gain = tl.where(real, gain, 0.0)
     tl.store(gains + start + row, gain, mask=inside)

@@ -10,8 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import COUNTED, ROWS, load_real, presence, sign_bit, tile
+from rankgrad.kernels.gpu.ideal_gain import COUNTED, ROWS, presence, sign_bit, tile
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 
 _SPAN = 1024
 _CHUNK = 4096
@@ -88,7 +89,7 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
         count = tl.zeros([COLUMNS], tl.int32)
         for left in range(0, first, COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            count += load_real(mask, start + column, column < first, MASKED).to(tl.int32)
+            count += is_real(mask, start + column, column < first, MASKED).to(tl.int32)
         return tl.sum(count, 0)
     else:
         return first
@@ -107,7 +108,7 @@ def _order(
     first = tl.program_id(1) * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < width
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     before = _real_before(mask, start, tl.minimum(first, width), MASKED, 256)
     place = before + tl.cumsum(real.to(tl.int32), 0) - 1
     key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
@@ -115,7 +116,7 @@ def _order(
     passed = 0
     for left in range(0, tl.where(first < width, width, 0), COLUMNS):
         column = left + tl.arange(0, COLUMNS)
-        valid = load_real(mask, start + column, column < width, MASKED)
+        valid = is_real(mask, start + column, column < width, MASKED)
         label = tl.load(labels + start + column, mask=valid, other=0.0)
         places = column
         if MASKED:
@@ -142,7 +143,7 @@ def _lay_keys(
     first = tl.program_id(1) * SPAN
     row = first + tl.arange(0, SPAN)
     inside = row < width
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     before = _real_before(mask, start, tl.minimum(first, width), MASKED, 1024)
     place = before + tl.cumsum(real.to(tl.int32), 0) - 1
     key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)

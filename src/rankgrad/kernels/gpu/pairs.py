@@ -31,12 +31,12 @@ from rankgrad.kernels.gpu.ideal_gain import (
     ROWS,
     SUM,
     gain_key,
-    load_real,
     presence,
     sign_bit,
     tile,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 
 KINDS = {
     "ranknet": 0,
@@ -211,7 +211,7 @@ def _rank_tile(
 ):  # fmt: skip
     """Add how many columns of a tile are ahead of its rows, by score and by label."""
     column = left + tl.arange(0, COLUMNS)
-    valid = load_real(mask, start + column, column < width, MASKED)
+    valid = is_real(mask, start + column, column < width, MASKED)
     score = tl.load(scores + start + column, mask=valid, other=0.0)
     label = tl.load(labels + start + column, mask=valid, other=0.0)
     # Padding stands below everything.
@@ -256,7 +256,7 @@ def _rank_items(
         center = table + tl.num_programs(1) * ROWS
         tl.store(center + row, delta, mask=(row >= 0) & (at_list == 0))
         tl.store(center - row, delta, mask=(row >= 0) & (at_list == 0))
-    real = load_real(mask, start + row, row < width, MASKED)
+    real = is_real(mask, start + row, row < width, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     key, grade_key = _sort_key(score, label), gain_key(label, real)

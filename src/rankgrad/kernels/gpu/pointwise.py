@@ -13,8 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import load_real, log1p, presence
+from rankgrad.kernels.gpu.ideal_gain import log1p, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 _SPAN = 4096  # items of one program
@@ -114,7 +115,7 @@ def _sum_terms(
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = row < length
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     value, grad = _terms(score, label, number, levels, KIND)

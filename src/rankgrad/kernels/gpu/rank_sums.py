@@ -21,7 +21,6 @@ from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
     RECIPROCAL,
     ROWS,
-    load_real,
     presence,
     rank_discount,
     soft_inside,
@@ -29,10 +28,11 @@ from rankgrad.kernels.gpu.ideal_gain import (
     tile,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 
 METRICS = ("ap", "rr", "err", "hits")
-#: What becomes of the sums: they themselves, average precision, expected reciprocal rank.
-_SUMS, _AP, _ERR = 0, 1, 2
+#: What the sums are used for: average precision, or expected reciprocal rank.
+_AP, _ERR = 1, 2
 _CHUNK = 4096  # items of a list that one program holds at a time
 _LOG2E = math.log2(math.e)
 
@@ -101,73 +101,15 @@ def through_operator(
         grad_sums = torch.empty_like(grad_ranks)
         earned = values.new_empty(len(values), blocks)
         _sum_ahead[(len(values), blocks)](
-            *ranked, values, grad_sums, grad_ranks, earned, beta * _LOG2E,
-            metric.k, float(beta), _AP if metric.name == "ap" else _ERR, metric.k > 0, False,
+            *ranked, grad_sums, grad_ranks, earned, beta * _LOG2E,
+            metric.k, float(beta), _AP if metric.name == "ap" else _ERR, metric.k > 0,
             ROWS, columns, num_warps=warps,
         )  # fmt: skip
         _sum_ahead_vjp[(len(values), blocks)](
-            operator.ranks, steps.values, grad_sums, batch.offsets, values,
-            steps.defined, earned, values, grad_ranks, grad_ranks, beta * _LOG2E, float(beta),
-            True, False, ROWS, columns, width, num_warps=warps,
+            operator.ranks, steps.values, grad_sums, batch.offsets, steps.defined, earned, values,
+            grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
         )  # fmt: skip
     return values, operator.adjoint(grad_ranks), steps.defined
-
-
-def rank_sums(
-    ranks: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    beta: float,
-) -> Tensor:
-    """``Σ_j v_j sigmoid(β (r_i - r_j))`` for every item i of its list, itself included by half.
-
-    Args:
-        ranks: ``[items]``, in the flat layout of :class:`rankgrad.kernels.arguments.FlatLists`.
-        values: ``[items]`` v.
-        mask: ``[items]``, False on padding, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        beta: β.
-
-    Returns:
-        ``[items]``, 0 on padding.
-    """
-    sums = torch.empty_like(ranks)
-    lists = offsets.shape[0] - 1
-    if lists == 0:
-        return sums
-    columns, warps, _ = tile(max_length)
-    _sum_ahead[(lists, max(1, cdiv(max_length, ROWS)))](
-        ranks, values, ranks, ranks, ranks, ranks, offsets, presence(mask, ranks), sums, ranks,
-        ranks, beta * _LOG2E, 0, float(beta), _SUMS, False, mask is not None, ROWS, columns,
-        num_warps=warps,
-    )  # fmt: skip
-    return sums
-
-
-def rank_sums_vjp(
-    grad: Tensor,
-    ranks: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    beta: float,
-) -> Tensor:
-    """``β Σ_j (g_i v_j - g_j v_i) sigmoid'(β (r_i - r_j))``: the derivative by the ranks."""
-    grad_ranks = torch.empty_like(ranks)
-    lists = offsets.shape[0] - 1
-    if lists == 0:
-        return grad_ranks
-    columns, warps, width = tile(max_length)
-    _sum_ahead_vjp[(lists, max(1, cdiv(max_length, ROWS)))](
-        ranks, values, grad.contiguous(), offsets, presence(mask, ranks), ranks, ranks, ranks,
-        ranks, grad_ranks, beta * _LOG2E, float(beta), False, mask is not None, ROWS, columns,
-        width, num_warps=warps,
-    )  # fmt: skip
-    return grad_ranks
 
 
 def _chunk(max_length: int) -> tuple[int, int]:
@@ -193,7 +135,7 @@ def _step_values(
     tops = tl.zeros([CHUNK], tl.float32) + threshold
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
-        real = load_real(mask, start + row, row < length, MASKED)
+        real = is_real(mask, start + row, row < length, MASKED)
         label = tl.load(labels + start + row, mask=real, other=0.0)
         weight = tl.where(real, 1.0, 0.0)
         if WEIGHTED:
@@ -219,7 +161,7 @@ def _step_values(
     top = tl.max(tops, 0).to(tl.float64)
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
-        real = load_real(mask, start + row, row < length, MASKED)
+        real = is_real(mask, start + row, row < length, MASKED)
         label = tl.load(labels + start + row, mask=real, other=0.0)
         if STOPS:
             grade = tl.exp2(label.to(tl.float64) - top)
@@ -302,26 +244,22 @@ def _first_relevant(
 
 
 @triton.jit
-def _load_values(
-    ranks, values, mask, at, inside, MASKED: tl.constexpr
-):  # fmt: skip
-    """Which items are real, their values and ranks; 0 for others."""
-    real = load_real(mask, at, inside, MASKED)
-    value = tl.load(values + at, mask=real, other=0.0)
-    return real, value, tl.load(ranks + at, mask=real, other=0.0)
+def _load_values(ranks, values, at, inside):
+    """Values and ranks of items, both 0 on padding and outside of the list."""
+    value = tl.load(values + at, mask=inside, other=0.0)
+    return value, tl.load(ranks + at, mask=inside, other=0.0)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _sum_ahead(
-    ranks, values, weighted, scale, lengths, defined, offsets, mask, sums, grad_ranks, earned,
+    ranks, values, weighted, scale, lengths, defined, offsets, grad_sums, grad_ranks, earned,
     steepness, k, beta,
-    STEP: tl.constexpr, CUT: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The values ranked ahead of a block of items; or what these items earn by them.
+    """What a block of items earns by the values ranked ahead of it.
 
-    In that case the derivatives by the sums, and by the ranks at given sums, are written.
+    The derivatives by the sums of these values, and by the ranks at fixed sums, are written.
     """
     at_list = tl.program_id(0)
     block = tl.program_id(1)
@@ -329,65 +267,56 @@ def _sum_ahead(
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * ROWS + tl.arange(0, ROWS)
     inside = row < length
-    real, value, rank = _load_values(ranks, values, mask, start + row, inside, MASKED)
-    last = tl.where(block * ROWS < length, length, 0)
-    if STEP != 0:  # an item without a value earns nothing
-        last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, last, 0)
+    value, rank = _load_values(ranks, values, start + row, inside)
+    # An item without a value earns nothing.
+    last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(0, last, COLUMNS):
         column = left + tl.arange(0, COLUMNS)
-        _, other, place = _load_values(ranks, values, mask, start + column, column < length, MASKED)
+        other, place = _load_values(ranks, values, start + column, column < length)
         gap = (rank[:, None] - place[None, :]) * steepness
         small = tl.exp2(-tl.abs(gap))
         root = tl.math.rsqrt(1.0 + small)
         total += other[None, :] * (tl.where(gap >= 0, 1.0, small) * root * root)
     ahead = tl.sum(total, 1)
-    if STEP == 0:
-        tl.store(sums + start + row, tl.where(real, ahead, 0.0), mask=inside)
+    items = tl.load(lengths + at_list)
+    rank = tl.where(value != 0, rank, 1.0)
+    discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
+    weight = tl.load(weighted + start + row, mask=inside, other=0.0)
+    weight *= tl.load(scale + at_list)
+    # An item is half ahead of itself.
+    if STEP == 1:
+        chance = weight * (1.0 + ahead - 0.5 * value)
+        tl.store(grad_sums + start + row, weight * discount, mask=inside)
     else:
-        items = tl.load(lengths + at_list)
-        rank = tl.where(value != 0, rank, 1.0)
-        discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
-        weight = tl.load(weighted + start + row, mask=inside, other=0.0)
-        weight *= tl.load(scale + at_list)
-        # An item is half ahead of itself.
-        if STEP == 1:
-            chance = weight * (1.0 + ahead - 0.5 * value)
-            tl.store(sums + start + row, weight * discount, mask=inside)
-        else:
-            chance = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
-            tl.store(sums + start + row, chance * discount, mask=inside)
-        tl.store(grad_ranks + start + row, chance * derivative, mask=inside)
-        to = earned + at_list * tl.num_programs(1) + block
-        tl.store(to, tl.sum(chance * discount, 0))
+        chance = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
+        tl.store(grad_sums + start + row, chance * discount, mask=inside)
+    tl.store(grad_ranks + start + row, chance * derivative, mask=inside)
+    to = earned + at_list * tl.num_programs(1) + block
+    tl.store(to, tl.sum(chance * discount, 0))
 
 
 @cached_launch
 @triton.jit
 def _sum_ahead_vjp(
-    ranks, values, grad_sums, offsets, mask, defined, earned, losses, direct, grad_ranks,
-    steepness, beta,
-    LOSS: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    ranks, values, grad_sums, offsets, defined, earned, losses, grad_ranks, steepness, beta,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The derivative by the ranks of a block of items; of the loss, and once its value."""
+    """Add the derivative by the ranks of a block of items, and once for a list write the loss."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * ROWS + tl.arange(0, ROWS)
     inside = row < length
-    real, value, rank = _load_values(ranks, values, mask, start + row, inside, MASKED)
-    grad = tl.load(grad_sums + start + row, mask=real, other=0.0)
-    last = tl.where(block * ROWS < length, length, 0)
-    if LOSS:
-        last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, last, 0)
+    value, rank = _load_values(ranks, values, start + row, inside)
+    grad = tl.load(grad_sums + start + row, mask=inside, other=0.0)
+    last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(0, last, COLUMNS):
         column = left + tl.arange(0, COLUMNS)
-        valid, other, place = _load_values(
-            ranks, values, mask, start + column, column < length, MASKED
-        )
+        valid = column < length
+        other, place = _load_values(ranks, values, start + column, valid)
         grads = tl.load(grad_sums + start + column, mask=valid, other=0.0)
         small = tl.exp2(-tl.abs((rank[:, None] - place[None, :]) * steepness))
         root = tl.math.rsqrt(1.0 + small)
@@ -395,9 +324,8 @@ def _sum_ahead_vjp(
         crossed = grad[:, None] * other[None, :] - grads[None, :] * value[:, None]
         total += crossed * (small * over * over)
     result = beta * tl.sum(total, 1)
-    if LOSS:
-        result = -(result + tl.load(direct + start + row, mask=inside, other=0.0))
-        if block == 0:
-            loss = 1.0 - sum_blocks(earned, at_list, tl.num_programs(1), WIDTH)
-            tl.store(losses + at_list, tl.where(tl.load(defined + at_list) != 0, loss, 0.0))
-    tl.store(grad_ranks + start + row, tl.where(real, result, 0.0), mask=inside)
+    result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
+    tl.store(grad_ranks + start + row, -result, mask=inside)
+    if block == 0:
+        loss = 1.0 - sum_blocks(earned, at_list, tl.num_programs(1), WIDTH)
+        tl.store(losses + at_list, tl.where(tl.load(defined + at_list) != 0, loss, 0.0))

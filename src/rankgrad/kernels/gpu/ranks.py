@@ -26,7 +26,6 @@ from rankgrad.kernels.gpu.ideal_gain import (
     ideal_gain,
     list_sums,
     load_gains,
-    load_real,
     norm_kind,
     presence,
     rank_discount,
@@ -36,6 +35,7 @@ from rankgrad.kernels.gpu.ideal_gain import (
 )
 from rankgrad.kernels.gpu.lapsum import LapSumRanks
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.rank_sums import METRICS, RankOperator, step_values, through_operator
 
 _SPAN = 1024
@@ -240,7 +240,7 @@ def _rank_tile(
 ):  # fmt: skip
     """Add to how much of, and ideally how many of, the columns of a tile are above its rows."""
     column = left + tl.arange(0, COLUMNS)
-    valid = load_real(mask, start + column, column < width, MASKED)
+    valid = is_real(mask, start + column, column < width, MASKED)
     other = _load_scores(scores, start + column, valid)
     if NEAR:
         power = _power(other, middle, steepness)
@@ -284,7 +284,7 @@ def _rank(
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < width
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
@@ -357,7 +357,7 @@ def _rank_vjp(
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     row = block * ROWS + tl.arange(0, ROWS)
     inside = row < width
-    real = load_real(mask, start + row, inside, MASKED)
+    real = is_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
@@ -368,7 +368,7 @@ def _rank_vjp(
     last = tl.where(block * ROWS < width, width, 0)
     for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
         column = left + tl.arange(0, COLUMNS)
-        valid = load_real(mask, start + column, column < width, MASKED)
+        valid = is_real(mask, start + column, column < width, MASKED)
         other = _load_scores(scores, start + column, valid)
         others = tl.load(grad_ranks + start + column, mask=valid, other=0.0)
         if near:

@@ -34,8 +34,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.ideal_gain import ideal_gain, load_real, presence
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.register_resident import (
     ResidentLayout,
@@ -384,7 +385,7 @@ def _rank(
     first = tl.program_id(1) * ROWS
     if first < count:
         row = first + tl.arange(0, ROWS)
-        real = load_real(mask, start + row, row < count, MASKED)
+        real = is_real(mask, start + row, row < count, MASKED)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=row < count)
         score = tl.load(scores + start + row, mask=real, other=0.0)
         own = _ordered(score)
@@ -394,7 +395,7 @@ def _rank(
         distance = tl.zeros([ROWS], tl.float64)
         for left in range(0, count, COLUMNS):
             column = left + tl.arange(0, COLUMNS)
-            valid = load_real(mask, start + column, column < count, MASKED)
+            valid = is_real(mask, start + column, column < count, MASKED)
             other = tl.load(scores + start + column, mask=valid, other=0.0)
             theirs = _ordered(other)
             over = (theirs[None, :] > own[:, None]) & valid[None, :]
