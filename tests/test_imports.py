@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "threads",
     },
     "data": {"checksums", "compilation", "deprecation", "validation", "quoting", "specs", "files"},
-    "boosting": {"losses", "metrics", "validation", "data"},
+    "boosting": {"losses", "metrics", "quoting", "validation", "data"},
     "models": {"quoting", "specs", "validation"},
     "training": {
         *(

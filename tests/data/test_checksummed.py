@@ -13,7 +13,7 @@ import pytest
 from rankgrad import checksums
 from rankgrad.data import Dataset, store
 from rankgrad.data.checksummed import ChecksummedArray
-from rankgrad.training.processes import Sent
+from rankgrad.training.processes import DatasetHandle
 
 ROWS = 50
 
@@ -99,7 +99,7 @@ def test_blocks_that_are_not_read_are_not_checked(folder: Path, values: Any) -> 
     assert opened.features.shape == (ROWS, 6) and len(opened.features) == ROWS
     np.testing.assert_array_equal(opened.features[:40], values[:40])
     np.testing.assert_array_equal(opened.select(range(30)).features, values[:30])
-    part, sent = opened.select(range(40, 50)), pickle.dumps(Sent.of(opened))
+    part, sent = opened.select(range(40, 50)), pickle.dumps(DatasetHandle.of(opened))
     for data in (opened, part, pickle.loads(sent).receive()):
         with pytest.raises(ValueError, match="is damaged"):
             data.checksum()

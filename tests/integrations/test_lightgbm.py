@@ -153,6 +153,11 @@ def test_what_is_wrong_is_said():
     for wrong, found in ((None, "NoneType"), (5, "int"), (metric("ndcg"), "Evaluation")):
         with pytest.raises(ValueError, match=f"expected a loss or its spec, found {found}"):
             objective(wrong)
+    with pytest.raises(ValueError, match="label_gain must be numbers, found 'abc'"):
+        objective("lambdarank", label_gain="abc")
+    for group, message in (("abc", "group must be numbers"), ([2.5], "whole numbers"), ([-1], "0")):
+        with pytest.raises(ValueError, match=message):
+            objective("mse")(Y, scores, None, group)
     with pytest.raises(ValueError, match="cannot read the spec ''"):
         objective("")
     with pytest.raises(ValueError, match="expected a metric or its spec, found NoneType"):

@@ -13,7 +13,7 @@ from training import data_parallel
 
 from rankgrad.data import store
 from rankgrad.training import RunFolder, Settings, fit, processes
-from rankgrad.training.processes import Sent
+from rankgrad.training.processes import DatasetHandle
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -98,10 +98,12 @@ def test_memory_maps_travel_by_name(tmp_path):
     data = lists(5, 0, features=300)
     store.write(data, tmp_path / "store")
     mapped = store.open(tmp_path / "store")
-    sent = pickle.dumps(Sent.of(mapped))
+    sent = pickle.dumps(DatasetHandle.of(mapped))
     assert len(sent) < data.features.nbytes
     again = pickle.loads(sent).receive()
     assert isinstance(again.features, np.memmap)
     assert again.checksum() == data.checksum()
     part = mapped.select([2, 3])
-    assert pickle.loads(pickle.dumps(Sent.of(part))).receive().checksum() == part.checksum()
+    assert (
+        pickle.loads(pickle.dumps(DatasetHandle.of(part))).receive().checksum() == part.checksum()
+    )

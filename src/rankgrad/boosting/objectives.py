@@ -14,6 +14,7 @@ from torch import Tensor
 from rankgrad import losses, metrics
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric, evaluate
+from rankgrad.quoting import quote
 from rankgrad.validation import check_positive
 
 Array = np.ndarray[Any, Any]
@@ -114,8 +115,16 @@ def _checksum(array: Array) -> int:
     return zlib.crc32(np.ascontiguousarray(array).data)
 
 
+def _numbers(name: str, values: Any) -> Array:
+    """An array of numbers, or an error that names the argument."""
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers, found {quote(values)}") from None
+
+
 def _per_row(list_weights: Any, offsets: Array) -> Tensor:
-    weights = np.asarray(list_weights, np.float64).reshape(-1)
+    weights = _numbers("list_weights", list_weights).reshape(-1)
     lists = len(offsets) - 1
     if len(weights) != lists:
         raise ValueError(f"list_weights has {len(weights)} numbers for {lists} lists")
@@ -136,7 +145,7 @@ class LabelGain:
     """
 
     def __init__(self, table: Sequence[float], linear: bool) -> None:
-        gains = np.asarray(table, np.float64)
+        gains = _numbers("label_gain", table)
         if gains.ndim != 1 or not len(gains) or not np.isfinite(gains).all() or gains[0] < 0:
             raise ValueError("label_gain must be the gains of labels 0, 1, ..., none negative")
         if (np.diff(gains) < 0).any():
@@ -223,7 +232,10 @@ def offsets_of(group: Any, rows: int, remedy: str) -> Array:
     """
     if group is None or len(group) == 0:
         raise ValueError(f"a ranking loss needs to know which rows belong together: {remedy}")
-    offsets = np.concatenate([[0], np.cumsum(np.asarray(group, np.int64))])
+    sizes = _numbers("group", group)
+    if (sizes < 0).any() or (sizes != np.floor(sizes)).any():
+        raise ValueError("group must have the sizes of the lists, whole numbers of at least 0")
+    offsets = np.concatenate([[0], np.cumsum(sizes.astype(np.int64))])
     if offsets[-1] != rows:
         raise ValueError(f"the groups have {int(offsets[-1])} rows together, the data {rows}")
     return offsets

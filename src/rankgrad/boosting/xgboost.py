@@ -29,6 +29,8 @@ class Objective:
 
     def __init__(self, loss: RowLoss, item_weights: Any, group: Any, device: str) -> None:
         check_choice("device", device, ("cpu", "cuda"))
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
         self.row_loss = loss
         self.item_weights = item_weights
         self.group = group

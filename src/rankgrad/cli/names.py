@@ -138,8 +138,8 @@ def _advice(kind: str, name: str) -> list[str]:
         found = entry("relaxations", family)
     if found is None:
         return []  # registered by a user
-    told = {"Use": found.use, "Cost": found.cost, "Elsewhere": found.elsewhere}
-    return ["", *(f"{title}: {text}" for title, text in told.items() if text)]
+    lines = {"Use": found.use, "Cost": found.cost, "Elsewhere": found.elsewhere}
+    return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 
 
 def _written(name: str, registry: Registry[Any]) -> str:

@@ -191,13 +191,13 @@ def _resuming(run: Path, unnamed: bool) -> str:
     """The command that is running, with --resume, which takes the place of --settings."""
     from rankgrad.training.run import command
 
-    words, kept = iter(command()), []
+    words, repeated = iter(command()), []
     for word in words:
         if word == "--settings":
             next(words, None)
         elif not word.startswith("--settings=") and word != "--resume":
-            kept.append(word)
-    return shlex.join([*kept, *(["-o", str(run)] if unnamed else []), "--resume"])
+            repeated.append(word)
+    return shlex.join([*repeated, *(["-o", str(run)] if unnamed else []), "--resume"])
 
 
 def _summary(result: FitResult, output: Path) -> dict[str, Any]:

@@ -31,10 +31,7 @@ _SOLR: dict[type[nn.Module], str] = {
 #: What Solr adds to each threshold of a tree.
 SOLR_SLACK = np.float32(1e-6)
 
-_STUDENT = (
-    "train a student that can be: rankgrad distill RUN DATA -o RUN2 --model 'mlp(hidden=[64, 32])' "
-    "--transform standardize"
-)
+_STUDENT = "train a student that can be: rankgrad distill RUN DATA -o RUN2"
 
 Layer = tuple[np.ndarray, np.ndarray, str]  # matrix [out, in], bias [out], activation
 

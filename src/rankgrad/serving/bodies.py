@@ -17,6 +17,8 @@ from rankgrad.serving.ranker import ServedRanker
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 
+_NO_FEATURE = "is not a feature of this ranker: GET /models has their names"
+
 
 class RequestError(Exception):
     """What is wrong with a request: a status of HTTP, the field, and a sentence."""
@@ -112,7 +114,7 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     known = {"features"} if positional else set(ranker.feature_names)
     for name in table.column_names:
         if name not in known and name != "list":
-            raise RequestError(422, "is not a feature of this ranker", f"column {quote(name)}")
+            raise RequestError(422, _NO_FEATURE, f"column {quote(name)}")
     if positional:
         items = _arrow_rows(table, len(ranker.feature_names))
     else:
@@ -207,9 +209,7 @@ def _checked_item(item: Any, ranker: ServedRanker, where: str) -> list[float]:
     if isinstance(item, dict):
         unknown = next((name for name in item if name not in names), None)
         if unknown is not None:
-            raise RequestError(
-                422, "is not a feature of this ranker", f"{where}.{str(unknown)[:100]}"
-            )
+            raise RequestError(422, _NO_FEATURE, f"{where}.{str(unknown)[:100]}")
         return [_value(item.get(name), ranker, f"{where}.{name}", name in item) for name in names]
     if not isinstance(item, list):
         raise RequestError(

@@ -12,6 +12,10 @@ from rankgrad.serving.app import create_app
 from rankgrad.serving.bodies import Limits
 from rankgrad.serving.ranker import ServedRanker
 
+#: Seconds after which an idle connection is closed: longer than clients and load balancers keep
+#: one, 60 as a rule, so that none sends a request on a connection that is being closed.
+_IDLE = 75
+
 
 def serve(
     rankers: Mapping[str, ServedRanker],
@@ -53,6 +57,7 @@ def serve(
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=grace,
+        timeout_keep_alive=_IDLE,
         server_header=False,
     )
     with _listen(host, port) as listening, _ended_by_signals():

@@ -77,9 +77,9 @@ class Evaluated:
         >>> Evaluated.of([0.1, 0.2], lists, ["rr"]).mean
         {'rr': 0.5}
         """
-        given = np.asarray(scores, np.float32)
+        array = np.asarray(scores, np.float32)
         found = evaluate(
-            given,
+            array,
             np.array(data.labels),
             offsets=np.array(data.offsets),
             weights=None if data.weights is None else np.array(data.weights),
@@ -94,7 +94,7 @@ class Evaluated:
             qids=np.array(data.qids),
             offsets=np.array(data.offsets, np.int64),
             labels=np.array(data.labels, np.float32),
-            scores=given,
+            scores=array,
             conventions=found.conventions,
             checksum=data.checksum(),
             labels_of_run=dict(labels_of_run or {}),

@@ -210,9 +210,9 @@ class _Captured:
     addresses: list[int]  # of the network's parameters and buffers
 
     def again(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
-        given = batch.tensors
+        tensors = batch.tensors
         for name, tensor in self.batch.tensors.items():
-            tensor.copy_(given[name])
+            tensor.copy_(tensors[name])
         self.graph.replay()
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient

@@ -39,8 +39,8 @@ class Progress:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._shown = trainer, 0.0
-        self._told = trainer.rank == 0 and not trainer.job.quiet
-        self._bar = _bar() if self._told and sys.stderr.isatty() else None
+        self._enabled = trainer.rank == 0 and not trainer.job.quiet
+        self._bar = _bar() if self._enabled and sys.stderr.isatty() else None
         self._task: Any = None
         self._loss: AsyncScalars | None = None
         self._steps = 1
@@ -100,7 +100,7 @@ class Progress:
     def interrupted(self) -> None:
         """Say how far it came."""
         folder = self._trainer.job.folder
-        if not self._told:
+        if not self._enabled:
             return
         epoch = self._trainer.state.epoch
         if folder is None:

@@ -159,9 +159,9 @@ def connect(settings: Settings) -> Any:
     _hush()
     options: dict[str, Any] = {"devices": 1}
     if launched():
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-        nodes = int(os.environ["WORLD_SIZE"]) // here
-        options = {"devices": here, "num_nodes": nodes, "strategy": "ddp"}
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+        nodes = int(os.environ["WORLD_SIZE"]) // local
+        options = {"devices": local, "num_nodes": nodes, "strategy": "ddp"}
     fabric = Fabric(accelerator=accelerator(settings), precision=settings.precision, **options)
     fabric.launch()
     return fabric
@@ -343,7 +343,7 @@ def accelerator(settings: Settings) -> str:
 
 
 @dataclass(frozen=True)
-class Sent:
+class DatasetHandle:
     """A data set on its way to another process: what is mapped from a file is mapped again there.
 
     Without this, a memory map larger than memory would be copied into each process.
@@ -354,7 +354,7 @@ class Sent:
     zero_based: bool | None
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Sent:
+    def of(cls, dataset: Dataset) -> DatasetHandle:
         """What to send."""
         arrays = {name: _pack(getattr(dataset, name)) for name in _ARRAYS}
         return cls(arrays, dataset.feature_names, dataset.zero_based)

@@ -66,14 +66,16 @@ class Job:
         return {name: data for name, data in chosen.items() if data is not None} | self.others
 
     def __getstate__(self) -> dict[str, Any]:
-        sent = {name: processes.Sent.of(dataset) for name, dataset in self.data.items()}
+        sent = {name: processes.DatasetHandle.of(dataset) for name, dataset in self.data.items()}
         train, vali = sent.pop("train"), sent.pop("vali", None)
         return vars(self) | {"train": train, "vali": vali, "others": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         others = {name: sent.receive() for name, sent in state["others"].items()}
         for name, value in (state | {"others": others}).items():
-            vars(self)[name] = value.receive() if isinstance(value, processes.Sent) else value
+            vars(self)[name] = (
+                value.receive() if isinstance(value, processes.DatasetHandle) else value
+            )
 
 
 @dataclass

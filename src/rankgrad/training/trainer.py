@@ -360,9 +360,9 @@ class Trainer:
         for name, generator in self._generators().items():
             own = generator.get_state()
             if self.ranks > 1:
-                here = own.to(self.fabric.device)
-                gathered = [torch.empty_like(here) for _ in range(self.ranks)]
-                distributed.all_gather(gathered, here)
+                on_device = own.to(self.fabric.device)
+                gathered = [torch.empty_like(on_device) for _ in range(self.ranks)]
+                distributed.all_gather(gathered, on_device)
             else:
                 gathered = [own]
             state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
@@ -424,7 +424,7 @@ class Trainer:
             return network
         batches = [self.train, *([] if self.vali is None else [self.vali]), *self.others.values()]
         values = network.n_features * sum(each.dataset.n_items for each in batches)
-        plain = self.ranks == 1 and self.settings.precision == "32-true"
+        plain = self.ranks == 1 and self.settings.precision == "32-true" and self.graphs is None
         plain = plain and self.fabric.device.type == "cpu" and self.settings.memory is None
         if network.per_item or not plain or self.train.is_cut or values > _DERIVED:
             return network
