@@ -35,7 +35,8 @@ def test_inputs_are_those_of_the_network(transforms):
     features, offsets = uneven_lists()
     assert np.diff(offsets).max() > 256 and 1 in np.diff(offsets)
     model = "tabm(hidden=[4], members=2, in_list=[rank, score])"
-    ranker = FittedRanker.new(Settings(model=model, transforms=transforms), features, offsets)
+    steps = (*transforms, "impute(fill=median)")
+    ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
     found = Preparation.of(ranker)(features, offsets)
     for start, stop in pairwise(offsets):
         values = ranker.transform(torch.from_numpy(features[start:stop]))
@@ -43,7 +44,14 @@ def test_inputs_are_those_of_the_network(transforms):
         np.testing.assert_allclose(found[start:stop], inputs, atol=2e-6, rtol=2e-6)
 
 
-@pytest.mark.parametrize("transforms", [("log1p",), ("standardize", "quantile(output=uniform)")])
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        ("log1p",),
+        ("standardize", "quantile(output=uniform)"),
+        Settings().transforms,  # missing values are imputed by regression
+    ],
+)
 def test_other_transforms_are_left_to_onnx(transforms):
     features, offsets = uneven_lists()
     ranker = FittedRanker.new(Settings(transforms=transforms), features, offsets)

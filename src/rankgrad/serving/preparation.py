@@ -100,7 +100,7 @@ class _Columns:
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
         ):
             self.scaling = _array(step.mean), _array(step.deviation)
-        elif isinstance(step, transforms.Impute) and self.fill is None:
+        elif isinstance(step, transforms.Impute) and self.fill is None and not len(step.weights):
             self.fill, self.indicated = _array(step.values), step.indicated.numpy()
         else:
             return False
