@@ -95,11 +95,17 @@ class FlatBatch:
                 mask[start + torch.randperm(width, generator=random)[:n]] = True
                 start += width
         offsets = torch.tensor([0, *widths]).cumsum(0)
-        return cls(scores, labels, mask, weights, offsets, max(widths, default=0))._finished()
+        batch = cls(scores, labels, mask, weights, offsets, max(widths, default=0))
+        batch._fill_padding()
+        tensors = [None if x is None else x.to(DEVICE) for x in batch.arguments[:5]]
+        return cls(*tensors, batch.max_length)
 
     @classmethod
     def of_kind(cls, kind: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> FlatBatch:
-        """A batch of one of the :data:`KINDS`; the bound on lengths is above that of most."""
+        """A batch of one of the :data:`KINDS`, on the CPU.
+
+        The bound on lengths is above that of most.
+        """
         generator = torch.Generator().manual_seed(seed)
         if kind == "ragged":
             lengths = torch.tensor([0, 1, 2, 3, 17, 1, 61])
@@ -128,16 +134,16 @@ class FlatBatch:
         }.get(kind, lambda x: x)
         flat = [x.to(dtype).flatten() for x in (change(scores), labels)]
         mask = None if mask is None else mask.flatten()
-        return cls(*flat, mask, weights, torch.arange(b + 1) * n, 61)._finished()
+        batch = cls(*flat, mask, weights, torch.arange(b + 1) * n, 61)
+        batch._fill_padding()
+        return batch
 
-    def _finished(self) -> FlatBatch:
-        """NaN on padding, and all tensors on the device."""
+    def _fill_padding(self) -> None:
+        """NaN on padding."""
         if self.mask is not None:
             for tensor in (self.scores, self.labels, self.weights):
                 if tensor is not None:
                     tensor[~self.mask] = float("nan")
-        tensors = [None if x is None else x.to(DEVICE) for x in self.arguments[:5]]
-        return FlatBatch(*tensors, self.max_length)
 
     @property
     def arguments(self) -> tuple:

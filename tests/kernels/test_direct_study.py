@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kernel_harness import DEVICE
 
 from rankgrad import kernels, losses
 from rankgrad.inputs import as_lists
@@ -72,7 +73,7 @@ def test_rank_bound_bounds_ndcg_from_below(study):
 def test_the_kernel_sums_as_the_eager_form(study, weights, slope):
     scores, labels, mask = some_lists()
     loss = study["candidates"].PairField(10, weights=weights, slope=slope, relaxation="approx")
-    lists = as_lists(scores.float(), labels, mask)
+    lists = as_lists(*(x.to(DEVICE) for x in (scores.float(), labels, mask)))
     items = loss.items(lists)
     expected = study["candidates"].sum_pairs_eager(lists.scores, items, weights, slope)
     found = study["pair_kernel"].sum_pairs(lists.scores, items, weights, slope)
@@ -130,7 +131,7 @@ def test_all_tasks_have_settings_and_keys(study):
 
 
 def test_the_page_is_that_of_the_results(study, tmp_path):
-    root = STUDY.parents[1]
+    root = STUDY.parents[2]
     results = [root / "benchmarks/results/direct.jsonl.gz"]
     solved = root / "benchmarks/results/direct_tiny.json"
     study["page"].write(results, solved, tmp_path / "direct.md", best=False)
@@ -144,7 +145,7 @@ def test_the_page_is_that_of_the_results(study, tmp_path):
 
 def test_results_are_packed_and_read_again(study, tmp_path):
     pool = study["pool"]
-    packed = STUDY.parents[1] / "benchmarks/results/direct.jsonl.gz"
+    packed = STUDY.parents[2] / "benchmarks/results/direct.jsonl.gz"
     results = pool.read_results([packed])
     assert len(results) > 40
     pool.pack([packed], tmp_path / "again.jsonl.gz")

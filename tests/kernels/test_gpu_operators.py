@@ -70,7 +70,7 @@ def way(request, monkeypatch):
     if request.param == "long":
         monkeypatch.setattr(permutation_rows, "COUNTED", 0)
         monkeypatch.setattr(permutation_rows, "_CHUNK", 16)
-        monkeypatch.setattr(smoothi, "_LONGEST", 0)
+        monkeypatch.setattr(smoothi, "_MAX_LENGTH", 0)
         monkeypatch.setattr(smoothi, "_TILE", 16)
         monkeypatch.setattr(register_resident, "RESIDENT", {})
         monkeypatch.setattr(sinkhorn, "_ROWS", 8)
