@@ -29,6 +29,7 @@ from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.run import OnEpoch
+from rankgrad.training.tree_fitting import for_trees
 
 with requires("train"):
     from sklearn.base import BaseEstimator
@@ -535,7 +536,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if not isinstance(seed, numbers.Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         holdout = self.validation_fraction if self.early_stopping else 0.0
-        return Settings(**values, seed=int(seed), holdout=holdout)
+        settings = Settings(**values, seed=int(seed), holdout=holdout)
+        return for_trees(settings) if settings.transforms == _DEFAULTS.transforms else settings
 
     def _validation(
         self, eval_set: Any, qid: Any, group: Any, several: bool, categories: Categories | None

@@ -85,12 +85,14 @@ def test_an_interrupted_training_is_resumed(tmp_path):
 
 
 def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):
-    pytest.importorskip("lightgbm")
+    lightgbm = pytest.importorskip("lightgbm")
     qid = np.repeat(TRAIN.qids, TRAIN.lengths)
     ranker = Ranker(loss="neural_ndcg@5", model="lightgbm", epochs=5)
     ranker.fit(TRAIN.features, TRAIN.labels, qid=qid)
     scores = ranker.predict(TRAIN.features)
     ranker.save(tmp_path / "saved")
+    alone = lightgbm.Booster(model_file=str(tmp_path / "saved" / "best" / "trees.txt"))
+    assert np.allclose(alone.predict(TRAIN.features), scores)  # trees take features as they are
     for other in (Ranker.load(tmp_path / "saved"), pickle.loads(pickle.dumps(ranker))):
         assert np.array_equal(other.predict(TRAIN.features), scores)
 

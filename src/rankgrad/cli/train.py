@@ -79,15 +79,15 @@ def train(
     from rankgrad.training import fit
     from rankgrad.training.fitting import check_data, check_run
     from rankgrad.training.loggers import loggers
-    from rankgrad.training.tree_fitting import is_tree
+    from rankgrad.training.tree_fitting import for_trees
 
     check_stdin(data, vali)
     check_known(data)
     if resume:
         settings = _settings_of_run(output, settings)
     chosen = options.chosen(passed, settings)
-    if is_tree(chosen) and settings is None and passed["transforms"] is None:
-        chosen = chosen.model_copy(update={"transforms": ()})  # trees need none
+    if settings is None and passed["transforms"] is None:
+        chosen = for_trees(chosen)
     called = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(chosen.loss)
     check_run(chosen, run, resume)

@@ -40,6 +40,14 @@ def is_tree(settings: Settings) -> bool:
     return isinstance(models.get(settings.model), TreeModel)
 
 
+def for_trees(settings: Settings) -> Settings:
+    """Settings without transforms, where the model is one of trees: a split needs none.
+
+    So the saved trees, in their library's own format, take features as they are.
+    """
+    return settings.model_copy(update={"transforms": ()}) if is_tree(settings) else settings
+
+
 def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
