@@ -257,7 +257,7 @@ def test_a_full_disk_is_said_by_every_writer(tmp_path):
         found, left = said(tmp_path), os.listdir(tmp_path)
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
-    full = "No space left on device; make room and try again"
+    full = "No space left on device; free some and try again"
     assert found == [f"{name}: {full}" for name in NAMES]
     assert left == []
 

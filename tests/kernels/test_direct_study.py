@@ -131,7 +131,7 @@ def test_all_tasks_have_settings_and_keys(study):
 
 
 def test_the_page_is_that_of_the_results(study, tmp_path):
-    root = STUDY.parents[2]
+    root = STUDY.parents[1]
     results = [root / "benchmarks/results/direct.jsonl.gz"]
     solved = root / "benchmarks/results/direct_tiny.json"
     study["page"].write(results, solved, tmp_path / "direct.md", best=False)
@@ -145,7 +145,7 @@ def test_the_page_is_that_of_the_results(study, tmp_path):
 
 def test_results_are_packed_and_read_again(study, tmp_path):
     pool = study["pool"]
-    packed = STUDY.parents[2] / "benchmarks/results/direct.jsonl.gz"
+    packed = STUDY.parents[1] / "benchmarks/results/direct.jsonl.gz"
     results = pool.read_results([packed])
     assert len(results) > 40
     pool.pack([packed], tmp_path / "again.jsonl.gz")

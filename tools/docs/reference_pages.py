@@ -22,8 +22,8 @@ from rankgrad.specs import Registry
 LOSSES = rankgrad.losses.losses
 METRICS = rankgrad.metrics.metrics
 
-#: Modules whose ``__all__`` is the public interface.
-API = (
+#: Modules with a public interface.
+_MODULES = (
     *("rankgrad", "rankgrad.losses", "rankgrad.metrics", "rankgrad.sorting", "rankgrad.models"),
     *("rankgrad.data", "rankgrad.training", "rankgrad.results", "rankgrad.report"),
     *("rankgrad.significance", "rankgrad.explanations", "rankgrad.text", "rankgrad.kernels"),
@@ -32,6 +32,14 @@ API = (
     *("rankgrad.integrations.transformers", "rankgrad.integrations.torchmetrics"),
     "rankgrad.integrations.pyterrier",
 )
+
+#: Of what an integration is for, the package must be installed to read its names.
+API = [
+    module
+    for module in _MODULES
+    if not module.startswith("rankgrad.integrations.")
+    or importlib.util.find_spec(module.rpartition(".")[2])
+]
 
 Nav = list[dict[str, Any]]
 

@@ -50,9 +50,9 @@ class Dataset:
     Dataset(2 lists, 3 items, 3 features; labels 0: 33.3%, 1: 33.3%, 2: 33.3%)
     >>> data.select([1]).labels.tolist()
     [0.0, 1.0]
-    >>> Dataset(np.eye(3), labels=[2, -1, 1], offsets=[0, 1, 3], qids=["a", "b"])
+    >>> Dataset(np.eye(2), labels=[2, -1], offsets=[0, 2], qids=["a"])
     Traceback (most recent call last):
-    ValueError: labels must be finite and at least 0; item 1 (list 1, qid 'b') has -1.0
+    rankgrad.data.dataset.ArrayError: labels must be finite ...; item 1 (list 0, qid 'a') has -1.0
     """
 
     features: np.ndarray  # [N, F] float32, C order; NaN is a missing value
