@@ -8,6 +8,7 @@ from transformers import AutoModel
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
+from rankgrad.cli.text_train import settings_of
 from rankgrad.data.trec import read_run, write_qrels, write_run
 from rankgrad.report import write
 from rankgrad.text.ranker import Reading, TextRanker
@@ -61,6 +62,15 @@ def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
     rankgrad("evaluate", tmp_path / "new.run", place / "qrels")
     found = write([out], tmp_path / "report.html")
     assert set(found.names) == set(names)
+
+
+def test_options_go_before_a_file_of_settings(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text("epochs = 2\nmax_length = 32\n")
+    found = settings_of({"model": "x", "epochs": 1, "loss": None}, file)
+    assert (found.model, found.epochs, found.max_length) == ("x", 1, 32)
+    with pytest.raises(ValueError, match=r"a\.toml: the setting 'model' is missing"):
+        settings_of({"model": None}, file)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def evaluate_runs(
         if run.is_dir():
             raise ValueError(
                 f"{judgments} has TREC judgments, so {run} must be a TREC run: `rankgrad predict "
-                "-o NAME.run` writes one"
+                "-o NAME.run` writes one, or `rankgrad text rerank` for a ranker of texts"
             )
     qrels = _qrels(judgments)
     names = _names(runs)

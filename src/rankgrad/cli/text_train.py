@@ -247,20 +247,18 @@ def settings_of(
     """The options that were passed, over settings of a file or a paper, over the defaults."""
     from rankgrad.text.settings import TextSettings
 
-    values: dict[str, Any] = {}
-    if paper is not None:
-        if file is not None:
-            raise ValueError("--protocol has settings of its own: leave out --settings")
-        assert paper.text is not None
-        values = dict(paper.text.settings)
+    overrides = {name: value for name, value in passed.items() if value is not None}
+    if file is not None and paper is not None:
+        raise ValueError("--protocol has settings of its own: leave out --settings")
     if file is not None:
         if not file.is_file():
             raise FileNotFoundError(f"there are no settings at {file}")
         try:
-            values = TextSettings.from_toml(file.read_text(encoding="utf-8")).model_dump()
+            return TextSettings.from_toml(file.read_text(encoding="utf-8"), **overrides)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
-    values |= {name: value for name, value in passed.items() if value is not None}
+    values = {} if paper is None or paper.text is None else dict(paper.text.settings)
+    values |= overrides
     if "model" not in values:
         raise ValueError("--model is missing: a Hugging Face folder, or a name on the hub")
     return TextSettings(**values)

@@ -84,13 +84,18 @@ class TomlSettings(BaseModel):
         return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
 
     @classmethod
-    def from_toml(cls, text: str) -> Self:
-        """Settings from TOML; what is not said there is the default."""
+    def from_toml(cls, text: str, **overrides: Any) -> Self:
+        """Settings from TOML; what is not said there is the default.
+
+        Args:
+            text: the TOML.
+            overrides: settings that go before those of the text.
+        """
         try:
             values = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ValueError(f"the settings are not TOML: {shorten(str(error))}") from None
-        return cls(**values)
+        return cls(**values | overrides)
 
     def differences(self, other: Self) -> list[str]:
         """What differs between two settings, in words."""
