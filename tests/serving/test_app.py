@@ -73,19 +73,43 @@ def test_arrow_in_and_out(lists, fitted, post):
     names = ["a"] * len(first) + ["b"] * len(second)
     packed = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)
     by_name = pa.table({"list": names, **columns})
+    headers = {"content-type": ARROW, "accept": ARROW}
     for table in (by_name, pa.table([names, packed], ["list", "features"])):
-        sent = io.BytesIO()
-        with pa.ipc.new_stream(sent, table.schema) as writer:
-            writer.write_table(table)
-        headers = {"content-type": ARROW, "accept": ARROW}
-        response = post(content=sent.getvalue(), headers=headers)
+        response = post(content=stream(table), headers=headers)
         assert response.status_code == 200, response.text
         found = pa.ipc.open_stream(response.content).read_all()
         ours = fitted["in_list"].predict(rows, np.array([0, len(first), len(rows)]))
         np.testing.assert_allclose(found["score"], ours, atol=1e-5)
         assert sorted(found["rank"].to_pylist()[: len(first)]) == list(range(1, len(first) + 1))
-    bad = post(content=sent.getvalue()[:100], headers=headers)
+    bad = post(content=stream(by_name)[:100], headers=headers)
     assert bad.status_code == 400 and "not an Arrow stream" in bad.text
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pa.array([b"\xff", b"a"]),
+        pa.array([2**62, 1], pa.timestamp("s")),
+        pa.array([2**31 - 1, 1], pa.int32()).cast(pa.date32()),
+        pa.array([1.5, float("nan")]),
+        pa.array([[1], [2]]),
+    ],
+    ids=lambda names: str(names.type),
+)
+def test_names_of_lists_in_arrow_are_texts_or_integers(lists, post, names):
+    columns = dict(zip(lists.feature_names, items_of(lists, 0)[:2].T, strict=True))
+    answer = post(
+        content=stream(pa.table({"list": names, **columns})), headers={"content-type": ARROW}
+    )
+    assert answer.status_code == 422 and "must be of texts or integers" in answer.text
+
+
+def stream(table):
+    """A table as bytes of an Arrow stream."""
+    sent = io.BytesIO()
+    with pa.ipc.new_stream(sent, table.schema) as writer:
+        writer.write_table(table)
+    return sent.getvalue()
 
 
 def test_requests_at_once_are_scored_together(lists, fitted, call):

@@ -240,22 +240,29 @@ def _joined(parts: list[np.ndarray], ids: list[Any], width: int) -> Lists:
 
 
 def _arrow_lists(table: Any, limits: Limits) -> tuple[np.ndarray, list[Any]]:
+    import pyarrow as pa
+
     if "list" not in table.column_names:
         _check_count(len(table), limits.items, "rows", "rows")
         return np.array([0, len(table)]), [None]
     if table.column_names.count("list") > 1:
         raise RequestError(422, "is there twice", "column 'list'")
-    names = table.column("list").to_pylist()
-    if any(isinstance(name, list | dict) for name in names):
-        raise RequestError(422, "must be texts or numbers", "column 'list'")
+    column = table.column("list")
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (
+        pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    ):
+        found = f"must be of texts or integers, found {column.type}"
+        raise RequestError(422, found, "column 'list'")
+    names = column.to_pylist()
     begins = [at for at in range(len(names)) if at == 0 or names[at] != names[at - 1]]
     ids = [names[at] for at in begins]
     if len(set(ids)) < len(ids):
         raise RequestError(422, "the rows of a list must be beside each other", "column 'list'")
     offsets = np.array([*begins, len(names)] if begins else [0])
     _check_count(len(ids), limits.lists, "column 'list'", "lists")
-    longest = int(np.diff(offsets).max(initial=0))
-    _check_count(longest, limits.items, "column 'list'", "items of one list")
+    max_length = int(np.diff(offsets).max(initial=0))
+    _check_count(max_length, limits.items, "column 'list'", "items of one list")
     return offsets, ids
 
 
