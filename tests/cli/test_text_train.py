@@ -53,7 +53,8 @@ def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
     assert names["first stage"]["ndcg@10(gain=linear)"] == pytest.approx(0.5)  # third of four
     one = out / "runs" / "softmax" / "fold1-seed0"
     rerank = ["text", "rerank", one, place / "bm25.run", *texts(place), "--device", "cpu"]
-    rankgrad(*rerank, "-o", tmp_path / "new.run", "--interpolate", "chosen")
+    found = rankgrad(*rerank, "-o", tmp_path / "new.run", "--interpolate", "chosen")
+    assert "queries were trained or validated on" in " ".join(found.stderr.split())
     reranked, tested = read_run(tmp_path / "new.run"), read_run(one / "test.run")
     assert set(reranked) == {f"q{q}" for q in range(6)}
     for query in tested:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankgrad.cli.errors import stop
+from rankgrad.cli.printing import show_notes
 
 if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
@@ -91,6 +92,9 @@ def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> 
         chosen=asked["folds"],
         interpolate=texts.interpolate,
     )
+    if plan.chosen is not None:
+        folds = ", ".join(map(str, plan.chosen))
+        show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
     assert texts.collection is not None
     candidates = text_arguments.read(data, texts.collection, texts.topics, texts.qrels)
     with Watching(quiet=False) as watching:

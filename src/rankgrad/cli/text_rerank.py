@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,7 +92,27 @@ def rerank(
     left_out = len(read_run(run)) - len(candidates)
     if left_out:
         show_notes([f"{left_out} queries of {run} are left out: the topics do not have them"])
+    seen = 0 if trained is None else _trained_on(Path(model), candidates.qids)
+    if seen:
+        show_notes(
+            [
+                f"{seen} of {len(candidates)} queries were trained or validated on by {model}: "
+                "metrics of them are not test values, which `rankgrad compare` of its folder has"
+            ]
+        )
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
+
+
+def _trained_on(run: Path, queries: Iterable[str]) -> int:
+    """How many queries the run was trained or validated on: those that its other folds test."""
+    from rankgrad.data.trec import read_run
+
+    seed = run.resolve().name.partition("-")[2]
+    tested: set[str] = set()
+    for file in run.resolve().parent.glob(f"fold*-{seed}/test.run"):
+        if file.parent != run.resolve():
+            tested |= set(read_run(file))
+    return len(tested & set(queries))
 
 
 def _weight(asked: str | None, chosen: float | None) -> float | None:
