@@ -1,4 +1,4 @@
-"""What is trained: data, losses and recipes, in order of worth."""
+"""What is trained: data, losses and recipes, the most useful first."""
 
 from __future__ import annotations
 

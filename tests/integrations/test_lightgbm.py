@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said():
         metric("ndcg(empty=skip)")(0 * Y, scores, None, SIZES)
     with pytest.raises(TypeError, match=r"\(scores, lightgbm.Dataset\)"):
         objective("mse")(Y, None)
-    with pytest.raises(NotImplementedError, match="passes no groups"):
+    with pytest.raises(TypeError, match="passes no groups"):
         catboost_objective("lambdaloss")
 
 

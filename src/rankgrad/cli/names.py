@@ -130,14 +130,14 @@ def _advice(kind: str, name: str) -> list[str]:
     """When to use it, its cost, its names elsewhere; for the grid, those of the relaxation."""
     from rankgrad.reference import entry
 
-    if kind not in ("losses", "metrics"):
-        return []
-    found = entry(kind, name)  # type: ignore[arg-type]
-    if found is None:
+    found = None
+    if kind == "metrics":
+        found = entry("metrics", name)
+    elif kind == "losses":
         family = name.removeprefix("gumbel_").partition("_")[0]
-        found = entry("relaxations", family)
+        found = entry("losses", name) or entry("relaxations", family)
     if found is None:
-        return []  # registered by a user
+        return []  # a model, or registered by a user
     lines = {"Use": found.use, "Cost": found.cost, "Elsewhere": found.elsewhere}
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 

@@ -12,9 +12,9 @@ def objective(loss: Any, **options: Any) -> NoReturn:
     which rows are one list (CatBoost's issue 2944), so no loss over lists can be computed there.
 
     Raises:
-        NotImplementedError: always.
+        TypeError: always.
     """
-    raise NotImplementedError(
+    raise TypeError(
         f"{loss} cannot be an objective of CatBoost: CatBoost calls custom objectives on ranges of "
         "rows and passes no groups, so that which rows are one list is not known there. Use "
         "rankgrad.integrations.lightgbm.objective or rankgrad.integrations.xgboost.objective"

@@ -149,12 +149,12 @@ class _Normalize(torch.autograd.Function):
         sums = _over_processes(own.clone())
         scale = weight * inverse
         shift, tilt = -scale * share * torch.stack([sums[0], sums[1] * inverse.square()])
-        slopes = torch.addcmul(gradient * scale, centered, tilt)
+        grad_inputs = torch.addcmul(gradient * scale, centered, tilt)
         if real is None:
-            slopes += shift
+            grad_inputs += shift
         else:
-            slopes.addcmul_(real[:, None], shift)
-        return slopes, own[1] * inverse, own[0], None, None, None, None
+            grad_inputs.addcmul_(real[:, None], shift)
+        return grad_inputs, own[1] * inverse, own[0], None, None, None, None
 
 
 _normalize: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalize.apply
