@@ -143,6 +143,44 @@ def test_formats_are_those_of_the_code(tmp_path):
         assert (f"`{place.parts[0]}" in page and f"{place.name}`" in page) or path.is_dir(), place
 
 
+def test_a_notebook_has_the_code_of_its_page(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
+    import nbformat
+    import notebooks
+
+    tutorials = sorted((DOCS / "tutorials").glob("*.md"))
+    assert len(tutorials) == 7
+    for page in tutorials:
+        shown = [
+            code.strip()
+            for _, language, _, code in BLOCKS.findall(page.read_text())
+            if not (language == "sh" and code.startswith("#"))
+        ]
+        shutil.copy(page, tmp_path)
+        notebook = nbformat.read(notebooks.write_notebook(tmp_path / page.name), as_version=4)
+        nbformat.validate(notebook)
+        cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+        assert [cell.removeprefix("%%sh\n") for cell in cells] == shown, page.name
+
+
+def test_figures_of_the_decision_tree_are_those_of_the_results():
+    """What the page says of a results page that it links to is printed there.
+
+    But for direct.md, which a program writes: its figures are looked at by whoever runs it.
+    """
+    page = DOCS / "how-to" / "choose_a_loss.md"
+    checked = 0
+    for item in re.split(r"\n\s*(?:-|\d\.|\|) ", page.read_text()):
+        linked = re.findall(r"\]\((\.\./results/[\w/]+\.md)", item)
+        if not linked or any(name.endswith("direct.md") for name in linked):
+            continue
+        text = "".join((page.parent / name).read_text() for name in linked)
+        for number in re.findall(r"\b0\.\d{3,4}\b", item):
+            assert number in text, f"{number} is not in {linked}"
+            checked += 1
+    assert checked > 15
+
+
 def test_every_kind_of_spec_has_an_example(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
     import grammar_pages

@@ -148,6 +148,7 @@ def _page_of_loss(name: str, draw: bool) -> str:
         _formula(known.formula),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values()),
+        _shapes(),
         _plots(name) if draw and name != "relaxed" else "",
         _known(known),
         _example(name, "k" in inspect.signature(factory).parameters),
@@ -169,6 +170,7 @@ def _page_of_cell(family: str, metric: str, draw: bool) -> str:
         _formula(measured.formula),
         _formula(relaxation.formula),
         _options(cell_options(family, metric).values()),
+        _shapes(),
         _plots(name) if draw else "",
         _known(relaxation),
         _example(name, cutoff=True),
@@ -316,9 +318,29 @@ def _plots(name: str) -> str:
 
 def _known(known: Entry) -> str:
     return _join(
+        f"## Paper\n\n{_link_papers(known.paper)}",
         f"## When to use it\n\n{known.use}",
         f"## Cost\n\n{known.cost}" if known.cost else "",
         f"## Elsewhere\n\n{known.elsewhere}",
+    )
+
+
+def _link_papers(text: str) -> str:
+    text = re.sub(r"doi:(10\.[^\s,;]+[^\s,;.])", r"[doi:\1](https://doi.org/\1)", text)
+    return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+
+
+def _shapes() -> str:
+    return (
+        "## Shapes\n\n"
+        "| argument | padded | flat |\n|:--|:--|:--|\n"
+        "| `scores` | `[..., n]`, real | `[N]` |\n"
+        "| `labels` | as the scores, at least 0 | `[N]` |\n"
+        "| `mask` | as the scores, true on items; none for all | |\n"
+        "| `offsets`, `lengths` or `qid` | | `[B + 1]`, `[B]` or `[N]` |\n"
+        "| `weights` | `[...]` per list, or as the scores per item | `[B]` or `[N]` |\n\n"
+        "A scalar comes back, or one value per list with `reduction=none`. "
+        "[Lists of unequal length](../../how-to/ragged.md)."
     )
 
 

@@ -127,7 +127,7 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
 
 
 def _advice(kind: str, name: str) -> list[str]:
-    """When to use it, its cost, its names elsewhere; for the grid, those of the relaxation."""
+    """Its paper, use, cost and names elsewhere; for the grid, those of the relaxation."""
     from rankgrad.reference import entry
 
     found = None
@@ -138,7 +138,8 @@ def _advice(kind: str, name: str) -> list[str]:
         found = entry("losses", name) or entry("relaxations", family)
     if found is None:
         return []  # a model, or registered by a user
-    lines = {"Use": found.use, "Cost": found.cost, "Elsewhere": found.elsewhere}
+    lines = {"Paper": found.paper, "Use": found.use, "Cost": found.cost}
+    lines["Elsewhere"] = found.elsewhere
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 
 
