@@ -3,6 +3,7 @@
 import functools
 import http.server
 import importlib
+import json
 import re
 import shlex
 import shutil
@@ -232,6 +233,34 @@ def test_links_resolve(site):
     assert not broken, "\n".join(broken[:20])
 
 
+def test_reference_pages_are_complete(site):
+    """Every page of a loss has its parts, and every option says what it is for."""
+    parts = ("options", "shapes", "paper", "when-to-use-it", "cost", "elsewhere", "in-code")
+    pages = list((site / "reference" / "losses").glob("*.html"))
+    assert len(pages) > 90
+    for page in pages:
+        text = page.read_text()
+        if page.stem in ("index", "relaxed"):
+            continue
+        assert all(f'id="{part}"' in text for part in parts), page
+        assert text.count('class="plot"') == 2 and "<math" in text, page
+        options = text[text.index('id="options"') : text.index('id="shapes"')]
+        undescribed = re.findall(
+            r"<code>(\w+)</code></td>\s*<td[^>]*>.*?</td>\s*<td[^>]*></td>", options
+        )
+        assert not undescribed, (page, undescribed)
+
+
+def test_formulas_stay_in_their_paragraphs(site):
+    inline = 0
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert "$$" not in re.sub(r"<(code|script)\b.*?</\1>", "", text, flags=re.DOTALL), page
+        inline += text.count("<span><math")
+        assert not re.search(r"</p>\s*(<span>)?<math", text), page
+    assert inline > 10
+
+
 def test_every_public_name_has_its_place(site, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
     import reference_pages
@@ -274,6 +303,13 @@ def test_pages_fit_a_phone_and_stay_offline(site):
             view.on(
                 "request", lambda r: r.url.startswith((base, "data:")) or troubles.append(r.url)
             )
+            view.goto(base + "index.html")
+            view.keyboard.press("Control+k")
+            view.keyboard.type("Sinkhorn")
+            view.locator("text=Sinkhorn without >> visible=true").first.wait_for()
+            index = json.loads((site / "search.json").read_text()) | {"items": []}
+            # Each page would read a megabyte of it again.
+            view.route("**/search.json", lambda route: route.fulfill(json=index))
             for page in sorted(site.rglob("*.html")):
                 name = str(page.relative_to(site))
                 view.goto(base + name)
