@@ -175,7 +175,7 @@ class Service:
         lists = await loop.run_in_executor(self._parsers, parse, body, ranker, self.limits)
         held.hold(lists.items.nbytes)
         arrow = ARROW in request.headers.get("accept", "")
-        respond = partial(*((to_arrow_body,) if arrow else (to_json_body, ranker)), lists)
+        respond = partial(to_arrow_body if arrow else to_json_body, ranker, lists)
         content = await self.batchers[ranker.name].respond(lists, respond)
         return _response(200, content, ARROW if arrow else JSON), len(lists.items)
 

@@ -90,7 +90,7 @@ def to_json_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> byte
     return to_json(answer, inf_nan_mode="null")
 
 
-def to_arrow_body(lists: Lists, scores: np.ndarray) -> bytes:
+def to_arrow_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:
     """An Arrow stream with a row for each row of the request: ``score``, and ``rank`` from 1."""
     import pyarrow as pa
 
@@ -99,6 +99,8 @@ def to_arrow_body(lists: Lists, scores: np.ndarray) -> bytes:
         order = np.argsort(-scores[start:stop], kind="stable")
         ranks[start:stop][order] = np.arange(1, stop - start + 1)
     table = pa.table({"score": scores, "rank": ranks})
+    metadata = {"model": ranker.name, "version": ranker.version}
+    table = table.replace_schema_metadata(metadata)
     content = io.BytesIO()
     with pa.ipc.new_stream(content, table.schema) as writer:
         writer.write_table(table)

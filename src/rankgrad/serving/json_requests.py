@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from rankgrad.quoting import quote
 from rankgrad.serving.bodies import NO_FEATURE, Limits, Lists, RequestError, check_count
+from rankgrad.serving.categorical import CategoricalFeature
 from rankgrad.serving.json_shape import JsonShape
 from rankgrad.serving.ranker import ServedRanker
 
@@ -25,7 +26,8 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     of training, or an object of features by name. Categories are named, or given as codes.
 
     Raises:
-        RequestError: 400 for what is no JSON or no lists, 413 for too much, 422 for what is wrong in it.
+        RequestError: 400 for what is no JSON or no lists, 413 for too much, 422 for what is wrong
+            in it.
     """
     shape = JsonShape.of(body)
     most = limits.most_items(len(ranker.feature_names))
@@ -83,8 +85,9 @@ def _array(value: Any, name: str, where: str) -> list[Any]:
 
 def _shown(value: Any) -> str:
     """A value in a message; the text of a large one would take long to make."""
-    kinds = {list: "an array", dict: "an object"}
-    return kinds.get(type(value)) or quote(value)
+    if isinstance(value, list | dict):
+        return "an array" if isinstance(value, list) else "an object"
+    return quote(value)
 
 
 class _Items:
@@ -176,7 +179,7 @@ class _Items:
         feature = self.ranker.categorical.get(at)
         if feature is not None:
             try:
-                return float(_code(value, feature))
+                return _code(value, feature)
             except (ValueError, TypeError, OverflowError):
                 said = f"must be {feature.expected}, found {_shown(value)}"
                 raise RequestError(422, said, where) from None
@@ -187,10 +190,10 @@ class _Items:
         return float(value)
 
 
-def _code(value: Any, feature: Any) -> float | None:
-    """The code of a category."""
+def _code(value: Any, feature: CategoricalFeature) -> float:
+    """The code of a category, NaN of a missing one."""
     if value is None:
-        return None
+        return float("nan")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
-    return float(feature.code(value))
+    return feature.code(value)
