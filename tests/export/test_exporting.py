@@ -235,7 +235,7 @@ def test_no_float32_sum_of_leaves_is_below_0():
         found, total = trees.non_negative(), np.float32(0)
         for root in found.roots:
             total = total + min(np.float32(root.left.value), np.float32(root.right.value))
-        assert 0 <= total
+        assert total >= 0
         assert total < 1e-3 or found == trees.shifted(0)
 
 
