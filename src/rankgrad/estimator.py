@@ -398,6 +398,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Raises:
             ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+            ValueError: ``repo_id`` is no name of a repository, but a path.
         """
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place, "ranker")
@@ -436,7 +437,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         score = self.best_score_
         return {
-            "settings": settings.model_dump(mode="json"),
+            "settings": settings.applicable(),
             "features": self.n_features_in_ if names is None else names.tolist(),
             "lists": self.n_lists_,
             "best_epoch": self.best_iteration_,

@@ -10,7 +10,7 @@ import typer
 
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Json
-from rankgrad.cli.errors import stop
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ def train(
     with Watching(quiet=json) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
-        raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
+        raise interrupted(
+            f"interrupted; {output} holds all that is needed: the same command goes on"
+        )
     _show(output, json)
     if paper is not None and not json:
         _show_published(paper)
