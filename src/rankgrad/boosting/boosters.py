@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
 
 #: What each library calls its own objective.
 BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}
+
+#: The attribute of XGBoost's trees that names features with missing values in training; trees of
+#: LightGBM say so themselves.
+MISSING_ATTRIBUTE = "missing_features"
 
 
 class Round(NamedTuple):
@@ -411,6 +416,8 @@ def _xgboost(
         [learn] if check is None else [learn, check],
         model_file=None if rounds.start is None else bytearray(rounds.start.saved),
     )
+    missing = np.flatnonzero(np.isnan(train.features).any(0)).tolist()
+    booster.set_attr(**{MISSING_ATTRIBUTE: json.dumps(missing)})
     rounds.save = lambda trees: bytes(booster[:trees].save_raw("json"))
     for number in range(rounds.done, rounds.done + rounds.left):
         booster.update(learn, number, fobj=objective)
