@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankgrad.quoting import quote
 from rankgrad.significance import Interval, bootstrap_interval
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def upload(
     """
     if not is_name(repo):
         raise ValueError(
-            f"repo_id must be a name on the Hub, such as 'me/ranker', found {quote(repo)}: "
+            f"repo_id must be a name on the Hub, such as 'me/ranker', found {repo!r}: "
             "save_pretrained writes a folder"
         )
     api = _package().HfApi(token=token, library_name="rankgrad")
