@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from rankgrad.losses import Loss
 from rankgrad.losses.base import randomness_of
 from rankgrad.models.dropout import draw_from
-from rankgrad.padded import Randomness
 
 _turn = threading.RLock()  # for trainings that draw from the generators that all threads share
 
