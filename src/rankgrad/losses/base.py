@@ -92,7 +92,9 @@ class Loss(DeclaresKernel, nn.Module):
                     return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
                 except ops.InvalidValuesError:
                     pass  # what follows says where, or takes the labels too large for kernels
-        return self.of(check_values(lists) if lists.readable else lists)
+        if lists.readable:
+            lists = check_values(lists)
+        return self._reduced(lists, self.kernel_call(lists))
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
         """The loss of lists already brought together."""

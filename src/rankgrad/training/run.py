@@ -25,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, with_config
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
@@ -92,10 +92,9 @@ class TrainState:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _TrainStateFields(TypedDict):
     """What ``state.json`` holds: the fields of a :class:`TrainState`."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     epoch: int
     step: int
