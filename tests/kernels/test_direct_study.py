@@ -24,7 +24,7 @@ MODULES = (
     "pool",
     "show",
 )
-MODULES = (*MODULES, "tiny", "figure", "page")
+MODULES = (*MODULES, "show", "tiny", "figure", "page")
 
 
 @pytest.fixture(scope="module")
