@@ -217,9 +217,7 @@ def _add_list_ties(graph: OnnxGraph, values: str, mask: str) -> str:
     return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), found, 0.0)
 
 
-def _add_tied(
-    graph: OnnxGraph, values: str, mask: str
-) -> tuple[str, str, Callable[[str], str]]:
+def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Callable[[str], str]]:
     """By feature, the groups of tied items in their order: how many, and how many up to each.
 
     The function that comes with them gives every item ``[lists, items, features]`` what is said of
