@@ -34,18 +34,19 @@ def main() -> None:
             workers=args.workers,
             changes={},
             tasks=choices.tasks,
-            first=(choices.MEDIUM,),
+            first=(choices.MEDIUM, choices.WEB30K),
         )
     elif args.command == "trees":
         import trees
 
-        which = trees.Trees(args.size, args.seed, args.world, args.in_list)
+        which = trees.Trees(args.size, args.seed, args.world, args.in_list, args.library)
         trees.run(
             args.output,
             which,
             seconds=args.seconds,
             threads=args.threads,
             previous=args.previous,
+            best=args.best,
         )
     else:
         from show import show
@@ -69,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--seed", type=int, default=0)
             command.add_argument("--world", default="listwise")
             command.add_argument("--in-list", action="store_true")
+            command.add_argument("--library", choices=("lightgbm", "xgboost"), default="lightgbm")
+            command.add_argument(
+                "--best", type=int, help="only so many points, those best on a part of medium"
+            )
             command.add_argument("--threads", type=int, default=8)
     show = commands.add_parser("show", help="tables of what there is")
     show.add_argument("results", type=Path, nargs="+")

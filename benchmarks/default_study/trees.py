@@ -44,16 +44,18 @@ class Trees:
         world: of the simulator.
         in_list: whether columns of the list, as our default model has them, stand beside the
             features.
+        library: ``lightgbm`` or ``xgboost``.
     """
 
     size: str
     seed: int
     world: str
     in_list: bool
+    library: str = "lightgbm"
 
 
 def points() -> list[dict[str, Any]]:
-    """LightGBM's defaults with 1,000 trees, then points drawn at random."""
+    """LightGBM's defaults with up to 1,000 trees, then points drawn at random."""
     random = np.random.default_rng(18)
     found: list[dict[str, Any]] = [{"learning_rate": 0.1, "num_leaves": 31}]
     while len(found) < POINTS:
@@ -71,15 +73,24 @@ def points() -> list[dict[str, Any]]:
     return found
 
 
-def run(output: Path, which: Trees, *, seconds: float, threads: int, previous: list[Path]) -> None:
+def run(
+    output: Path,
+    which: Trees,
+    *,
+    seconds: float,
+    threads: int,
+    previous: list[Path],
+    best: int | None = None,
+) -> None:
     """Train points that have no result yet, until the time is over.
 
     Args:
         output: a file; a line is added for each training.
         which: what is trained on.
         seconds: no training is begun after.
-        threads: of LightGBM.
+        threads: of the library.
         previous: files with results of earlier calls.
+        best: only so many points on all lists: those best on the first quarter of medium size.
     """
     deadline = time.monotonic() + seconds
     done = {}
@@ -88,10 +99,13 @@ def run(output: Path, which: Trees, *, seconds: float, threads: int, previous: l
     torch.set_num_threads(threads)
     splits = {part: _features(which, part) for part in PARTS}
     count = len(splits["train"])
-    for lists in (count // 4, count):
-        chosen = points()
-        if lists == count:
-            chosen = _best(done, which, count // 4)
+    for lists in (count,) if best else (count // 4, count):
+        medium = Trees("medium", 0, "listwise", which.in_list)
+        chosen = _best(done, medium, 1500, best) if best else points()
+        if which.library == "xgboost":
+            chosen = [{}]
+        elif lists == count and not best:
+            chosen = _best(done, which, count // 4, BEST)
         for point in chosen:
             key = _key(which, lists, point)
             if key in done:
@@ -99,7 +113,8 @@ def run(output: Path, which: Trees, *, seconds: float, threads: int, previous: l
             if time.monotonic() > deadline:
                 return
             train = splits["train"].select(np.arange(lists))
-            found = train_point(point, train, splits["vali"], splits["test"], threads)
+            trained = train_xgboost if which.library == "xgboost" else train_point
+            found = trained(point, train, splits["vali"], splits["test"], threads)
             done[key] = found
             output.parent.mkdir(parents=True, exist_ok=True)
             with output.open("a", encoding="utf-8") as file:
@@ -123,13 +138,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def _key(which: Trees, lists: int, point: Mapping[str, Any]) -> str:
     own = {**vars(which), "lists": lists, "point": dict(point)}
+    if which.library == "lightgbm":
+        del own["library"]
     return json.dumps(own, sort_keys=True)
 
 
-def _best(done: Mapping[str, Any], which: Trees, lists: int) -> list[dict[str, Any]]:
+def _best(done: Mapping[str, Any], which: Trees, lists: int, count: int) -> list[dict[str, Any]]:
     found = [(done.get(_key(which, lists, point)), point) for point in points()]
     known = [(own["best_value"], point) for own, point in found if own]
-    return [point for _, point in sorted(known, key=lambda each: -each[0])[:BEST]]
+    return [point for _, point in sorted(known, key=lambda each: -each[0])[:count]]
 
 
 def _features(which: Trees, part: str) -> Dataset:
@@ -170,9 +187,47 @@ def train_point(
     booster = lightgbm.train(options, data, TREES, valid_sets=[valid], callbacks=[stop])
     found: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1)}
     found["trees"] = booster.best_iteration
+    measured = (lambda x: booster.predict(x, num_threads=threads), vali, test)
+    return found | _measured(*measured)
+
+
+def train_xgboost(
+    point: Mapping[str, Any], train: Dataset, vali: Dataset, test: Dataset, threads: int
+) -> dict[str, Any]:
+    """The same with XGBoost's hist: its defaults with a learning rate of 0.1."""
+    import xgboost
+
+    began = time.perf_counter()
+    data = xgboost.QuantileDMatrix(
+        train.features, train.labels, group=train.lengths, nthread=threads
+    )
+    valid = xgboost.QuantileDMatrix(
+        vali.features, vali.labels, group=vali.lengths, nthread=threads, ref=data
+    )
+    options = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "eta": 0.1, "seed": 0}
+    options |= {"tree_method": "hist", "nthread": threads, **point}
+    booster = xgboost.train(
+        options,
+        data,
+        TREES,
+        evals=[(valid, "vali")],
+        early_stopping_rounds=PATIENCE,
+        verbose_eval=False,
+    )
+    found: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1)}
+    found["trees"] = booster.best_iteration + 1
+    span = (0, booster.best_iteration + 1)
+
+    def predict(features: np.ndarray) -> np.ndarray:
+        return booster.predict(xgboost.DMatrix(features), iteration_range=span)
+
+    return found | _measured(predict, vali, test)
+
+
+def _measured(predict: Any, vali: Dataset, test: Dataset) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for part, lists in (("best_value", vali), ("test", test)):
-        scores = np.asarray(booster.predict(lists.features, num_threads=threads))
-        values = ndcg(torch.from_numpy(scores), lists)
+        values = ndcg(torch.from_numpy(np.asarray(predict(lists.features), np.float32)), lists)
         found[part] = float(values.mean())
         if part == "test":
             found["per_query"] = encode(values)

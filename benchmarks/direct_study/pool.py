@@ -20,7 +20,7 @@ from data import Data, prepare
 from plan import Task
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-_PREPARING = 2  # data sets made at a time, while others are trained on
+_PREPARING = 3  # data sets made at a time, while others are trained on
 _FOR_WORKERS = 0.85  # of a GPU: CUDA itself and processes that make data take the rest
 _ATTEMPTS = 3  # at a run that has failed for want of memory
 

@@ -201,8 +201,8 @@ def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndar
 
 def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
     """:func:`rankgrad.models.in_list.list_ranks`: sort, number the ties, and scatter back."""
-    counts, ends, back = _add_tied(graph, values, mask)
-    twice = back(graph.add("Sub", graph.add("Add", ends, ends), counts))  # 2 first + count
+    counts, ends, to_items = _add_tied(graph, values, mask)
+    twice = to_items(graph.add("Sub", graph.add("Add", ends, ends), counts))  # 2 first + count
     fraction = graph.add("Div", graph.add("Mul", twice, 0.5), _add_lengths(graph, mask))
     scaled = graph.add("Mul", graph.add("Sub", fraction, 0.5), math.sqrt(12))
     return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), scaled, 0.0)
@@ -210,8 +210,8 @@ def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
 
 def _add_list_ties(graph: OnnxGraph, values: str, mask: str) -> str:
     """:func:`rankgrad.models.in_list.list_ties`."""
-    counts, _, back = _add_tied(graph, values, mask)
-    tied = back(counts)
+    counts, _, to_items = _add_tied(graph, values, mask)
+    tied = to_items(counts)
     others = graph.add("Sub", tied, 1.0)
     found = graph.add("Div", graph.add("Add", others, others), tied)
     return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), found, 0.0)
@@ -238,12 +238,12 @@ def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Calla
     ones = graph.add("Add", zeros, 1.0)
     counts = graph.add("ScatterElements", zeros, tie, ones, axis=2, reduction="add")
 
-    def back(groups: str) -> str:
+    def to_items(groups: str) -> str:
         of_items = graph.add("GatherElements", groups, tie, axis=2)
         scattered = graph.add("ScatterElements", zeros, order, of_items, axis=2)
         return graph.add("Transpose", scattered, perm=[0, 2, 1])
 
-    return counts, graph.add("CumSum", counts, np.array(2, np.int32)), back
+    return counts, graph.add("CumSum", counts, np.array(2, np.int32)), to_items
 
 
 def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:

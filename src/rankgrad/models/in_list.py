@@ -85,8 +85,8 @@ def _tie_spans(
     begins, ends = (places == 0) | (values != before), (places == n - 1) | (values != after)
     first = torch.where(begins, places, 0).cummax(-1).values
     last = torch.where(ends, places, n).flip(-1).cummin(-1).values.flip(-1)
-    back = torch.empty_like(order)
-    return back.scatter(-1, order, first).mT, back.scatter(-1, order, last).mT
+    unsorted = torch.empty_like(order)
+    return unsorted.scatter(-1, order, first).mT, unsorted.scatter(-1, order, last).mT
 
 
 def _spans_of_few(
