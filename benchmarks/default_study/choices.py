@@ -144,6 +144,7 @@ def eligible() -> list[Task]:
     """What the default on many lists is chosen from, by validation NDCG@10 at medium size."""
     found = [replace(FINAL, losses=(loss,)) for loss in (SOFTMAX, BOUND, LAMBDA)]
     for model in (
+        "tabm(hidden=[256, 128], members=1, dropout=0.2)",
         "tabm(hidden=[256, 128], members=8, dropout=0.2)",
         "tabm(hidden=[128, 64], members=8, dropout=0.2)",
         "tabm(hidden=[512, 256, 128], members=16, dropout=0.2)",
@@ -151,7 +152,8 @@ def eligible() -> list[Task]:
         "tabm(hidden=[512, 256], members=16, dropout=0.2, activation=silu)",
     ):
         found.append(replace(FINAL, model=model))
-    return [*found, replace(FINAL, changes=(("weight_decay", 0.3),))]
+    decays = (0.3, 1.0)
+    return found + [replace(FINAL, changes=(("weight_decay", own),)) for own in decays]
 
 
 def chosen(results: Results) -> Task | None:
