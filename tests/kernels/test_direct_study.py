@@ -13,18 +13,8 @@ from rankgrad import kernels, losses, models
 from rankgrad.inputs import as_lists
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "direct_study"
-MODULES = (
-    "plan",
-    "data",
-    "networks",
-    "candidates",
-    "pair_kernel",
-    "diagnose",
-    "train",
-    "pool",
-    "show",
-)
-MODULES = (*MODULES, "show", "tiny", "figure", "page")
+MODULES = ("plan", "data", "networks", "candidates", "pair_kernel", "diagnose", "train")
+MODULES = (*MODULES, "pool", "show", "tiny", "figure", "page")
 
 
 @pytest.fixture(scope="module")
