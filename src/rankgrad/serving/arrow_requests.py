@@ -23,7 +23,7 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     categories are of texts, or of their codes.
 
     Raises:
-        RequestError: 400 if the body is not an Arrow stream, 413 for too much, 422 for errors in it.
+        RequestError: 400 if this is not an Arrow stream, 413 for too much, 422 for errors in it.
     """
     try:
         import pyarrow as pa
