@@ -94,7 +94,7 @@ def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
 
 
 def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
-    """One name, also where it stands in a spec, or all of them for a machine."""
+    """Explain one name or spec, or print all names as JSON."""
     if name is not None and name not in registry.names():
         name = registry.parse(name).name
     if json:

@@ -1,4 +1,4 @@
-"""Where an item stands in its list, feature by feature."""
+"""Features relative to the list: ranks and standardized scores of each feature within its list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def list_ranks(
     """The rank of each item within its list by each feature, tied items in their middle.
 
     Of n items, the one with a items below it and b as high as itself, itself included, has
-    ``√12 ((a + b / 2) / n - 1/2)``: evenly spread around 0 with a deviation of about 1, whatever
+    ``√12 ((a + b / 2) / n - 1/2)``: evenly spaced around 0 with a deviation of about 1, whatever
     the length of the list and the scale of the feature. All of them tied, or alone, it is 0.
 
     Args:
@@ -87,7 +87,7 @@ def list_scores(
 ) -> Float[Tensor, "*b n f"]:
     """How many standard deviations of its list each item is from its list's mean, by each feature.
 
-    A feature that varies little within a list is not blown up: 0.1 is added to the deviation.
+    0.1 is added to the deviation, so that features that vary little are not amplified.
 
     Args:
         features: the items of each list, on a scale of about 1.
@@ -110,7 +110,7 @@ IN_LIST: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"rank": list_ranks, "s
 
 
 def check_in_list(option: str, kinds: Any) -> tuple[InList, ...]:
-    """Some of the kinds there are, such as ``["rank"]``, each once."""
+    """Check a selection of the kinds, such as ``["rank"]``, each at most once."""
     if isinstance(kinds, str) or not isinstance(kinds, Sequence) or len(set(kinds)) < len(kinds):
         raise ValueError(f"{option} must be a list such as [rank, score], found {kinds!r}")
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""TabM: many perceptrons in one, trained side by side and averaged in prediction."""
+"""TabM: an ensemble of perceptrons in one network, averaged in prediction."""
 
 from __future__ import annotations
 

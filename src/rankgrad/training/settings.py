@@ -37,7 +37,7 @@ MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(
 
 
 class TomlSettings(BaseModel):
-    """Settings of a training; specs of losses and metrics are kept in the form ``str`` gives."""
+    """Settings of a training; specs of losses and metrics are stored in the form ``str`` gives."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
