@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankgrad.kernels import ops, ready
+from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.lists import FlatLists, Lists, contiguous, flatten, is_unchecked
 from rankgrad.quoting import quote
 from rankgrad.shapes import Bool, Float, Int
@@ -20,8 +21,10 @@ from rankgrad.shapes import Bool, Float, Int
 
 def as_tensor(argument: str, value: Any) -> Tensor:
     """A dense tensor of real numbers from a tensor, an array or nested lists."""
+    if type(value) is Tensor and value.layout is torch.strided and not value.dtype.is_complex:
+        return value
     try:
-        tensor: Tensor = value if type(value) is Tensor else torch.as_tensor(value)
+        tensor: Tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
         raise ValueError(
@@ -182,26 +185,30 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
     if labels.numel() == 0:
         return False
     inside = labels if mask is None else torch.where(mask, labels, 0.0)
-    return bool(inside.max() > ops.LARGEST_LABEL)
+    return bool(inside.max() > LARGEST_LABEL)
 
 
 class ValueCheck:
     """A check of the values of lists, as the caller passed them.
 
     A backend kernel says first whether everything is right, as it nearly always is. On a GPU it
-    does so while the host goes on.
+    does so while the host goes on; on a CPU when it is asked, as kernels of losses check values
+    themselves.
     """
 
     def __init__(self, lists: Lists, *passed: Tensor | None) -> None:
-        self._passed = passed
-        flat = lists.flat
-        self._all_right: Callable[[], bool] | None = None
-        if ready("check_values", flat.scores):
-            self._all_right = ops.check_values(*flat[:4], lists.list_weights)
+        self._lists, self._passed = lists, passed
+        self._all_right = self._start() if lists.flat.scores.is_cuda else None
+
+    def _start(self) -> Callable[[], bool] | None:
+        if not ready("check_values", self._lists.flat.scores):
+            return None
+        return ops.check_values(*self._lists.flat[:4], self._lists.list_weights)
 
     def result(self) -> tuple[bool, bool]:
         """Whether scores are finite, and labels large; an error says what is wrong, and where."""
-        if self._all_right is not None and self._all_right():
+        all_right = self._all_right or self._start()
+        if all_right is not None and all_right():
             return True, False
         scores, labels, mask, item_weights, list_weights = self._passed
         assert scores is not None
@@ -303,7 +310,7 @@ def start_lists(
         shape = tuple(scores.shape[:-1]) or (1,)
     per_list = None if list_weights is None else list_weights.reshape(-1).contiguous()
     lists = Lists(flat, per_list, shape, ragged=offsets is not None)
-    if not check or is_unchecked(scores) or is_unchecked(labels):
+    if not check or is_unchecked(scores, labels):
         return PendingLists(lists, None)
     return PendingLists(lists, ValueCheck(lists, scores, labels, mask, item_weights, list_weights))
 

@@ -83,7 +83,7 @@ def ready(name: str, scores: torch.Tensor) -> bool:
 
 def available(module: str, name: str, scores: torch.Tensor) -> bool:
     """Whether something of a module of the kernels is there and to be used on such scores."""
-    device = scores.device.type
+    device = "cpu" if scores.is_cpu else scores.device.type
     if _mode == "eager" or device not in _DEVICES:
         return False
     package, needed = _DEVICES[device]

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from rankgrad.lists import FlatLists
 
-__all__ = ["FlatLists", "MetricOptions"]
+__all__ = ["LARGEST_LABEL", "FlatLists", "MetricOptions"]
+
+#: Up to which labels the gain 2^y - 1 and sums of it are safe in float32.
+LARGEST_LABEL = 100.0
 
 
 class MetricOptions(NamedTuple):

@@ -82,6 +82,8 @@ LOSSES = {
     "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
 }
 
+_OF_METRICS = {name for name, (_, schema) in LOSSES.items() if _METRIC in schema}
+
 #: Relaxed ranks [items], 0 on padding, and the vector-Jacobian product by scores.
 RANKS = {
     "sigmoid_ranks": (
@@ -102,9 +104,6 @@ RANKS = {
 #: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
 METRICS = {"exact_metrics": ("metrics",)}
 
-#: Up to which labels the gain 2^y - 1 and sums of it are safe in float32.
-LARGEST_LABEL = 100.0
-
 #: Checks of the values of lists, likewise.
 CHECKS = {"check_values": ("value_check",)}
 
@@ -112,6 +111,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 _library = torch.library.Library("rankgrad", "DEF")
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
+_PLAIN = (Tensor, torch.nn.Parameter)  # not what stands for something else, as in a transform
 
 
 class KernelCall(NamedTuple):
@@ -138,7 +138,8 @@ class _Backend:
         """The kernel as a function of the operation's arguments; on GPUs its calls are recorded."""
         found = getattr(importlib.import_module(self.module), self.name)
         if self.name in LOSSES:
-            found = _grouped(found, self.name)
+            on_arrays = self.module.startswith("rankgrad.kernels.cpu")
+            found = _grouped(_flat_arrays().takes_lists(found) if on_arrays else found, self.name)
         return _recorded(found) if self.records else found
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
@@ -149,17 +150,27 @@ class _Backend:
 
 def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A kernel of a loss as a function of the operation's arguments, which PyTorch has in a row."""
-    has_metric = _METRIC in LOSSES[name][1]
 
     def call(*arguments: Any) -> Any:
         lists, options = FlatLists(*arguments[:6]), arguments[6:]
         if lists.max_length < 0:  # compiled code does not know it
             lists = lists._replace(max_length=max_length_of(lists.offsets))
-        if has_metric:
-            return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
-        return kernel(lists, *options)
+        return kernel(lists, *_with_metric(name, options))
 
     return call
+
+
+def _with_metric(name: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The options of a loss as its kernel takes them: those of a metric as one."""
+    if name not in _OF_METRICS:
+        return options
+    return *options[:-5], MetricOptions(*options[-5:])
+
+
+@functools.cache
+def _flat_arrays() -> Any:
+    """What needs Numba, imported when it is first needed."""
+    return importlib.import_module("rankgrad.kernels.cpu.flat_arrays")
 
 
 def max_length_of(offsets: Tensor) -> int:
@@ -221,7 +232,7 @@ def loss(
     if torch.compiler.is_compiling():
         return _compiled_loss(call, lists)
     details = _Details(*call, lists.max_length, "none", checked)
-    values, _, defined = autograd.apply(_Loss, *lists[:5], None, details)
+    values, _, defined = autograd.apply(_Loss, *_flat(lists), None, details)
     return values, defined
 
 
@@ -248,13 +259,34 @@ def reduced_loss(
         mean = reduction == "mean"
         result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
         return result
+    if checked and lists.scores.is_cpu:
+        found = reduced_on_cpu(call, lists, reduction, list_weights)
+        if found is not None:
+            return found
     details = _Details(*call, lists.max_length, reduction, checked)
-    transformed = torch._C._are_functorch_transforms_active()
-    if checked and not transformed and lists.scores.device.type == "cpu":
-        result = autograd.apply(_ReducedOnCPU, *lists[:5], list_weights, details)
-        return result
-    result = autograd.apply(_Loss, *lists[:5], list_weights, details)[0]
+    result = autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
     return result
+
+
+def reduced_on_cpu(
+    call: KernelCall, lists: FlatLists, reduction: Reduction, list_weights: Tensor | None
+) -> Tensor | None:
+    """:func:`reduced_loss` on a CPU; None in transforms, and where a value is not allowed."""
+    if torch._C._are_functorch_transforms_active():
+        return None
+    for tensor in (*lists[:4], list_weights):
+        if tensor is not None and type(tensor) not in _PLAIN:
+            return None
+    arrays = _flat_arrays().FlatArrays(lists, list_weights)
+    if not arrays.valid:
+        return None
+    result: Tensor = _apply_on_cpu(lists.scores, arrays, call, reduction == "mean")
+    return result
+
+
+def _flat(lists: FlatLists) -> list[Tensor | None]:
+    """The tensors of lists, in one dimension."""
+    return [None if tensor is None else tensor.reshape(-1) for tensor in lists[:5]]
 
 
 def _compiled_loss(call: KernelCall, lists: FlatLists) -> tuple[Tensor, Tensor]:
@@ -375,36 +407,35 @@ class _Loss(torch.autograd.Function):
 class _ReducedOnCPU(torch.autograd.Function):
     """The mean or sum on a CPU, outside of transforms: the same as :class:`_Loss` in less time.
 
-    The derivative is scaled in the forward pass, so that there is one tensor to save.
+    The lists are arrays already, and the derivative is scaled in the forward pass, so that there is
+    one tensor to save.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        offsets: Tensor,
-        list_weights: Tensor | None,
-        details: _Details,
-    ) -> Tensor:
-        name, options, max_length, reduction, _ = details
-        values, grad_scores, defined = _backend(name, scores)(
-            scores, labels, mask, weights, offsets, max_length, *options
-        )
-        mean = reduction == "mean"
-        result, per_list = _backend("reduce", scores)(values, defined, list_weights, mean)
-        if ctx.needs_input_grad[0]:
-            scale = _backend("scale_by_list", scores)
-            ctx.save_for_backward(scale(per_list, grad_scores, offsets, max_length))
-        found: Tensor = result
-        return found
+    def forward(ctx: Any, scores: Tensor, arrays: Any, call: KernelCall, mean: bool) -> Tensor:
+        name, options = call
+        _cpu_kernel(name)(arrays, *_with_metric(name, options))
+        result: Tensor
+        result, grad_scores = arrays.reduced(mean)
+        ctx.save_for_backward(grad_scores)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         autograd.refuse_second_derivative()
-        return ctx.saved_tensors[0] * grad, None, None, None, None, None, None
+        return ctx.saved_tensors[0] * grad, None, None, None
+
+
+#: ``_ReducedOnCPU.apply``, less its binding of arguments by name, which transforms need.
+_apply_on_cpu: Any = super(torch.autograd.Function, _ReducedOnCPU).apply
+
+
+@functools.cache
+def _cpu_kernel(name: str) -> Callable[..., None]:
+    """The CPU kernel of a loss as a function of arrays, to which it writes its results."""
+    module = importlib.import_module(f"rankgrad.kernels.cpu.{LOSSES[name][0]}")
+    found: Callable[..., None] = getattr(module, name)
+    return found
 
 
 def _reduced(

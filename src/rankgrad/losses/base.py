@@ -90,6 +90,10 @@ class Loss(DeclaresKernel, nn.Module):
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
         call = self.kernel_call(pending.lists)  # while a GPU checks the values
+        if call is not None and pending.check is not None and pending.lists.flat.scores.is_cpu:
+            result = self._reduced_on_cpu(pending.lists, call)
+            if result is not None:
+                return result
         lists = pending.wait()
         return self._reduced(lists, None if lists.large else call)
 
@@ -112,13 +116,22 @@ class Loss(DeclaresKernel, nn.Module):
         call = self.kernel(lists)
         return call if call is not None and kernels.ready(call.name, lists.flat.scores) else None
 
+    def _reduced_on_cpu(self, lists: Lists, call: KernelCall) -> Float[Tensor, ""] | None:
+        """The loss by a kernel that checks the values on the way; None where one is not allowed."""
+        if not self._reduces_in_kernel(lists):
+            return None
+        return kernels.ops.reduced_on_cpu(call, lists.flat, self.reduction, lists.list_weights)
+
+    def _reduces_in_kernel(self, lists: Lists) -> bool:
+        """Whether a kernel gives the mean or sum. It has no gradient by the weights of lists."""
+        weights = lists.list_weights
+        return self.reduction != "none" and (weights is None or not weights.requires_grad)
+
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
         if not lists.finite:
             check_finite(lists)
-        weights = lists.list_weights
-        # Kernels have no gradient by the weights.
-        learned = weights is not None and weights.requires_grad
-        if call is not None and self.reduction != "none" and not learned:
+        if call is not None and self._reduces_in_kernel(lists):
+            weights = lists.list_weights
             flat, checked = self._checked(lists)
             return kernels.ops.reduced_loss(call, flat, self.reduction, weights, checked)
         with torch.autocast(lists.flat.scores.device.type, enabled=False):
@@ -137,7 +150,7 @@ class Loss(DeclaresKernel, nn.Module):
     def _checked(self, lists: Lists) -> tuple[FlatLists, bool]:
         """The lists for a kernel, and whether values are checked; if not, too large labels are."""
         flat = lists.flat
-        if not is_unchecked(flat.scores) and not is_unchecked(flat.labels):
+        if not is_unchecked(flat.scores, flat.labels):
             return flat, True
         return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), False
 

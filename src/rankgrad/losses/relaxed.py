@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels.operators import relaxed_metric
-from rankgrad.lists import Lists, Reduction, reduce
+from rankgrad.lists import Lists, Reduction
 from rankgrad.losses.base import Loss, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
@@ -112,11 +112,8 @@ class RelaxedMetric(Loss):
             return None
         return relaxed_metric(kernel, self.now(self.beta), self.expect, metric)
 
-    def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
-        if call is None or not self.relaxation.stochastic:
-            return super()._reduced(lists, call)
-        with torch.autocast(lists.flat.scores.device.type, enabled=False):
-            return reduce(*self._values(lists, call), lists, self.reduction)
+    def _reduces_in_kernel(self, lists: Lists) -> bool:
+        return not self.relaxation.stochastic and super()._reduces_in_kernel(lists)
 
     def _values(
         self, lists: Lists, call: KernelCall | None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import (
@@ -65,10 +64,15 @@ ByRank = tuple[Array, Array, Array, Array]
 Weighing = tuple[int, int, int, float, float, float, float]
 
 
-def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    config = PairOptions(*options)
-    lists = FlatArrays(batch)
+    loop, *others = _prepared(PairOptions(*options), lists.max_length, lists.single)
+    lists.run(loop, *others, power=2)
+
+
+@functools.lru_cache(maxsize=16)
+def _prepared(config: PairOptions, max_length: int, single: bool) -> tuple[Any, ...]:
+    """The loop over lists of these options, and what it takes beside the lists."""
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
     # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
@@ -82,12 +86,10 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
         0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
         0.5 if config.half else 0.0,
     )
-    threshold = level(config.threshold, batch.scores)
-    metric = METRICS[config.metric], config.gain == "linear", threshold
+    metric = METRICS[config.metric], config.gain == "linear", level(config.threshold, single)
     loops = {HINGE: _hinge_lists, RANKNET: _ranknet_lists, LOSS1: _ranknet_lists}
     loop = loops.get(weighing[0], _lambda_lists)
-    lists.run(loop, weighing, metric, _by_rank(config, bounded, batch.max_length), power=2)
-    return lists.results(batch.scores)
+    return loop, weighing, metric, _by_rank(config, bounded, max_length)
 
 
 def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:

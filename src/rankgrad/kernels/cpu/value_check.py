@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Array, flags
-from rankgrad.kernels.ops import LARGEST_LABEL
+from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.cpu.flat_arrays import FlatArrays
+from rankgrad.lists import contiguous
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -31,39 +30,12 @@ def check_values(
     inputs = scores, labels, weights, list_weights
     if not all(tensor is None or _is_array(tensor) for tensor in inputs):
         return lambda: False
-    nothing = np.empty(0, scores.detach().numpy().dtype)
-    some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in inputs]
-    found = bool(_is_valid(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
+    lists = 0 if list_weights is None else list_weights.numel()
+    no_offsets = torch.zeros(lists + 1, dtype=torch.int64)
+    batch = contiguous(FlatLists(scores, labels, mask, weights, no_offsets, 0))
+    found = FlatArrays(batch, None if list_weights is None else list_weights.contiguous()).valid
     return lambda: found
 
 
 def _is_array(tensor: Tensor) -> bool:
     return type(tensor) in _PLAIN and not is_functorch_wrapped_tensor(tensor)
-
-
-@compiled
-def _is_valid(
-    scores: Array, labels: Array, weights: Array, list_weights: Array, mask: Array, largest: float
-) -> bool:
-    invalid = _count_invalid(scores, -np.inf, np.inf, mask) + _count_invalid(
-        labels, 0.0, largest, mask
-    )
-    invalid += _count_invalid(weights, 0.0, np.inf, mask) + _count_invalid(
-        list_weights, 0.0, np.inf, mask[:0]
-    )
-    return bool(invalid == 0)
-
-
-@compiled
-def _count_invalid(values: Array, least: float, most: float, mask: Array) -> int:
-    """How many are infinite, no number, or outside, padding left out."""
-    count = 0
-    if mask.size:
-        for i in range(values.size):
-            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-            count += mask[i] & (not right)
-    else:
-        for i in range(values.size):
-            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-            count += not right
-    return count
