@@ -6,9 +6,10 @@ PEERS := .venv/.peers
 MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_trees.py \
 	tests/oracle tests/report/test_page.py tests/test_estimator.py tests/test_readme.py \
 	tests/training/test_trainer.py
+DOCS_TESTS := tests/docs tests/test_readme.py tests/test_reference.py tests/test_examples.py
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
 
-.PHONY: demo test gpu-test minimum dist docs kernels lint format bench clean
+.PHONY: demo test gpu-test minimum dist docs docs-test kernels lint format bench clean
 
 demo: $(READY)
 	$(BIN)/rankgrad demo
@@ -46,6 +47,10 @@ dist: $(READY)
 # The documentation, in site/.
 docs: $(READY)
 	$(BIN)/python tools/docs
+
+# What `make test` also checks: code of the pages, commands, links, public names, a phone's width.
+docs-test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DOCS_TESTS)
 
 kernels: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/warm.py

@@ -13,6 +13,7 @@ from rankgrad import files
 from rankgrad.cli import app
 from rankgrad.cli.compare import _drawn
 from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row
+from rankgrad.training import RunFolder
 
 QUICK = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
 
@@ -142,6 +143,26 @@ def test_other_settings_in_the_same_folder(out, refused):
     place, _, arguments = out
     line = refused("compare", *arguments, "-o", place, *QUICK, "--lr", "0.5")
     assert "mse: learning_rate 0.5, not 0.003" in line
+
+
+def test_missing_and_categorical_values_are_read_as_in_training(rankgrad, refused, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    for split in ("train", "vali", "test"):
+        rows = [f"{i % 3} qid:{i // 4} 1:{i * 7 % 5} 2:{[-9, 30, 41][i % 3]}" for i in range(24)]
+        (data / f"{split}.txt").write_text("\n".join(rows))
+    command = ["compare", data, "--losses", "mse", "--trees", "mse", *QUICK]
+    kinds = ["--missing", "-9", "--categorical", "2"]
+    rankgrad(*command, *kinds, "-o", out)
+    model = RunFolder.open(out / "runs/mse/seed0").best()
+    assert (model.settings.missing, model.categories) == (("-9",), (None, ("30", "41")))
+    trees = next((out / "runs").glob("mse-*/seed0/model.txt")).read_text()
+    assert "[categorical_feature: 1]" in trees
+    rankgrad(*command, *kinds, "-o", out)  # goes on with what is there
+    # Trees know data alone by its contents: other values of the same files are other data.
+    line = refused("compare", data, "--trees", "mse", *QUICK, "--missing", "30", "-o", out)
+    assert "holds what was made from other data" in line
+    assert "--max-length is for text" in refused(*command, "--max-length", 9, "-o", out)
 
 
 def test_the_live_table():

@@ -1,6 +1,7 @@
 """``rankgrad text train`` and ``rerank``, on a tiny random encoder."""
 
 import json
+import tomllib
 
 import pytest
 import tiny_models
@@ -131,12 +132,14 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
     out = tmp_path / "compared"
     base = [place / "bm25.run", *texts(place), "--qrels", place / "qrels", "--device", "cpu"]
     options = ["--models", place / "model", "--losses", "softmax, hinge", "--epochs", 1]
+    options += ["--max-length", 24]
     made = ["compare", *base, *options, "--seeds", 2, "--folds", "1,2", "-o", out]
     found = json.loads(rankgrad(*made, "--json").stdout)
     assert [row["candidate"] for row in found["rows"]] == ["first stage", "hinge", "softmax"]
     assert not found["problems"]
     assert (found["plan"]["folds"], found["plan"]["seeds"]) == ([1, 2], [0, 1])
     run = out / "runs/softmax/fold2-seed1"
+    assert tomllib.loads((run / "settings.toml").read_text())["max_length"] == 24
     written = run.stat().st_mtime_ns, (run / "metrics.jsonl").stat().st_mtime_ns
     said = rankgrad(*made).output  # goes on with what is there
     assert (run.stat().st_mtime_ns, (run / "metrics.jsonl").stat().st_mtime_ns) == written

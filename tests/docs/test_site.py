@@ -15,9 +15,11 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin, urlparse
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
+from rankgrad.data import synthetic
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -38,6 +40,8 @@ PAGES = [
 @pytest.mark.filterwarnings("default")
 def test_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    if ".register(" in page.read_text():
+        return run_alone(page)
     names: dict[str, object] = {"__name__": "__main__"}
     for _, language, setup, block in BLOCKS.findall(page.read_text()):
         code = textwrap.dedent(block)
@@ -45,6 +49,19 @@ def test_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             exec(compile(code, str(page), "exec"), names)
         elif page.parent.name == "tutorials":
             run_commands(code)
+
+
+def run_alone(page):
+    """Run the Python blocks in a process of their own: what they register is known to no test."""
+    blocks = [block for _, language, _, block in BLOCKS.findall(page.read_text()) if language]
+    grid = "\nfrom rankgrad.losses.relaxed import grid_losses\nprint('grid', len(grid_losses()))"
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks) + grid], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    from rankgrad.losses.relaxed import grid_losses
+
+    assert int(done.stdout.split()[-1]) > len(grid_losses())  # a metric and a relaxation joined it
 
 
 def run_commands(code):
@@ -59,6 +76,79 @@ def run_commands(code):
         if program == "rankgrad":
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == 0, f"{line}\n{result.output}{result.exception!r}"
+
+
+COMMAND_LINE = get_command(app)
+COMMANDS = [
+    (str(page.relative_to(ROOT)), line.strip())
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    for _, language, _, block in BLOCKS.findall(page.read_text())
+    if language == "sh"
+    for line in textwrap.dedent(block).replace("\\\n", " ").splitlines()
+    if line.strip()
+]
+
+
+def test_commands_of_pages_parse():
+    """Every command in a shell block: ours with their options, scripts that are there."""
+    assert len(COMMANDS) > 60
+    wrong = []
+    for page, line in COMMANDS:
+        for part in re.split(r"&& | \| ", line):
+            if part.startswith(("rankgrad ", "python ", "make ")):
+                try:
+                    check_command(shlex.split(part, comments=True))
+                except Exception as error:
+                    wrong.append(f"{page}: {line}: {error!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def check_command(words):
+    if words[:1] == ["rankgrad"]:
+        command, rest = COMMAND_LINE, words[1:]
+        while hasattr(command, "commands"):
+            command, rest = command.commands[rest[0]], rest[1:]
+        command.make_context(command.name, rest)
+    elif words[:1] == ["python"] and not words[1].startswith("-"):
+        assert (ROOT / words[1]).exists(), words[1]
+    elif words[:1] == ["make"]:
+        assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
+
+
+def test_help_ends_with_a_page_that_is_there():
+    commands = {(): COMMAND_LINE} | {(name,): c for name, c in COMMAND_LINE.commands.items()}
+    text = COMMAND_LINE.commands["text"].commands
+    for command, found in (commands | {("text", name): c for name, c in text.items()}).items():
+        page = re.fullmatch(r"Documentation: (docs/\S+\.md)", found.epilog)
+        assert page and (ROOT / page[1]).is_file(), (command, found.epilog)
+    for command in ((), ("train",), ("text", "rerank")):
+        printed = CliRunner().invoke(app, [*command, "--help"]).output
+        assert printed.strip().splitlines()[-1].strip().startswith("Documentation: docs/")
+
+
+def test_formats_are_those_of_the_code(tmp_path):
+    """The page of file formats names every file of a store and of a run folder."""
+    from rankgrad.data import store
+    from rankgrad.training import Settings, fit, run
+
+    page = (DOCS / "reference" / "formats.md").read_text()
+    for name in (*store._REQUIRED, *store._OPTIONAL):
+        assert f"`{name}.npy`" in page
+    for name in (store.MANIFEST, run.SETTINGS, run.RUN, run.METRICS, run.LOCK, run.STATE):
+        assert f"`{name}`" in page
+    data = synthetic.make(12, features=20)
+    fit(Settings(model="mlp(hidden=[2])", epochs=1), data, folder=tmp_path / "run", quiet=True)
+    for path in (tmp_path / "run").rglob("*"):
+        place = path.relative_to(tmp_path / "run")
+        assert (f"`{place.parts[0]}" in page and f"{place.name}`" in page) or path.is_dir(), place
+
+
+def test_every_kind_of_spec_has_an_example(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
+    import grammar_pages
+
+    for registry, _, example in grammar_pages.KINDS.values():
+        registry.get(example)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +247,14 @@ def test_pages_fit_a_phone_and_stay_offline(site):
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files and prints nothing."""
+    """Serves files, prints nothing, and lets the browser keep scripts and styles."""
+
+    protocol_version = "HTTP/1.1"
+
+    def end_headers(self):
+        """Files do not change while they are looked at."""
+        self.send_header("Cache-Control", "max-age=600")
+        super().end_headers()
 
     def log_message(self, *args):
         """Nothing."""

@@ -96,7 +96,7 @@ def test_it_runs_and_goes_on(study, tmp_path, capsys):
                 previous=[],
                 seconds=seconds,
                 workers=0,
-                changes={"epochs": 2, "device": "cpu"},
+                changes={"epochs": 2, "device": DEVICE},
                 tasks=lambda results: todo,
             )
         return study["pool"].read_results([tmp_path / "results"])

@@ -61,7 +61,7 @@ def stage(folder: Path, plots: bool = True) -> None:
     python["paths"] = [str(ROOT / "src")]
     for section in project["nav"]:
         if "Reference" in section:
-            section["Reference"] += generated
+            section["Reference"] = generated + section["Reference"]
     (folder / "zensical.toml").write_text(tomli_w.dumps(config))
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import plots
+from command_pages import write_commands
+from grammar_pages import write_grammar
 
 import rankgrad.losses
 import rankgrad.metrics
@@ -84,7 +86,12 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
                 for family in FAMILIES
             ]
         nav.append({kind.capitalize(): below})
-    return [*nav, {"Python": _write_api(folder / "api")}]
+    return [
+        *nav,
+        *write_grammar(folder),
+        {"Command line": write_commands(folder / "cli")},
+        {"Python": _write_api(folder / "api")},
+    ]
 
 
 def _write_api(folder: Path) -> list[Any]:
@@ -246,7 +253,7 @@ def _formula(latex: str) -> str:
 def _documentation(factory: Any) -> str:
     """A docstring as Markdown: its text, its arguments as a list, its examples as code."""
     text = inspect.getdoc(factory) or ""
-    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("::\n", ":\n")
     lines: list[str] = []
     section = ""
     for line in text.splitlines():

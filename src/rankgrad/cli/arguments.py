@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
 
+
+def documentation(page: str) -> str:
+    """The last line of a command's help.
+
+    Args:
+        page: its path in ``docs``.
+    """
+    return f"Documentation: docs/{page}"
+
+
 Data = Annotated[
     Path,
     typer.Argument(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from rankgrad.cli import settings as options
+from rankgrad.cli import text_arguments
 from rankgrad.cli.arguments import Json, Metrics
 from rankgrad.cli.errors import stop
 from rankgrad.cli.printing import console, show_csv, show_json, show_results
@@ -25,9 +26,9 @@ _TEXT = "Text, where DATA is a TREC run"
 
 
 @options.settings_options(
-    *("transforms", "list_size", "optimizer", "learning_rate", "weight_decay", "schedule"),
-    *("epochs", "patience", "batching", "batch_size", "documents", "clip", "average"),
-    *("accumulate", "precision", "device", "memory"),
+    *("transforms", "missing", "categorical", "list_size", "optimizer", "learning_rate"),
+    *("weight_decay", "schedule", "epochs", "patience", "batching", "batch_size", "documents"),
+    *("clip", "average", "accumulate", "precision", "device", "memory"),
 )
 def compare(
     data: Annotated[
@@ -177,6 +178,7 @@ def compare(
             rich_help_panel=_TEXT,
         ),
     ] = False,
+    max_length: Annotated[str | None, text_arguments.max_length(_TEXT)] = None,
     json: Json = False,
     **passed: Any,
 ) -> None:
@@ -207,6 +209,7 @@ def compare(
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
         asked = {**passed, "settings": settings, "losses": losses, "models": models, "tune": tune}
+        asked["max_length"] = max_length
         asked |= {"lightgbm": lightgbm or None, "xgboost": xgboost or None, "workers": workers}
         asked |= {"metric": metric, "validation_metric": validation_metric}
         asked |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
@@ -217,6 +220,8 @@ def compare(
         experiment.save(compared)
         _finish(compared, intervals, format, json)
         return
+    if max_length is not None:
+        raise ValueError("--max-length is for text: it goes with --collection")
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
     metrics = tuple(metric or DEFAULT)

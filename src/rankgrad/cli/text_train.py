@@ -138,9 +138,7 @@ def train(
         _option("Of the head embedding: the factor of attention between texts.", "0", _READING),
     ] = None,
     prompt: arguments.PromptFile = None,
-    max_length: Annotated[
-        str | None, _option("Tokens an input.", "the model's limit", _READING)
-    ] = None,
+    max_length: Annotated[str | None, arguments.max_length(_READING)] = None,
     passages: Annotated[int | None, _option("Inputs a document, at most.", "1", _READING)] = None,
     document_tokens: Annotated[
         str | None, _option("Of a document, at most.", "what fits", _READING)

@@ -171,7 +171,7 @@ def read(
     """Training and validation data of the same features."""
     from rankgrad.data import layout, load, load_pair, load_splits
 
-    kinds: Any = {"missing": settings.missing, "categorical": settings.categorical}
+    kinds = settings.load_options
     if layout.is_single(data):
         if vali is None or fold is not None:
             return load(data, fold=fold, **kinds), None

@@ -181,7 +181,7 @@ def _check_plan(plan: Plan, folder: Path) -> None:
         now["candidates"] = {**then["candidates"], **now["candidates"]}
         # Before it was written down in the plan, the runs alone had it.
         known = then.get("checksums") or data_checksums.of_runs(plan.tasks(folder))
-    found = data_checksums.of_data(Path(plan.data), plan.folds, known)
+    found = data_checksums.of_data(Path(plan.data), plan.folds, known, plan.settings.load_options)
     data_checksums.check(found, known, folder)
     folds = {**known, **found}
     now["checksums"] = {f: {**known.get(f, {}), **found.get(f, {})} for f in folds}

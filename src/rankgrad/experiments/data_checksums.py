@@ -10,6 +10,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rankgrad.data import layout, load_splits
 from rankgrad.experiments.plans import Task
@@ -20,25 +21,32 @@ from rankgrad.training.run import RunFolder
 Checksums = dict[str, dict[str, dict[str, str]]]
 
 
-def of_data(data: Path, folds: Iterable[int | None], then: Checksums) -> Checksums:
+def of_data(
+    data: Path,
+    folds: Iterable[int | None],
+    then: Checksums,
+    options: Mapping[str, Any] | None = None,
+) -> Checksums:
     """The checksums of data as they are now; folds that cannot be read have none.
 
     Args:
         data: a folder of splits, or of folds of splits.
         folds: which.
         then: found before; a fold whose files were not touched since is not read again.
+        options: of :func:`rankgrad.data.load_splits`.
     """
     found: Checksums = {}
+    given = {name: value for name, value in (options or {}).items() if value}
     for fold in folds:
         known = then.get(_name(fold), {})
         try:
-            states = {name: _state(path) for name, path in layout.splits(data, fold).items()}
+            states = {name: _state(path, given) for name, path in layout.splits(data, fold).items()}
             if states == {name: metadata.get("files") for name, metadata in known.items()}:
                 found[_name(fold)] = known
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what is to be said is said when runs read them
-                splits = load_splits(data, fold)
+                splits = load_splits(data, fold, **given)
         except (ValueError, OSError):
             continue
         found[_name(fold)] = {
@@ -86,10 +94,10 @@ def _name(fold: int | None) -> str:
     return "-" if fold is None else str(fold)
 
 
-def _state(path: Path) -> str:
-    """Where the files of a split lie and what changes when they do, in one mark."""
+def _state(path: Path, options: Mapping[str, Any]) -> str:
+    """Where the files of a split lie, what changes when they do, and how they are read."""
     inside = path.rglob("*") if path.is_dir() else path.parent.iterdir()
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(repr(options).encode() if options else b"", digest_size=16)
     for file in sorted(inside):
         # Beside a file may be others that belong to it, such as LightGBM's train.txt.query.
         if file.is_file() and (path.is_dir() or file.name.startswith(path.name)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from rankgrad import files, schemas
 from rankgrad.data import load_splits
 from rankgrad.data.dataset import Dataset
-from rankgrad.experiments.plans import SPLITS, ProgressCallback, Task, missing_splits
+from rankgrad.experiments.plans import SPLITS, Plan, ProgressCallback, Task, missing_splits
 from rankgrad.experiments.tuning import TrialLog
 from rankgrad.results.runs import read_metadata
 from rankgrad.training.evaluations import Evaluated
@@ -36,15 +35,16 @@ class Data:
         self._key: Any = None
         self._splits: Mapping[str, Dataset] = {}
 
-    def of(self, path: str | os.PathLike[str], fold: int | None) -> Mapping[str, Dataset]:
+    def of(self, plan: Plan, fold: int | None) -> Mapping[str, Dataset]:
         """The splits of a fold; an error if one of them is missing."""
-        if self._key != (path, fold):
+        key = (plan.data, fold)
+        if self._key != key:
             self._key, self._splits = None, {}  # not two folds in memory at a time
-            splits = load_splits(path, fold)
+            splits = load_splits(plan.data, fold, **plan.settings.load_options)
             missing = [split for split in SPLITS if split not in splits]
             if missing:
-                raise ValueError(missing_splits(Path(path), fold, missing))
-            self._key, self._splits = (path, fold), splits
+                raise ValueError(missing_splits(Path(plan.data), fold, missing))
+            self._key, self._splits = key, splits
         return self._splits
 
 
@@ -52,7 +52,7 @@ def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback)
     """Do a job; what goes wrong in it is its outcome."""
     try:
         on_progress("reading")
-        splits = data.of(task.plan.data, task.fold)
+        splits = data.of(task.plan, task.fold)
         if tuning:
             seen = {name: splits[name] for name in ("train", "vali")}  # test data are not shown
             task.entry.tune(task.plan, seen, task.trial_log, on_progress)

@@ -25,6 +25,10 @@ def package(name: str) -> Any:
         raise ImportError(f"{name} is not installed: pip install 'rankgrad[export]'") from error
 
 
+class NoFormError(ValueError):
+    """A format cannot say what a ranker computes."""
+
+
 class OnnxGraph:
     """Nodes and constants of a graph.
 
@@ -71,6 +75,10 @@ class OnnxGraph:
     def reshape(self, value: str, *sizes: int) -> str:
         """A tensor in another shape; 0 keeps a size, -1 takes what is left."""
         return self.add("Reshape", value, np.array(sizes, np.int64))
+
+    def reshape_as(self, value: str, like: str) -> str:
+        """A tensor in the shape of another one, whose sizes may be 0."""
+        return self.add("Reshape", value, self.add("Shape", like), allowzero=1)
 
     def model(self, score: str, n_features: int, metadata: dict[str, str]) -> bytes:
         """The file: ``features`` and ``mask`` in, ``scores`` out.

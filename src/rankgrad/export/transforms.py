@@ -9,7 +9,7 @@ import torch
 
 from rankgrad.data import transforms
 from rankgrad.data.transforms import SplitColumns
-from rankgrad.export.graph import OnnxGraph
+from rankgrad.export.graph import NoFormError, OnnxGraph
 
 #: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
 _CENTER = (
@@ -37,9 +37,9 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
         The name of its output.
 
     Raises:
-        ValueError: there is no ONNX form of this transform.
+        NoFormError: there is no ONNX form of this transform.
     """
-    raise ValueError(
+    raise NoFormError(
         f"the transform {transform} has no ONNX form: register one with "
         "rankgrad.export.transforms.add_transform.register, or train without it"
     )
@@ -123,7 +123,7 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     if transform.output == "normal":
         fractions = _add_normal_quantile(graph, fractions)
     rows = graph.add("Transpose", fractions, perm=[1, 0])
-    shaped = graph.add("Reshape", rows, graph.add("Shape", values))
+    shaped = graph.reshape_as(rows, values)
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
 
 
@@ -155,8 +155,8 @@ class Knots:
         """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""
         rows = table.cpu().numpy().astype(np.float32)
         distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
-        longest = max(len(values) for values, _, _ in distinct)
-        made = cls(len(rows), longest.bit_length(), rows.shape[1] - 1)
+        most = max(len(values) for values, _, _ in distinct)
+        made = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
         for at, (values, first, counts) in enumerate(distinct):
             count = len(values)
             made.table[at, :count] = values

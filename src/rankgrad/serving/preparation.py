@@ -137,14 +137,21 @@ def _float32(*parts: np.ndarray) -> np.ndarray:
     return np.concatenate(parts).astype(np.float32)
 
 
-def _prepare_lists(items, offsets, columns, knots, derived, inputs):  # type: ignore[no-untyped-def]
+def _prepare_lists(
+    items: np.ndarray,
+    offsets: np.ndarray,
+    columns: tuple[np.ndarray, ...],
+    knots: tuple[np.ndarray, ...],
+    derived: np.ndarray,
+    inputs: np.ndarray,
+) -> None:
     """All columns of all lists; one transformed feature of one list at a time."""
     sources, indicates, mean, deviation, fill = columns
-    count, longest = len(sources), 0
+    count, max_length = len(sources), 0
     for b in range(len(offsets) - 1):
-        longest = max(longest, offsets[b + 1] - offsets[b])
-    all_values, added = np.empty(longest, np.float32), np.empty(longest, np.float32)
-    counts = np.empty(longest, np.int32)
+        max_length = max(max_length, offsets[b + 1] - offsets[b])
+    all_values, added = np.empty(max_length, np.float32), np.empty(max_length, np.float32)
+    counts = np.empty(max_length, np.int32)
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
         values = all_values[:n]
@@ -172,7 +179,9 @@ def _prepare_lists(items, offsets, columns, knots, derived, inputs):  # type: ig
                     inputs[start + i, column] = added[i]
 
 
-def _fraction_column(values, c, knots, places):  # type: ignore[no-untyped-def]
+def _fraction_column(
+    values: np.ndarray, c: int, knots: tuple[np.ndarray, ...], places: np.ndarray
+) -> None:
     """Fractions of the values of one feature, in place: the search and sums of the ONNX form.
 
     All values take a step of their searches together, so that none waits for memory.
@@ -195,7 +204,7 @@ def _fraction_column(values, c, knots, places):  # type: ignore[no-untyped-def]
             values[i] = (index[c, place] + (x - below[c, place]) / gap[c, place]) / last[0]
 
 
-def _rank_column(values, twice, ranks):  # type: ignore[no-untyped-def]
+def _rank_column(values: np.ndarray, twice: np.ndarray, ranks: np.ndarray) -> None:
     """:func:`rankgrad.models.in_list.list_ranks` of one feature of one list.
 
     ``twice`` counts items below and items not above. Four items at a time are compared with all.
@@ -222,7 +231,7 @@ def _rank_column(values, twice, ranks):  # type: ignore[no-untyped-def]
         ranks[i] = (np.float32(twice[i]) * _HALF / np.float32(n) - _HALF) * _ROOT
 
 
-def _rank_long_column(values, ranks):  # type: ignore[no-untyped-def]
+def _rank_long_column(values: np.ndarray, ranks: np.ndarray) -> None:
     n = len(values)
     order = np.argsort(values)
     first = 0
@@ -236,7 +245,7 @@ def _rank_long_column(values, ranks):  # type: ignore[no-untyped-def]
         first = end
 
 
-def _score_column(values, scores):  # type: ignore[no-untyped-def]
+def _score_column(values: np.ndarray, scores: np.ndarray) -> None:
     """:func:`rankgrad.models.in_list.list_scores` of one feature of one list."""
     n, total, squares = len(values), 0.0, 0.0
     for i in range(n):

@@ -244,6 +244,11 @@ class Settings(TomlSettings):
                 more[name] = mine
         return more
 
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """Those that say how data are read, as :func:`rankgrad.data.load` takes them."""
+        return {"missing": self.missing, "categorical": self.categorical}
+
     @field_validator("missing", "categorical", mode="before")
     @classmethod
     def _texts(cls, values: Any) -> Any:

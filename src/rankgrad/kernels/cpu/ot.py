@@ -37,7 +37,7 @@ _STORED = 1 << 20  # entries that are stored, 8 MiB; larger matrices are recompu
 
 
 def through_ot(
-    lists: FlatArrays,
+    flat: FlatArrays,
     epsilon: float,
     iterations: int,
     tolerance: float,
@@ -45,7 +45,7 @@ def through_ot(
 ) -> None:
     """1 - metric through optimal transport: see :mod:`rankgrad.kernels.ops`."""
     options = epsilon, iterations, tolerance
-    through_permutation(TRANSPORT, options, lists, metric_options)
+    through_permutation(TRANSPORT, options, flat, metric_options)
 
 
 @compiled

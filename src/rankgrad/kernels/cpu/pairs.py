@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from rankgrad.kernels.arguments import PairOptions
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import (
@@ -21,7 +21,6 @@ from rankgrad.kernels.cpu.flat_arrays import (
     discounts,
     gains_of,
     indices,
-    level,
     new_block,
     norm_of,
     real_items,
@@ -41,20 +40,6 @@ KINDS = {
 RANKNET, HINGE, LOSS1 = 0, 1, 3
 
 
-class PairOptions(NamedTuple):
-    """The options of the operation ``pairs``: see :mod:`rankgrad.kernels.ops`."""
-
-    kind: str
-    k: int
-    sigma: float
-    gain: str
-    truncation: str
-    mu: float
-    half: bool
-    metric: str = "ndcg"
-    threshold: float = 1.0
-
-
 #: By rank, for the weights of pairs: NDCG's discount; the factor of the pair's distance, times one
 #: of the later rank; and the discount whose change counts.
 ByRank = tuple[Array, Array, Array, Array]
@@ -66,13 +51,7 @@ Weighing = tuple[int, int, int, float, float, float, float]
 
 def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    loop, *others = _prepared(PairOptions(*options), lists.max_length, lists.single)
-    lists.run(loop, *others, power=2)
-
-
-@functools.lru_cache(maxsize=16)
-def _prepared(config: PairOptions, max_length: int, single: bool) -> tuple[Any, ...]:
-    """The loop over lists of these options, and what it takes beside the lists."""
+    config = PairOptions(*options)
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
     # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
@@ -86,10 +65,11 @@ def _prepared(config: PairOptions, max_length: int, single: bool) -> tuple[Any, 
         0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
         0.5 if config.half else 0.0,
     )
-    metric = METRICS[config.metric], config.gain == "linear", level(config.threshold, single)
+    by_rank = _by_rank(config, bounded, lists.max_length)
+    metric = METRICS[config.metric], config.gain == "linear", lists.level(config.threshold)
     loops = {HINGE: _hinge_lists, RANKNET: _ranknet_lists, LOSS1: _ranknet_lists}
     loop = loops.get(weighing[0], _lambda_lists)
-    return loop, weighing, metric, _by_rank(config, bounded, max_length)
+    lists.run(loop, weighing, metric, by_rank, power=2)
 
 
 def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:

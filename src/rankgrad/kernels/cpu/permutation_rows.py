@@ -25,13 +25,13 @@ FLOOR = -60.0  # logits this far below their row's maximum count as nothing: e^-
 
 
 def through_rows(
-    lists: FlatArrays, relaxation: str, temperature: float, metric_options: MetricOptions
+    flat: FlatArrays, relaxation: str, temperature: float, metric_options: MetricOptions
 ) -> None:
     """1 - metric through the rows of a relaxed permutation: see :mod:`rankgrad.kernels.ops`."""
     rows = SOFTSORT
     if relaxation == "neuralsort":
         rows = NEURALSORT if metric_options.k == 0 else NEURALSORT._replace(power=1)
-    through_permutation(rows, (temperature,), lists, metric_options)
+    through_permutation(rows, (temperature,), flat, metric_options)
 
 
 @compiled

@@ -69,7 +69,7 @@ class SigmoidRanks(RankOperator):
 
 
 def through_ranks(
-    lists: FlatArrays,
+    flat: FlatArrays,
     relaxation: str,
     sharpness: float,
     beta: float,
@@ -77,12 +77,12 @@ def through_ranks(
 ) -> None:
     """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
     if relaxation == "sigmoid":
-        through_ranking(SIGMOID, (sharpness,), beta, lists, metric_options)
+        through_ranking(SIGMOID, (sharpness,), beta, flat, metric_options)
     elif relaxation == "lapsum":
-        through_ranking(LAPSUM, (1 / sharpness,), beta, lists, metric_options)
+        through_ranking(LAPSUM, (1 / sharpness,), beta, flat, metric_options)
     else:
         options = 1 / sharpness, relaxation == "fastsort_entropic"
-        through_ranking(FASTSORT, options, beta, lists, metric_options)
+        through_ranking(FASTSORT, options, beta, flat, metric_options)
 
 
 def sigmoid_ranks(

@@ -34,7 +34,7 @@ Band = tuple[Array, Array, Array]  # the entries, where each row begins in them,
 
 
 def through_sinkhorn(
-    lists: FlatArrays,
+    flat: FlatArrays,
     temperature: float,
     iterations: int,
     tolerance: float,
@@ -43,7 +43,8 @@ def through_sinkhorn(
 ) -> None:
     """1 - metric through NeuralSort with Sinkhorn scaling: see :mod:`rankgrad.kernels.ops`."""
     relaxation = SINKHORN_TRANSPOSED if transposed else SINKHORN
-    through_permutation(relaxation, (temperature, iterations, tolerance), lists, metric_options)
+    options = temperature, iterations, tolerance
+    through_permutation(relaxation, options, flat, metric_options)
 
 
 # Two loops over lists, so that a first call compiles the scaling that it needs only.

@@ -61,21 +61,21 @@ Options = tuple[float, float, bool, bool, Array]
 
 
 def through_smoothi(
-    lists: FlatArrays, alpha: float, delta: float, expect: str, metric_options: MetricOptions
+    flat: FlatArrays, alpha: float, delta: float, expect: str, metric_options: MetricOptions
 ) -> None:
     """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`."""
     if expect == "gain":
         options = alpha, delta, False, False, NOTHING
-        through_permutation(SMOOTHI, options, lists, metric_options)
+        through_permutation(SMOOTHI, options, flat, metric_options)
     else:
-        _through_labels(lists, alpha, delta, metric_options)
+        _through_labels(flat, alpha, delta, metric_options)
 
 
 def _through_labels(
     flat: FlatArrays, alpha: float, delta: float, metric_options: MetricOptions
 ) -> None:
     """The same with the gain of the expected label, as the paper writes it."""
-    metric = metric_of(metric_options, flat.max_length, flat.single)
+    metric = metric_of(metric_options, flat)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     weights = block[WEIGHTED_SORTED] if arrays[3].size else NOTHING

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.cpu.flat_arrays import FlatArrays
-from rankgrad.lists import contiguous
+from rankgrad.kernels.arguments import LARGEST_LABEL
+from rankgrad.kernels.cpu.flat_arrays import Array, are_valid, flags
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -30,10 +30,9 @@ def check_values(
     inputs = scores, labels, weights, list_weights
     if not all(tensor is None or _is_array(tensor) for tensor in inputs):
         return lambda: False
-    lists = 0 if list_weights is None else list_weights.numel()
-    no_offsets = torch.zeros(lists + 1, dtype=torch.int64)
-    batch = contiguous(FlatLists(scores, labels, mask, weights, no_offsets, 0))
-    found = FlatArrays(batch, None if list_weights is None else list_weights.contiguous()).valid
+    nothing = np.empty(0, scores.detach().numpy().dtype)
+    some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in inputs]
+    found = bool(are_valid(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
     return lambda: found
 
 

@@ -1,0 +1,157 @@
+"""The reference of specs, models, transforms and settings, from the registries and the classes."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import rankgrad.specs
+from rankgrad.cli.settings import PANELS
+from rankgrad.data.transforms import transforms
+from rankgrad.losses import losses
+from rankgrad.metrics import metrics
+from rankgrad.models import models
+from rankgrad.sorting import relaxations, schedules
+from rankgrad.specs import Registry
+from rankgrad.text.settings import TextSettings
+from rankgrad.training.loggers import loggers
+from rankgrad.training.optimizers import learning_rates, optimizers
+from rankgrad.training.settings import Settings
+
+#: Each kind of object that a spec names, where it is written, and an example that is tested.
+KINDS: dict[str, tuple[Registry[Any], str, str]] = {
+    "Losses": (losses, "`losses.get`, `--loss`", "lambdaloss@10(truncation=heuristic)"),
+    "Metrics": (metrics, "`metrics.get`, `--metric`", "ndcg@10(gain=linear, empty=skip)"),
+    "Relaxations": (relaxations, "`sorting.get`, `relaxation=`", "neuralsort(temperature=0.5)"),
+    "Schedules of a temperature": (
+        schedules,
+        "`temperature=` and its like",
+        "exponential(start=10, end=0.1)",
+    ),
+    "Models": (models, "`--model`, `Ranker(model=...)`", "mlp(hidden=[64, 32], dropout=0.1)"),
+    "Transforms of features": (transforms, "`--transform`", "quantile(output=uniform)"),
+    "Optimizers": (optimizers, "`--optimizer`", "adamw(beta2=0.98)"),
+    "Schedules of the learning rate": (learning_rates, "`--schedule`", "step(every=50, by=0.1)"),
+    "Loggers": (loggers, "`--log`", "mlflow(experiment=ranking)"),
+}
+_LONGEST = 60  # names that are listed one by one
+
+
+def write_grammar(folder: Path) -> list[Any]:
+    """Write the pages of specs, models, transforms and settings.
+
+    Args:
+        folder: of the reference.
+
+    Returns:
+        What they add to the navigation.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {
+        "Specs": ("specs.md", _specs()),
+        "Models": ("models.md", _registry("Models", models)),
+        "Transforms": ("transforms.md", _registry("Transforms of features", transforms)),
+        "Settings": ("settings.md", _settings()),
+    }
+    for name, text in pages.values():
+        (folder / name).write_text(text)
+    return [{title: f"reference/{name}"} for title, (name, _) in pages.items()]
+
+
+def _specs() -> str:
+    text = inspect.cleandoc(rankgrad.specs.__doc__ or "").replace("``", "`")
+    grammar = text[text.index("    spec ") : text.index("A value that")]
+    parts = [
+        "# Specs: how everything is named",
+        "One string names an object with its options, in Python, on the command line, in TOML and "
+        "in tables, and `str(object)` gives it back: `neural_ndcg@10(temperature=0.5)`.",
+        "```text\n" + textwrap.dedent(grammar).strip() + "\n```",
+        "Values are written as in TOML; a word without quotes is text, or the spec of an object "
+        "where an option takes one: `gumbel(base=neuralsort(temperature=0.1), samples=8)`. "
+        "A cutoff `@k` is the last rank that counts. An unknown name or option is an error that "
+        "lists what there is and the nearest match. Quote specs in a shell: parentheses are its "
+        "own.",
+        "## What there is",
+    ]
+    for title, (registry, where, example) in KINDS.items():
+        names = registry.names()
+        listed = ", ".join(f"`{name}`" for name in names)
+        if len(names) > _LONGEST:
+            listed = f"{len(names)} names, [one page each](losses/index.md)"
+        parts.append(f"### {title}\n\n{where}: `{example}`\n\n{listed}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _registry(title: str, registry: Registry[Any]) -> str:
+    parts = [f"# {title}"]
+    for name in registry.names():
+        factory = registry.factory(name)
+        text = (inspect.getdoc(factory) or "").split(">>>")[0].split("\nArgs:")[0].strip()
+        parts += [f"## {name}", text.replace("``", "`").replace("::\n", ":\n")]
+        shown = [
+            f"| `{p.name}` | `{_default(p.default)}` |"
+            for p in inspect.signature(factory).parameters.values()
+            if p.name not in ("self", "k") and p.kind is not p.VAR_KEYWORD
+        ]
+        if shown:
+            parts.append("| option | default |\n|:--|:--|\n" + "\n".join(shown))
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings() -> str:
+    parts = [
+        "# Settings",
+        "Everything a training depends on besides its data. `rankgrad train` has an option for "
+        "each (`learning_rate` is `--learning-rate`), `Ranker` a parameter for most, and a run "
+        "folder holds them all in `settings.toml`, which `--settings` reads back.",
+    ]
+    for panel, names in PANELS.items():
+        rows = [
+            f"| `{name}` | `{_shown(Settings.model_fields[name].default)}` | "
+            f"{_text(Settings.model_fields[name].description)} |"
+            for name in names
+        ]
+        parts.append(f"## {panel}\n\n| setting | default | |\n|:--|:--|:--|\n" + "\n".join(rows))
+    described = _arguments(TextSettings)
+    rows = [
+        f"| `{name}` | `{_shown(field.default)}` | {described.get(name, '')} |"
+        for name, field in TextSettings.model_fields.items()
+    ]
+    parts.append(
+        "## Text rankers\n\nThose of `rankgrad text train`.\n\n"
+        "| setting | default | |\n|:--|:--|:--|\n" + "\n".join(rows)
+    )
+    parts.append("## As TOML\n\nAll defaults:\n\n```toml\n" + Settings().to_toml() + "```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _arguments(factory: Any) -> dict[str, str]:
+    """What a docstring says of each argument."""
+    section = (inspect.getdoc(factory) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+    found: dict[str, str] = {}
+    name = ""
+    for line in textwrap.dedent(section).splitlines():
+        if line.startswith(" "):
+            found[name] += " " + line.strip()
+        else:
+            name, _, text = line.partition(": ")
+            found[name] = text
+    return {name: _text(text) for name, text in found.items()}
+
+
+def _text(text: str | None) -> str:
+    return " ".join((text or "").replace("``", "`").replace(":class:", "").split())
+
+
+def _shown(default: Any) -> str:
+    if repr(default) == "PydanticUndefined":
+        return "required"
+    if isinstance(default, tuple):
+        return ", ".join(default) or "none"
+    return str(default).lower() if default is None or isinstance(default, bool) else str(default)
+
+
+def _default(value: Any) -> str:
+    return "required" if value is inspect.Parameter.empty else str(value)
