@@ -20,7 +20,7 @@ from rankgrad.models.tabm import TabMNet
 from rankgrad.training import FittedRanker
 
 _LONG = 256  # items from which a list is sorted, not compared pair by pair
-_KINDS = {"rank": 0, "score": 1}
+_KINDS = {"rank": 0, "score": 1, "ties": 2}
 _ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
@@ -172,8 +172,10 @@ def _prepare_lists(
             for at in range(len(derived)):
                 if derived[at] == 0:
                     _ranks(values, counts, added)
-                else:
+                elif derived[at] == 1:
                     _scores(values, added)
+                else:
+                    _ties(values, added)
                 column = (at + 1) * count + c
                 for i in range(n):
                     inputs[start + i, column] = added[i]
@@ -258,8 +260,24 @@ def _score_column(values: np.ndarray, scores: np.ndarray) -> None:
         scores[i] = (values[i] - mean) / (deviation + _TENTH)
 
 
+def _tie_column(values, ties):  # type: ignore[no-untyped-def]
+    """:func:`rankgrad.models.in_list.list_ties` of one feature of one list."""
+    n = len(values)
+    order = np.argsort(values)
+    first = 0
+    while first < n:
+        end = first + 1
+        while end < n and values[order[end]] == values[order[first]]:
+            end += 1
+        others = np.float32(end - first - 1)
+        for place in range(first, end):
+            ties[order[place]] = (others + others) / (_ONE + others)
+        first = end
+
+
 _fractions: Any = compile_cached(_fraction_column, nogil=True)
 _sorted_ranks: Any = compile_cached(_rank_long_column, nogil=True)
 _ranks: Any = compile_cached(_rank_column, nogil=True)
+_ties: Any = compile_cached(_tie_column, nogil=True)
 _scores: Any = compile_cached(_score_column, nogil=True, fastmath={"reassoc"})
 _prepare: Any = compile_cached(_prepare_lists, nogil=True)
