@@ -206,7 +206,23 @@ def make_lists(
     qid: Any = None,
     weights: Any = None,
 ) -> Lists:
-    """:func:`rankgrad.inputs.as_lists` without a check of the values."""
+    """Bring the arguments of a loss or metric into the common layout; values are not checked.
+
+    Args:
+        scores: ``[..., n]`` padded, or ``[N]`` flat.
+        labels: of the same shape.
+        mask: padded lists: True on real items.
+        offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+        qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
+        weights: one per list, or one per item.
+
+    Raises:
+        ValueError: an argument is not a tensor of numbers, or shapes do not agree.
+
+    >>> make_lists([3.0, 1.0, 2.0], [1, 0, 2], lengths=[1, 2]).flat.offsets
+    tensor([0, 1, 3])
+    """
     if lengths is not None or qid is not None:
         offsets = as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
