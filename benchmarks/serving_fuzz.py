@@ -105,26 +105,33 @@ def damaged(draw: Any, content: bytes) -> bytes:
 
 def json_bodies(names: tuple[str, ...]) -> st.SearchStrategy[bytes]:
     """Lists of items, nearly as they should be; as JSON, some of it damaged."""
-    value = st.one_of(
-        *[st.floats(-9, 9), st.integers(-2, 3), st.none(), _COLORS, st.booleans()],
-        *[st.floats(allow_nan=False), st.just(10**400), st.just([]), st.just({})],
+    number = st.floats(-9, 9)
+    odd = st.one_of(
+        *[st.integers(-2, 3), st.none(), _COLORS, st.booleans(), st.floats(allow_nan=False)],
+        *[st.just(10**400), st.just([]), st.just({}), st.just([[]] * 9)],
     )
-    usual = st.lists(st.floats(-9, 9), min_size=len(names), max_size=len(names))
-    rows = usual | st.lists(value, min_size=len(names) - 1, max_size=len(names) + 1)
-    named = st.dictionaries(st.sampled_from([*names, "x"]), value) | usual.map(
-        lambda row: dict(zip(names, row, strict=True))
+    value = st.one_of(number, number, number, st.none(), odd)
+    width = st.sampled_from([len(names)] * 8 + [len(names) - 1, len(names) + 1])
+    row = st.one_of(
+        st.lists(number, min_size=len(names), max_size=len(names)),
+        width.flatmap(lambda size: st.lists(value, min_size=size, max_size=size)),
     )
-    items = (
-        st.lists(rows, max_size=5) | st.lists(named, max_size=5) | st.lists(rows | named | value)
+    named = st.dictionaries(st.sampled_from(names), value) | row.map(
+        lambda values: dict(zip([*names, "x"], values, strict=False))
     )
-    entry = st.fixed_dictionaries({"items": items | value}, optional={"id": value, "x": value})
-    body = st.fixed_dictionaries({"lists": st.lists(entry | value, max_size=4) | value}) | value
+    mixed = st.lists(row | named | odd, max_size=3)
+    items = st.one_of(st.lists(row, max_size=5), st.lists(named, max_size=5), mixed)
+    identifier = st.text(max_size=5) | st.integers()
+    good = st.fixed_dictionaries({"items": items}, optional={"id": identifier})
+    bad = st.fixed_dictionaries({"items": items | odd}, optional={"id": odd, "x": odd}) | odd
+    lists = st.one_of(*[st.lists(good, max_size=3)] * 3, st.lists(good | bad, max_size=3))
+    body = st.one_of(*[st.fixed_dictionaries({"lists": lists})] * 8, odd)
     return st.composite(_written)(body)
 
 
 def _written(draw: Any, body: st.SearchStrategy[Any]) -> bytes:
     content = json.dumps(draw(body)).encode()
-    return damaged(draw, content) if draw(st.integers(0, 4)) == 0 else content
+    return damaged(draw, content) if draw(st.integers(0, 9)) == 9 else content
 
 
 def fuzz_bodies(app: Any, model: str, names: tuple[str, ...], examples: int) -> Counter[str]:
