@@ -25,7 +25,10 @@ from torch.nn import functional as F
 from rankgrad.quoting import quote
 from rankgrad.shapes import Bool, Float, Int
 
-_MOST_CACHED, _MOST_LISTS = 64, 1 << 16  # cached offsets of padded lists, and the most lists of one
+_MOST_CACHED, _MOST_LISTS = (
+    64,
+    1 << 16,
+)  # at most so many cached offsets, each of at most so many lists
 
 
 class FlatLists(NamedTuple):
@@ -65,7 +68,7 @@ class Lists:
         list_weights: one for each list, or None.
         shape: the caller's batch shape, which per-list results are given in.
         ragged: whether the caller gave flat tensors with offsets.
-        readable: whether values could be read when the lists were made: see :func:`is_unchecked`.
+        readable: whether values can be read, as :func:`is_unchecked` says.
         finite: whether the scores are known to be finite.
         large: whether a label may be too large for the gain 2^y - 1.
         arguments: scores, labels, mask, item weights and list weights in the caller's shapes, for
@@ -283,7 +286,7 @@ def check_column(scores: Tensor) -> None:
 
 
 def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
-    """The mask of padded scores, all True when there is none."""
+    """The mask of padded scores; None means that all items are real."""
     if mask is None:
         return torch.ones_like(scores, dtype=torch.bool)
     tensor = as_tensor("mask", mask).to(scores.device)
@@ -331,7 +334,7 @@ def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any
     """The offsets of flat lists, from the one argument of three that says where lists end.
 
     Args:
-        offsets: ``[B + 1]``, given back as they are.
+        offsets: ``[B + 1]``, returned unchanged.
         lengths: ``[B]``, the number of items of each list.
         qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
 

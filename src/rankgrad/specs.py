@@ -28,9 +28,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
-_DIGITS = 4000  # of a number; Python reads no longer ones
-_DEEPEST = 20  # specs and lists within each other
-_MANY, _FEW = 40, 4  # names that an error does not list, and how many near ones it gives then
+_DIGITS = 4000  # digits of a number, at most: Python reads no more
+_DEEPEST = 20  # levels of specs and lists within each other, at most
+_MANY, _FEW = 40, 4  # an error lists up to so many names; of more, so many near ones
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 
@@ -50,7 +50,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Read a spec, or say at which character it stops making sense."""
+        """Parse a spec; an error names the character that does not fit the grammar."""
         parser = _Parser(text)
         spec = parser.spec()
         parser.end()
@@ -63,7 +63,7 @@ class Spec:
 
 
 def split(text: str) -> list[str]:
-    """The specs of a text, which commas are between; those inside of a spec are its own.
+    """Split a text at the commas between specs; commas within a spec stay.
 
     >>> from rankgrad.specs import split
     >>> split("mse, neural_ndcg@10(temperature=0.5, sinkhorn=false), ranknet")
@@ -111,7 +111,9 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.base_class: type = object  # what an object of this kind is an instance of
-        self.preferred: tuple[str, ...] = ()  # of names with one ending, errors name these first
+        self.preferred: tuple[
+            str, ...
+        ] = ()  # among names with the same ending, errors name these first
         self._factories: dict[str, Callable[..., T]] = {}
         self._former: dict[str, str] = {}
         self.also(lambda name: None, list)
@@ -119,7 +121,7 @@ class Registry(Generic[T]):
     def register(
         self, *names: str, former: Iterable[str] = ()
     ) -> Callable[[Callable[..., T]], Any]:
-        """A decorator that enters a class or function under one or more names.
+        """A decorator that registers a class or function under one or more names.
 
         Args:
             names: of the objects it makes.
@@ -144,7 +146,7 @@ class Registry(Generic[T]):
     def also(
         self, factory: Callable[[str], Callable[..., T] | None], names: Callable[[], list[str]]
     ) -> None:
-        """Further objects, by functions that give the factory of a name, or None, and the names."""
+        """Add objects by a function from a name to a factory or None, and one that lists names."""
         self._further, self._further_names = factory, names
 
     @property
@@ -157,7 +159,7 @@ class Registry(Generic[T]):
         return sorted([*self._factories, *self._further_names()])
 
     def factory(self, name: str) -> Callable[..., T]:
-        """What makes the object of this name."""
+        """The class or function that makes the object of this name."""
         if name in self._former:
             name = renamed_value(name, self._former)
         found = self._factories.get(name) or self._further(name)
@@ -167,7 +169,7 @@ class Registry(Generic[T]):
         return found
 
     def parse(self, text: str) -> Spec:
-        """Read a spec; a registry may know other names for what it holds."""
+        """Parse a spec; a registry may override this to accept other names."""
         return Spec.parse(text)
 
     def get(self, spec: str | Spec | T, **options: Any) -> T:
@@ -202,7 +204,7 @@ class Registry(Generic[T]):
 
 
 def takes_cutoff(factory: Callable[..., Any]) -> bool:
-    """Whether what this makes has a rank cutoff."""
+    """Whether a class or function takes a rank cutoff ``k``."""
     return "k" in inspect.signature(factory).parameters
 
 
@@ -226,7 +228,7 @@ def _words(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -
 def _by_own_names(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Options by their own names; ``option_aliases`` of a class maps other names to them.
 
-    ``settings_instead`` maps names of what is set elsewhere to the setting's name.
+    ``settings_instead`` maps names that are no options to the settings that replace them.
     """
     aliases: Mapping[str, str] = getattr(factory, "option_aliases", {})
     elsewhere: Mapping[str, str] = getattr(factory, "settings_instead", {})
@@ -248,7 +250,7 @@ def _takes_word(option: inspect.Parameter) -> bool:
 def _nearest(
     name: str, names: Iterable[str], command: str = "", preferred: Sequence[str] = ()
 ) -> str:
-    """The nearest name and all others; of many, those near it and the command that lists all."""
+    """A hint for an unknown name: the nearest known one, and all or the command that lists all."""
     names = list(names)
     alike = _with_ending(name, names, preferred)
     close = alike or difflib.get_close_matches(name, names, n=_FEW)
@@ -300,7 +302,7 @@ class _Parser:
         return Spec(name, k, self.options() if self.skip("(") else {})
 
     def value(self) -> Any:
-        """A value; one inside of too many others is an error."""
+        """Parse a value; too deep nesting is an error."""
         if self.depth == _DEEPEST:
             raise self.error(f"at most {_DEEPEST} values within each other")
         self.depth += 1
@@ -372,7 +374,7 @@ class _Parser:
         return True
 
     def move(self, at: int) -> None:
-        """Go to a position and past the white space behind it."""
+        """Move to a position and skip the white space after it."""
         while at < len(self.text) and self.text[at].isspace():
             at += 1
         self.at = at

@@ -15,10 +15,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from rankgrad.cli import app
+from rankgrad.cli import app, text_train
 from rankgrad.cli.train import train
 from rankgrad.data import load, scores, store, synthetic
 from rankgrad.experiments import demo
+from rankgrad.text.settings import TextSettings
 from rankgrad.training import FittedRanker, RunFolder, Settings
 from rankgrad.training.evaluations import Evaluated
 
@@ -40,6 +41,9 @@ def test_help_has_examples(command):
 def test_every_setting_is_an_option():
     options = inspect.signature(train).parameters
     assert set(Settings.model_fields) <= set(options)
+    options = inspect.signature(text_train.train).parameters
+    own = {"loss", "seed"}  # given as losses and seeds
+    assert set(TextSettings.model_fields) - own <= set(options)
 
 
 def test_help_states_the_defaults_of_the_settings():
@@ -66,7 +70,9 @@ def test_losses(rankgrad, in_json):
     assert everything["neural_ndcg"]["cutoff"] is True
     assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
     assert "through" in rankgrad("losses", "lapsum_rr").stdout
-    assert "Use: " in rankgrad("losses", "softmax").stdout
+    for name in ("softmax", "neural_ndcg", "gumbel_approx_ap"):
+        printed = rankgrad("losses", name).stdout
+        assert all(f"{part}: " in printed for part in ("Formula (LaTeX)", "Paper", "Use", "Cost"))
     spec = "neural_ndcg@10(temperature=0.5)"
     assert rankgrad("losses", spec).stdout == rankgrad("losses", "neural_ndcg").stdout
     assert in_json("losses", spec)[0]["name"] == "neural_ndcg"

@@ -35,7 +35,7 @@ def uneven_lists():
 def test_inputs_are_those_of_the_network(transforms):
     features, offsets = uneven_lists()
     assert np.diff(offsets).max() > 256 and 1 in np.diff(offsets)
-    model = "tabm(hidden=[4], members=2, in_list=[rank, score])"
+    model = "tabm(hidden=[4], members=2, in_list=[rank, score, ties])"
     steps = (*transforms, "impute(fill=median)")
     ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
     found = Preparation.of(ranker)(features, offsets).T

@@ -1,4 +1,4 @@
-"""The catalog of known data sets: how to tell them, where to get them, what they should hold.
+"""The catalog of known data sets: how to recognize them, where to get them, what they should hold.
 
 Totals come from the publishers' pages and from papers. Counts of parts do too, or from the files
 themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K and Istella, and the
@@ -160,7 +160,7 @@ def _compare(entry: Entry, where: str, expected: Counts, found: Counts) -> list[
 
 @dataclass(frozen=True)
 class _Peek:
-    """What a look at a file's beginning tells."""
+    """What the beginning of a file says about it."""
 
     features: int
     rows: float | None  # estimated; None for a compressed file

@@ -24,7 +24,7 @@ from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
 
-_LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
+_LARGEST = 1 << 62  # larger than any list and any sensible weight
 
 
 @renamed_arguments(labelled="labeled")

@@ -54,7 +54,7 @@ _READ = ("labels", "offsets", "weights")  # files that opening reads, whatever t
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a store, whole or damaged."""
+    """Whether a folder is a store, which may be damaged."""
     folder = files.readable_path(Path(folder))
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
@@ -68,7 +68,7 @@ def write(
 ) -> Path:
     """Write a data set as a store and return its folder.
 
-    sources: where the data came from, kept in the manifest.
+    sources: where the data came from, recorded in the manifest.
     overwrite: replace a store that is there already; anything else is never replaced.
 
     >>> import tempfile

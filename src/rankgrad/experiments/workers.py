@@ -30,7 +30,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make, or values to search for it and those beside it."""
+    """A run to make, or values to search for the runs of an entry on a fold."""
 
     task: Task
     tuning: bool = False
@@ -52,7 +52,7 @@ def number(settings: Settings) -> int:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, so that no two processes run the same comparison."""
+    """Lock a folder, so that no two processes run the same comparison."""
     with locks.held(folder / LOCK, "comparing"):
         # Workers of a process that was killed end by themselves, a moment later.
         with locks.held(folder / WORKERS, "comparing", _PATIENCE):
@@ -133,7 +133,7 @@ class Pool:
             on_message(job, message)
 
     def _interrupt(self) -> None:
-        """Let runs be saved where they are."""
+        """Ask all workers to save their runs and stop."""
         for worker in self.workers:
             if worker.job is not None and worker.process.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -172,11 +172,11 @@ class _Worker:
     def start(self, job: Job) -> None:
         """Give it a job."""
         self.job, self.fold = job, job.task.fold
-        with contextlib.suppress(BrokenPipeError):  # it died: that is heard of next
+        with contextlib.suppress(BrokenPipeError):  # it died: the pool notices next
             self.connection.send(job)
 
     def end(self) -> None:
-        """Have it end."""
+        """Make it end."""
         self.connection.close()
         self.process.terminate()
         self.process.join(5)

@@ -1,4 +1,4 @@
-"""What a loss is: lists in, a scalar to minimize out."""
+"""The base class of losses: lists in, a scalar to minimize out."""
 
 from __future__ import annotations
 
@@ -92,10 +92,12 @@ class Loss(DeclaresKernel, nn.Module):
                     return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
                 except ops.InvalidValuesError:
                     pass  # what follows says where, or takes the labels too large for kernels
-        return self.of(check_values(lists) if lists.readable else lists)
+        if lists.readable:
+            lists = check_values(lists)
+        return self._reduced(lists, self.kernel_call(lists))
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
-        """The loss of lists already brought together."""
+        """The loss of lists that :func:`rankgrad.inputs.as_lists` made."""
         return self._reduced(lists, self.kernel_call(lists))
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
@@ -237,7 +239,7 @@ class Loss(DeclaresKernel, nn.Module):
     ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
         """Gradient and Hessian diagonal of each list's value, and whether it is defined.
 
-        Here for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
+        The default, for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
         ``c`` = :attr:`score_scale`. A function of ``s / c`` made of exponentials, as relaxations of
         sorting are, has terms whose second derivatives are at most their first ones over c: for a
         sigmoid, ``|σ''| = σ' |1 - 2σ| / c``. A leaf's value is then the balance of the gradients
@@ -276,7 +278,7 @@ class Loss(DeclaresKernel, nn.Module):
 
     @property
     def spec(self) -> Spec:
-        """What names this loss."""
+        """The spec that names this loss."""
         return spec_of(self, self.name, self.k)
 
     def __str__(self) -> str:
@@ -358,3 +360,15 @@ def item_mean_terms(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, 
     """What each item adds to :func:`item_mean`."""
     weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
     return weighted / lists.lengths.clamp(min=1)[:, None]
+
+
+def randomness_of(loss: Loss) -> dict[str, Randomness]:
+    """What draws random numbers in a loss, by the part of it that does."""
+    owners = {"loss": loss, "relaxation": getattr(loss, "relaxation", None)}
+    return {
+        name: value
+        for name, owner in owners.items()
+        if owner is not None
+        for value in vars(owner).values()
+        if isinstance(value, Randomness)
+    }

@@ -123,7 +123,7 @@ class Preparation:
         inputs = np.empty((self.width, len(items)), np.float32)
         places = {kind: self.n_columns * (1 + at) for at, kind in enumerate(self.in_list)}
         affine = np.empty((2, self.n_columns), np.float32)
-        derived = places.get("rank", -1), places.get("score", -1)
+        derived = places.get("rank", -1), places.get("score", -1), places.get("ties", -1)
         _prepare(items, offsets, self.columns, self.quantiles, derived, inputs, affine)
         return inputs
 
@@ -136,7 +136,7 @@ class Preparation:
         """
         inputs = np.empty((2 * self.n_columns, len(items)), np.float32)
         affine = np.empty((2, self.n_columns), np.float32)
-        derived = self.n_columns, 0
+        derived = self.n_columns, 0, -1
         offsets = np.array([0, len(items)])
         _prepare(items, offsets, self.columns, self.quantiles, derived, inputs, affine)
         return inputs, affine
@@ -202,14 +202,14 @@ def _prepare_lists(
     offsets: np.ndarray,
     columns: Columns,
     quantiles: Quantiles,
-    derived: tuple[int, int],
+    derived: tuple[int, int, int],
     inputs: np.ndarray,
     affine: np.ndarray,
 ) -> None:
     """All columns of all lists; one transformed feature of one list at a time.
 
-    ``derived`` has the rows of ``inputs`` from which ranks and scores are: -1 if they are not
-    wanted; 0 for scores of which only ``affine`` is wanted.
+    ``derived`` has the rows of ``inputs`` from which ranks, scores and ties are: -1 if they are
+    not wanted; 0 for scores of which only ``affine`` is wanted.
     """
     max_length = 0
     for b in range(len(offsets) - 1):
@@ -242,6 +242,8 @@ def _prepare_lists(
                 _ranks(values, places, ranks)
             if derived[1] >= 0:
                 _score(values, affine[:, c], inputs[derived[1] + c, start:stop], derived[1] > 0)
+            if derived[2] > 0:
+                _ties(values, inputs[derived[2] + c, start:stop])
 
 
 def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...], values: np.ndarray) -> None:
@@ -382,10 +384,26 @@ def _score_column(values: np.ndarray, affine: np.ndarray, scores: np.ndarray, wa
             scores[i] = (values[i] - mean) * factor
 
 
+def _tie_column(values: np.ndarray, ties: np.ndarray) -> None:
+    """:func:`rankgrad.models.in_list.list_ties` of one feature of one list."""
+    n = len(values)
+    order = np.argsort(values)
+    first = 0
+    while first < n:
+        end = first + 1
+        while end < n and values[order[end]] == values[order[first]]:
+            end += 1
+        others = np.float32(end - first - 1)
+        for place in range(first, end):
+            ties[order[place]] = (others + others) / (_ONE + others)
+        first = end
+
+
 #: Without the error model a division raises where Python's does, and its loop is not vectorized.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _sorted_ranks: Any = compile_cached(_rank_long_column, **_OPTIONS)
 _ranks: Any = compile_cached(_rank_column, **_OPTIONS)
+_ties: Any = compile_cached(_tie_column, **_OPTIONS)
 _score: Any = compile_cached(_score_column, fastmath={"reassoc"}, **_OPTIONS)
 _transform: Any = compile_cached(_transform_column, **_OPTIONS)
 _standardize: Any = compile_cached(_standardize_column, **_OPTIONS)

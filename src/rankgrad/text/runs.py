@@ -30,7 +30,7 @@ from typing import Any, NotRequired
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -48,10 +48,9 @@ _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _State(TypedDict):
     """What ``last/state.json`` holds: the fields of a :class:`TrainState`, and checksums."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     epoch: int
     best_epoch: int
@@ -182,7 +181,7 @@ class TextRun:
         *,
         improved: bool,
     ) -> None:
-        """Save a finished epoch. ``last/`` comes last: it says how far all of it is."""
+        """Save a finished epoch; ``last/`` is written last and records which epoch is complete."""
         if improved:
             ranker.save(self.path / folders.BEST)
         self._log(state)
@@ -217,13 +216,13 @@ class TextRun:
         return float(schemas.read_json(path, _Interpolation)["weight"]) if path.exists() else None
 
     def clear_weight(self) -> None:
-        """Remove what a run with interpolation noted that was not finished."""
+        """Remove the weight that an unfinished run with interpolation saved."""
         (self.path / INTERPOLATION).unlink(missing_ok=True)
         (self.path / "test-alone.run").unlink(missing_ok=True)
         shutil.rmtree(self.path / EVALUATIONS / "test-alone", ignore_errors=True)
 
     def save_weight(self, weight: float) -> None:
-        """Note the weight of the first stage that validation chose."""
+        """Save the weight of the first stage that validation chose."""
         metadata = {"weight": weight, "metric": self.settings.metric}
         files.write_json(self.path / INTERPOLATION, metadata)
 

@@ -18,6 +18,7 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.inputs import unchecked_lists
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
+from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import metrics
 from rankgrad.models import Scorer
 from rankgrad.threads import for_work, passes
@@ -26,7 +27,7 @@ from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, Total, capturabl
 from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
 from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
 from rankgrad.training.processes import Interrupts
-from rankgrad.training.random_state import RandomState, randomness_of
+from rankgrad.training.random_state import RandomState
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 from rankgrad.training.validation import score, validate
 
@@ -316,7 +317,7 @@ class Trainer:
         return line
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """The network as it is validated and kept."""
+        """The network that is validated and saved."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _improved(self, line: Mapping[str, float]) -> bool:
