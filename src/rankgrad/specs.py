@@ -50,7 +50,11 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Parse a spec; an error names the character that does not fit the grammar."""
+        """Parse a spec.
+
+        Raises:
+            ValueError: the text does not fit the grammar; the message names the character.
+        """
         parser = _Parser(text)
         spec = parser.spec()
         parser.end()
@@ -83,7 +87,10 @@ def split(text: str) -> list[str]:
 def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
     """The spec of an object: the arguments of its ``__init__`` that differ from their defaults.
 
-    Arguments are read back from the attributes of the same names.
+    Args:
+        thing: its attributes have the names of the arguments.
+        name: of the spec.
+        k: the cutoff of the spec.
     """
     options = {}
     for parameter in _options(type(thing)).values():
@@ -173,7 +180,16 @@ class Registry(Generic[T]):
         return Spec.parse(text)
 
     def get(self, spec: str | Spec | T, **options: Any) -> T:
-        """The object a spec names; ``options`` override or add to those in it."""
+        """The object that a spec names.
+
+        Args:
+            spec: the spec, as text or parsed; an object is returned as it is.
+            options: override those of the spec, or add to them; ``k`` is the cutoff.
+
+        Raises:
+            ValueError: the spec cannot be parsed, the name or an option is unknown, or a value is
+                not valid; the message names what there is and the nearest match.
+        """
         if not isinstance(spec, str | Spec):
             if not isinstance(spec, self.base_class):
                 found = spec.__name__ if isinstance(spec, type) else type(spec).__name__
