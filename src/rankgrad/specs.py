@@ -50,7 +50,11 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Parse a spec; an error names the character that does not fit the grammar."""
+        """Parse a spec.
+
+        Raises:
+            ValueError: the text does not fit the grammar; the message names the character.
+        """
         parser = _Parser(text)
         spec = parser.spec()
         parser.end()
@@ -83,10 +87,13 @@ def split(text: str) -> list[str]:
 def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
     """The spec of an object: the arguments of its ``__init__`` that differ from their defaults.
 
-    Arguments are read back from the attributes of the same names.
+    Args:
+        thing: its attributes have the names of the arguments.
+        name: of the spec.
+        k: the cutoff of the spec.
     """
     options = {}
-    for parameter in _options(type(thing)).values():
+    for parameter in options_of(type(thing)).values():
         value = getattr(thing, parameter.name)
         if value != parameter.default:
             options[parameter.name] = value
@@ -173,7 +180,16 @@ class Registry(Generic[T]):
         return Spec.parse(text)
 
     def get(self, spec: str | Spec | T, **options: Any) -> T:
-        """The object a spec names; ``options`` override or add to those in it."""
+        """The object that a spec names.
+
+        Args:
+            spec: the spec, as text or parsed; an object is returned as it is.
+            options: override those of the spec, or add to them; ``k`` is the cutoff.
+
+        Raises:
+            ValueError: the spec cannot be parsed, the name or an option is unknown, or a value is
+                not valid; the message names what there is and the nearest match.
+        """
         if not isinstance(spec, str | Spec):
             if not isinstance(spec, self.base_class):
                 found = spec.__name__ if isinstance(spec, type) else type(spec).__name__
@@ -186,7 +202,7 @@ class Registry(Generic[T]):
         if isinstance(spec, str):
             spec = self.parse(spec)
         factory = self.factory(spec.name)
-        known = _options(factory)
+        known = options_of(factory)
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
@@ -208,7 +224,7 @@ def takes_cutoff(factory: Callable[..., Any]) -> bool:
     return "k" in inspect.signature(factory).parameters
 
 
-def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options of a class or function by name: its public parameters but the cutoff."""
     return {
         name: parameter

@@ -42,7 +42,9 @@ Fold = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda: where the ranker runs.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a file or folder that exists.")
+]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(

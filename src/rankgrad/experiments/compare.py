@@ -20,7 +20,7 @@ from rankgrad.experiments import data_checksums, jobs
 from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
 from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments.trees import TreeEntry
-from rankgrad.experiments.workers import LOCK, WORKERS, alone, number
+from rankgrad.experiments.workers import LOCK, WORKERS, default_count, exclusive
 from rankgrad.results import comparison
 from rankgrad.results.comparison import Comparison, Key
 from rankgrad.results.comparison_tables import FORMAT, VERSION, to_json
@@ -73,11 +73,11 @@ def run(
     place = Path(folder)
     if workers is not None and workers < 0:
         raise ValueError(f"workers must be at least 0, found {workers}")
-    count = number(plan.settings) if workers is None else workers
+    count = default_count(plan.settings) if workers is None else workers
     check_splits(plan.data, plan.folds)
     _check_folder(place)
     place.mkdir(parents=True, exist_ok=True)
-    with alone(place):
+    with exclusive(place):
         _check_plan(plan, place)
         runner = Runner(plan, place, on_change)
         found = _collect(plan, place, runner.run(count), runner.reevaluated)

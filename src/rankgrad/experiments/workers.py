@@ -36,13 +36,13 @@ class Job:
     tuning: bool = False
 
 
-#: Called with a job and a message of its worker on how far it is.
+#: Called with a job and a message of its worker about its progress.
 OnMessage = Callable[[Job, str], None]
 Next = Callable[[int | None], Job | None]  # the next job, on this fold if there is one
 Ended = Callable[[Job, jobs.Outcome], None]
 
 
-def number(settings: Settings) -> int:
+def default_count(settings: Settings) -> int:
     """How many workers there are by default: one per GPU if runs are on GPUs, else per core."""
     if processes.accelerator(settings) == "cuda":
         return len(_gpus())
@@ -51,7 +51,7 @@ def number(settings: Settings) -> int:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Lock a folder, so that no two processes run the same comparison."""
     with locks.held(folder / LOCK, "comparing"):
         # Workers of a process that was killed end by themselves, a moment later.
@@ -61,7 +61,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 class Pool:
-    """Workers, and the jobs they are at."""
+    """Worker processes and the jobs they run."""
 
     def __init__(self, count: int, settings: Settings, folder: Path) -> None:
         self.count, self.folder = count, folder
@@ -70,7 +70,7 @@ class Pool:
         self.workers: list[_Worker] = []
 
     def run(self, next_job: Next, on_message: OnMessage, ended: Ended) -> None:
-        """Do jobs until there are no more. Ctrl-C has running ones saved and is raised again."""
+        """Run jobs until there are no more; on Ctrl-C, running jobs are saved first."""
         try:
             while self._assign(next_job) or any(w.job for w in self.workers):
                 for worker in self._ready():
@@ -186,7 +186,7 @@ class _Worker:
 
 
 def _work(connection: Connection, folder: str) -> None:
-    """What a worker process does."""
+    """The loop of a worker process: receive a job, run it, send its outcome."""
     try:
         processes.follow_parent()
         processes.take_interrupts()
@@ -204,7 +204,7 @@ def _work(connection: Connection, folder: str) -> None:
 
 
 def _gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU."""
+    """The name of each GPU in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

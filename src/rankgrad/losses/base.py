@@ -139,7 +139,7 @@ class Loss(DeclaresKernel, nn.Module):
         Of values that cannot be read now, labels that are too large are marked.
         """
         flat = lists.flat
-        if not is_unchecked(flat.scores) and not is_unchecked(flat.labels):
+        if not is_unchecked(flat.scores, flat.labels):
             return flat, "valid"
         return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), "unreadable"
 
