@@ -48,6 +48,7 @@ MAY_IMPORT = {
             "locks",
         ),
         *("losses", "metrics", "data", "models", "threads", "boosting"),
+        "compilation",
     },
     "experiments": {
         *("validation", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics"),

@@ -14,8 +14,8 @@ from rankgrad.export.names import feature_names, takes_missing_values
 from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
-from rankgrad.serving.preparation import Preparation
 from rankgrad.training import FittedRanker
+from rankgrad.training.preparation import Preparation
 
 _PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
 

@@ -25,6 +25,7 @@ from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, Total, capturable, own_stream
 from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
 from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
+from rankgrad.training.preparation import Preparation
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.random_state import RandomState, randomness_of
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
@@ -430,9 +431,14 @@ class Trainer:
             return network
         if not all(each.resident for each in batches):
             return network
+        prepare = Preparation.of(self.ranker)
         with torch.no_grad():
             for each in batches:
-                each.derive(network.inputs)
+                if prepare is None:
+                    each.derive(network.inputs)
+                else:
+                    rows = np.ascontiguousarray(each.dataset.features, np.float32)
+                    each.take_inputs(torch.from_numpy(prepare(rows, each.dataset.offsets)))
         return _InputScorer(network)
 
     def _batches(self, dataset: Dataset) -> Batches:

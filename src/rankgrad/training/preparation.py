@@ -1,23 +1,28 @@
 """Preparation: what a network takes in, computed by one compiled pass over flat lists.
 
-onnxruntime has no sort of many short columns and no search that are as fast: ranks in lists and
-quantiles, which the default model begins with, would take longer than its layers.
+Neither PyTorch nor onnxruntime has a sort of many short columns and a search that are as fast:
+ranks in lists and quantiles, which the default model begins with, would take longer than its
+layers.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from rankgrad.compilation import compile_cached
 from rankgrad.data import transforms
-from rankgrad.export.transforms import Knots, steps_of
+from rankgrad.data.quantile_kernel import Knots
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
-from rankgrad.training import FittedRanker
+
+if TYPE_CHECKING:
+    from rankgrad.training.fitted import FittedRanker
 
 _LONG = 256  # items from which a list is sorted, not compared pair by pair
 _KINDS = {"rank": 0, "score": 1}
@@ -48,12 +53,12 @@ class Preparation:
     @classmethod
     def of(cls, ranker: FittedRanker) -> Preparation | None:
         """That of a ranker; None where it has other transforms, or a network of another kind."""
-        network = ranker.network
-        if not isinstance(network, MLPNet | TabMNet):
+        network, pipeline = ranker.network, ranker.transform
+        if type(network) not in (MLPNet, TabMNet) or not isinstance(pipeline, transforms.Pipeline):
             return None
         kinds = [_KINDS[kind] for kind in getattr(network, "in_list", ())]
         found = _Columns(np.arange(ranker.n_features))
-        if not all(found.take(step) for step in steps_of(ranker.transform)):
+        if not all(found.take(step) for step in pipeline.steps):
             return None
         return found.preparation(np.array(kinds, np.int64))
 
@@ -63,7 +68,13 @@ class Preparation:
         return len(self.sources) * (1 + len(self.derived))
 
     def __call__(self, items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``."""
+        """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``.
+
+        Raises:
+            ValueError: a value is infinite.
+        """
+        if not math.isfinite(items.sum()):
+            transforms.check_infinite(torch.from_numpy(np.array(items)))
         inputs = np.empty((len(items), self.width), np.float32)
         _prepare(
             items,
@@ -89,13 +100,13 @@ class _Columns:
         self.fill: np.ndarray | None = None
         self.indicated = np.empty(0, np.int64)
 
-    def take(self, step: transforms.Transform) -> bool:
+    def take(self, step: nn.Module) -> bool:
         """Take in a transform; whether that is possible."""
         late = self.knots is not None or self.scaling is not None or self.fill is not None
         if isinstance(step, transforms.DropConstant) and not late:
             self.sources = self.sources[step.kept.numpy()]
         elif isinstance(step, transforms.Quantile) and not late and step.output == "uniform":
-            self.knots = Knots.of(step.table)
+            self.knots = Knots.of(step.table.cpu().numpy())
         elif (
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
         ):
@@ -137,14 +148,21 @@ def _float32(*parts: np.ndarray) -> np.ndarray:
     return np.concatenate(parts).astype(np.float32)
 
 
-def _prepare_lists(items, offsets, columns, knots, derived, inputs):  # type: ignore[no-untyped-def]
+def _prepare_lists(
+    items: np.ndarray,
+    offsets: np.ndarray,
+    columns: tuple[np.ndarray, ...],
+    knots: tuple[np.ndarray, ...],
+    derived: np.ndarray,
+    inputs: np.ndarray,
+) -> None:
     """All columns of all lists; one transformed feature of one list at a time."""
     sources, indicates, mean, deviation, fill = columns
-    count, longest = len(sources), 0
+    count, max_length = len(sources), 0
     for b in range(len(offsets) - 1):
-        longest = max(longest, offsets[b + 1] - offsets[b])
-    all_values, added = np.empty(longest, np.float32), np.empty(longest, np.float32)
-    counts = np.empty(longest, np.int32)
+        max_length = max(max_length, offsets[b + 1] - offsets[b])
+    all_values, added = np.empty(max_length, np.float32), np.empty(max_length, np.float32)
+    counts = np.empty(max_length, np.int32)
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
         values = all_values[:n]
@@ -172,7 +190,9 @@ def _prepare_lists(items, offsets, columns, knots, derived, inputs):  # type: ig
                     inputs[start + i, column] = added[i]
 
 
-def _fraction_column(values, c, knots, places):  # type: ignore[no-untyped-def]
+def _fraction_column(
+    values: np.ndarray, c: int, knots: tuple[np.ndarray, ...], places: np.ndarray
+) -> None:
     """Fractions of the values of one feature, in place: the search and sums of the ONNX form.
 
     All values take a step of their searches together, so that none waits for memory.
@@ -195,7 +215,7 @@ def _fraction_column(values, c, knots, places):  # type: ignore[no-untyped-def]
             values[i] = (index[c, place] + (x - below[c, place]) / gap[c, place]) / last[0]
 
 
-def _rank_column(values, twice, ranks):  # type: ignore[no-untyped-def]
+def _rank_column(values: np.ndarray, twice: np.ndarray, ranks: np.ndarray) -> None:
     """:func:`rankgrad.models.in_list.list_ranks` of one feature of one list.
 
     ``twice`` counts items below and items not above. Four items at a time are compared with all.
@@ -222,7 +242,7 @@ def _rank_column(values, twice, ranks):  # type: ignore[no-untyped-def]
         ranks[i] = (np.float32(twice[i]) * _HALF / np.float32(n) - _HALF) * _ROOT
 
 
-def _rank_long_column(values, ranks):  # type: ignore[no-untyped-def]
+def _rank_long_column(values: np.ndarray, ranks: np.ndarray) -> None:
     n = len(values)
     order = np.argsort(values)
     first = 0
@@ -236,7 +256,7 @@ def _rank_long_column(values, ranks):  # type: ignore[no-untyped-def]
         first = end
 
 
-def _score_column(values, scores):  # type: ignore[no-untyped-def]
+def _score_column(values: np.ndarray, scores: np.ndarray) -> None:
     """:func:`rankgrad.models.in_list.list_scores` of one feature of one list."""
     n, total, squares = len(values), 0.0, 0.0
     for i in range(n):
