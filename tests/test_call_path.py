@@ -38,8 +38,8 @@ def walk(spec: str) -> list[str]:
 
 
 def test_a_reader_follows_a_loss_through_few_modules():
-    """The goal is 8 modules and 12 changes; this keeps the way from growing longer."""
+    """Spec, loss, validation, lists, autograd function, kernel: this keeps the way short."""
     visited = walk("lambdaloss@5")
     changes = sum(one != other for one, other in itertools.pairwise(visited))
-    assert len(set(visited)) <= 17, sorted(set(visited))
-    assert changes <= 41, visited
+    assert len(set(visited)) <= 8, sorted(set(visited))
+    assert changes <= 12, visited

@@ -6,16 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankgrad import losses, metrics, sorting
-from rankgrad.inputs import as_lists, start_lists, unchecked_lists
-from rankgrad.lists import (
-    Randomness,
-    _CachedOffsets,
-    descending,
-    divide,
-    hard_ranks,
-    invert,
-    tie_groups,
-)
+from rankgrad.inputs import as_lists, check_values, unchecked_lists
+from rankgrad.lists import _CachedOffsets, make_lists
+from rankgrad.padded import Randomness, descending, divide, hard_ranks, invert, tie_groups
 
 lengths = st.lists(st.integers(0, 6), min_size=0, max_size=6)
 
@@ -185,22 +178,24 @@ def checked_by(monkeypatch, all_right):
     """Lists of three scores, of which a kernel that checks the values will say this."""
     monkeypatch.setattr("rankgrad.inputs.ready", lambda *_: True)
     monkeypatch.setattr("rankgrad.inputs.ops.check_values", lambda *_: lambda: all_right)
-    return lambda scores, labels: start_lists(torch.tensor(scores), torch.tensor(labels))
+    return lambda scores, labels: check_values(
+        make_lists(torch.tensor(scores), torch.tensor(labels))
+    )
 
 
 def test_lists_that_are_right_are_not_checked_again(monkeypatch):
-    pending = checked_by(monkeypatch, True)([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
-    monkeypatch.setattr("rankgrad.inputs._check_values", None)
-    assert pending.wait().finite
+    check = checked_by(monkeypatch, True)
+    monkeypatch.setattr("rankgrad.inputs._check_items", None)
+    assert check([0.0, 1.0, 2.0], [1.0, 0.0, 2.0]).finite
 
 
 def test_lists_that_are_not_right_are_checked_closely(monkeypatch):
-    start = checked_by(monkeypatch, False)
+    check = checked_by(monkeypatch, False)
     with pytest.raises(ValueError, match=r"labels\[1\] = -1"):
-        start([0.0, 1.0, 2.0], [1.0, -1.0, 2.0]).wait()
-    infinite = start([0.0, float("inf"), 2.0], [1.0, 0.0, 2.0]).wait()
+        check([0.0, 1.0, 2.0], [1.0, -1.0, 2.0])
+    infinite = check([0.0, float("inf"), 2.0], [1.0, 0.0, 2.0])
     assert not infinite.finite and not infinite.large
-    large = start([0.0, 1.0, 2.0], [1.0, 0.0, 200.0]).wait()
+    large = check([0.0, 1.0, 2.0], [1.0, 0.0, 200.0])
     assert large.finite and large.large
 
 

@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 from rankgrad.autograd import differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import Lists, hard_ranks, has_pairs, log_softmax, reduce
+from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
+from rankgrad.losses.base import reduce
 from rankgrad.metrics import NDCG
+from rankgrad.padded import hard_ranks, has_pairs, log_softmax
 from rankgrad.sorting import relaxations
 from rankgrad.validation import check_choice
 

@@ -53,27 +53,34 @@ def compile_linked(function: Function, **options: Any) -> Function:
     entry = compile_cached(function, no_cfunc_wrapper=True, **compiler, **options)
     if not AVAILABLE or not hasattr(entry, "py_func"):  # or NUMBA_DISABLE_JIT is set
         return entry
-    made: Any = _Linked(function, entry, {"nopython": True, "boundscheck": None, **options})
+    made: Any = entry
+    made.__class__ = _Entry  # of the same layout: Python calls it as it does Numba's own, in C
+    made.linked = _Linked(function, {"nopython": True, "boundscheck": None, **options})
     return cast(Function, made)
 
 
 if AVAILABLE:
 
-    class _Linked(CPUDispatcher):
-        """A function for compiled code to call, and the entry that Python calls."""
+    class _Entry(CPUDispatcher):
+        """A function that Python calls, and in ``linked`` what compiled code calls."""
 
-        def __init__(
-            self, function: Callable[..., Any], entry: Callable[..., Any], options: dict[str, Any]
-        ) -> None:
+        linked: Any
+
+        def get_call_template(self, args: Any, kws: Any) -> Any:
+            return self.linked.get_call_template(args, kws)
+
+        def get_overload(self, sig: Any) -> Any:
+            return self.linked.get_overload(sig)
+
+    class _Linked(CPUDispatcher):
+        """A function for compiled code to call."""
+
+        def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
             super().__init__(
                 function,
                 targetoptions={"no_cfunc_wrapper": True, **options},
                 pipeline_class=_LinkedCompiler,
             )
-            self.entry = entry
-
-        def __call__(self, *arguments: Any) -> Any:
-            return self.entry(*arguments)
 
         def get_call_template(self, args: Any, kws: Any) -> Any:
             """Compile once for variables and constants, for which Numba has types of their own."""
@@ -85,11 +92,6 @@ if AVAILABLE:
             key = object()
             self.targetctx.insert_user_function(key, result.fndesc, [result.library])
             self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
-
-        @property
-        def stats(self) -> Any:
-            """Hits and misses of the entry's cache."""
-            return self.entry.stats  # type: ignore[attr-defined]
 
     class _EntryLibrary(JITCodeLibrary):
         """IR that is optimized as a whole only, not each function by itself before."""

@@ -6,26 +6,25 @@ Every loss and metric takes the same two layouts, and turns them into :class:`Li
   stand anywhere and hold anything, NaN included;
 - ragged: flat ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is
   ``offsets[b]:offsets[b + 1]``. Without offsets, a 1-D tensor is one list.
+
+:func:`make_lists` makes them of what callers pass and checks types and shapes. Values are checked
+by :mod:`rankgrad.inputs`, or by the kernel that reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
+from rankgrad.quoting import quote
 from rankgrad.shapes import Bool, Float, Int
-from rankgrad.validation import check_whole
 
-Reduction = Literal["mean", "sum", "none"]
-REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum", "none")
-
-_TILE = 1 << 18  # numbers held at a time: what a processor cache takes
 _MOST_CACHED, _MOST_LISTS = 64, 1 << 16  # cached offsets of padded lists, and the most lists of one
 
 
@@ -66,8 +65,11 @@ class Lists:
         list_weights: one for each list, or None.
         shape: the caller's batch shape, which per-list results are given in.
         ragged: whether the caller gave flat tensors with offsets.
+        readable: whether values could be read when the lists were made: see :func:`is_unchecked`.
         finite: whether the scores are known to be finite.
         large: whether a label may be too large for the gain 2^y - 1.
+        arguments: scores, labels, mask, item weights and list weights in the caller's shapes, for
+            errors; empty for lists that were not made of what a caller passed.
 
     >>> from rankgrad.inputs import as_lists
     >>> lists = as_lists([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
@@ -79,8 +81,10 @@ class Lists:
     list_weights: Float[Tensor, " b"] | None
     shape: tuple[int, ...]
     ragged: bool = False
+    readable: bool = True
     finite: bool = False
     large: bool = False
+    arguments: tuple[Tensor | None, ...] = field(default=(), repr=False, compare=False)
     # functools.cached_property takes a lock, which torch.compile cannot follow.
     _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -133,6 +137,18 @@ class Lists:
         """The number of real items of each list."""
         return self.flat.offsets.diff() if self.ragged else self.mask.sum(-1)
 
+    @property
+    def learned(self) -> bool:
+        """Whether gradients by labels or weights are wanted, which kernels lack."""
+        if not torch.is_grad_enabled():
+            return False
+        weights, list_weights = self.flat.weights, self.list_weights
+        return (
+            self.flat.labels.requires_grad
+            or (weights is not None and weights.requires_grad)
+            or (list_weights is not None and list_weights.requires_grad)
+        )
+
     def repeat(self, scores: Float[Tensor, "samples b n"]) -> Lists:
         """Several samples of the scores, each with the labels and weights of these lists."""
         samples, _, n = scores.shape
@@ -174,194 +190,210 @@ class Lists:
             return flat[at].where(self.mask, 0.0)
 
 
-def reduce(
-    values: Float[Tensor, " b"],
-    defined: Bool[Tensor, " b"],
-    lists: Lists,
-    reduction: Reduction,
-) -> Float[Tensor, ...]:
-    """Per-list losses to the result: lists on which the loss is undefined are left out.
+def make_lists(
+    scores: Any,
+    labels: Any,
+    mask: Any = None,
+    *,
+    offsets: Any = None,
+    lengths: Any = None,
+    qid: Any = None,
+    weights: Any = None,
+) -> Lists:
+    """:func:`rankgrad.inputs.as_lists` without a check of the values."""
+    if lengths is not None or qid is not None:
+        offsets = as_offsets(offsets, lengths, qid)
+    scores, labels = as_scores(scores), as_tensor("labels", labels)
+    if labels.shape != scores.shape:
+        raise ValueError(
+            f"labels have shape {shape_of(labels)}, scores {shape_of(scores)}: they must agree"
+        )
+    max_length = 0
+    if offsets is not None:
+        offsets, max_length = check_offsets(offsets, scores, mask)
+    else:
+        check_column(scores)
+        if mask is not None:
+            mask = check_mask(mask, scores)
+    if labels.dtype != scores.dtype or labels.device != scores.device:
+        labels = labels.to(scores)
+    item_weights, list_weights = split_weights(weights, scores, offsets)
+    if offsets is None:
+        flat, ragged = flatten(scores, labels, mask, item_weights), False
+        shape = tuple(scores.shape[:-1]) or (1,)
+    else:
+        flat = contiguous(FlatLists(scores, labels, None, item_weights, offsets, max_length))
+        shape, ragged = (len(offsets) - 1,), True
+    return Lists(
+        flat,
+        None if list_weights is None else list_weights.reshape(-1).contiguous(),
+        shape,
+        ragged=ragged,
+        readable=not is_unchecked(scores) and not is_unchecked(labels),
+        arguments=(scores, labels, mask, item_weights, list_weights),
+    )
 
-    ``"mean"`` is the weighted mean over the lists that are in, 0 when there are none; ``"sum"`` the
-    weighted sum; ``"none"`` the weighted values in the caller's batch shape, 0 for lists left out.
+
+def as_tensor(argument: str, value: Any) -> Tensor:
+    """A dense tensor of real numbers from a tensor, an array or nested lists."""
+    try:
+        tensor: Tensor = value if type(value) is Tensor else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(value).__name__
+        raise ValueError(
+            f"{argument} must be a tensor, an array or lists of equal lengths (for ragged lists "
+            f"give flat values and offsets); found {kind}: {error}"
+        ) from None
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise ValueError(
+            f"{argument} must be dense real numbers, found {tensor.dtype}, {tensor.layout}"
+        )
+    return tensor
+
+
+def as_scores(scores: Any) -> Tensor:
+    """Scores as a floating-point tensor of at least one dimension; half precision becomes float32.
+
+    Whole numbers become float64, which tells all below 2^53 apart.
+
+    >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
+    (torch.float64, torch.float32)
     """
-    weights = defined.to(values)
-    if lists.list_weights is not None:
-        weights = weights * lists.list_weights
-    if reduction == "none":
-        return (values * weights).reshape(lists.shape)
-    if reduction == "mean":
-        total = weights.sum()
-        weights = weights / torch.where(total > 0, total, 1.0)
-    return values @ weights
+    tensor = as_tensor("scores", scores)
+    if tensor.dim() == 0:
+        raise ValueError("scores must have at least one dimension, the items; found one number")
+    if tensor.dtype == torch.bool:
+        raise ValueError(f"scores must be real numbers, found {tensor.dtype}")
+    if not tensor.is_floating_point():
+        return tensor.to(torch.float64)
+    return tensor.to(torch.float32) if tensor.dtype.itemsize < 4 else tensor
 
 
-def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, and 0 with a zero gradient where the denominator is not above 0.
+def check_column(scores: Tensor) -> None:
+    """Refuse ``[B, n, 1]``, as a model with one output gives it: lists of one item each.
 
-    >>> divide(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]))
-    tensor([0.5000, 0.0000])
+    All losses of such lists are 0, whatever the scores are. ``[B, 1]`` are single items on purpose.
     """
-    above = denominator > 0
-    return torch.where(above, numerator, 0.0) / torch.where(above, denominator, 1.0)
+    if scores.dim() > 2 and scores.shape[-1] == 1 and scores.shape[-2] > 1:
+        raise ValueError(
+            f"scores have shape {shape_of(scores)}: the last dimension is the items of a list, so "
+            "every list would have one item. Give scores.squeeze(-1), and labels, mask and weights "
+            "alike; lists that do have one item each are of shape [lists, 1]"
+        )
 
 
-def log_softmax(logits: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-    """The logarithm of the softmax over the real items; 0 on padding.
+def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
+    """The mask of padded scores, all True when there is none."""
+    if mask is None:
+        return torch.ones_like(scores, dtype=torch.bool)
+    tensor = as_tensor("mask", mask).to(scores.device)
+    if tensor.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean (True = real item), found {tensor.dtype}")
+    if tensor.shape != scores.shape:
+        raise ValueError(
+            f"mask has shape {shape_of(tensor)}, scores {shape_of(scores)}: they must agree"
+        )
+    return tensor
 
-    >>> log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp()
-    tensor([[0.5000, 0.5000, 1.0000]])
+
+def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
+    """The offsets on the device of the scores, and the length of the longest list.
+
+    In compiled code and under ``torch.func`` values are not read: the bound is then all items.
     """
-    empty = ~mask.any(-1, keepdim=True)
-    inside = torch.where(mask | empty, logits, float("-inf"))
-    return torch.where(mask, inside.log_softmax(-1), 0.0)
+    if mask is not None:
+        raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
+    given = as_tensor("offsets", offsets)
+    if given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool:
+        raise ValueError(
+            f"offsets must be whole numbers in one dimension, found {given.dtype} {shape_of(given)}"
+        )
+    if scores.dim() != 1:
+        raise ValueError(f"with offsets, scores must have one dimension, found {shape_of(scores)}")
+    if is_unchecked(given):
+        return given.to(scores.device, torch.int64), scores.shape[0]
+    host = given.to("cpu", torch.int64)
+    if len(host) < 1 or host[0] != 0 or host[-1] != len(scores):
+        ends = "nothing" if len(host) < 1 else f"{int(host[0])} to {int(host[-1])}"
+        raise ValueError(
+            f"offsets must run from 0 to the number of items, {len(scores)}; found {ends}"
+        )
+    if (host.diff() < 0).any():
+        at = int((host.diff() < 0).nonzero()[0]) + 1
+        raise ValueError(
+            f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
+        )
+    longest = int(host.diff().max()) if len(host) > 1 else 0
+    return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def descending(
-    scores: Float[Tensor, "b n"],
-    mask: Bool[Tensor, "b n"],
-    labels: Float[Tensor, "b n"] | None = None,
-) -> Int[Tensor, "b n"]:
-    """The order of the items by descending score, padding last.
-
-    Ties are broken by input order or, given ``labels``, with the less relevant item first. Then the
-    order does not depend on how a file was sorted, and constant scores get the worst value.
-
-    >>> mask = torch.ones(1, 3, dtype=torch.bool)
-    >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask).tolist()
-    [[1, 0, 2]]
-    >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask, torch.tensor([[1.0, 0, 0]])).tolist()
-    [[1, 2, 0]]
-    """
-    lowest = torch.finfo(scores.dtype).min
-    keys = scores.detach().clamp(min=lowest).masked_fill(~mask, float("-inf"))
-    if labels is None:
-        return keys.argsort(dim=-1, descending=True, stable=True)
-    by_label = labels.argsort(dim=-1, stable=True)
-    by_score = keys.gather(-1, by_label).argsort(dim=-1, descending=True, stable=True)
-    return by_label.gather(-1, by_score)
-
-
-def invert(order: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """The inverse permutation: where each item went."""
-    positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(-1, order, positions)
-
-
-def hard_ranks(
-    scores: Float[Tensor, "b n"],
-    mask: Bool[Tensor, "b n"],
-    labels: Float[Tensor, "b n"] | None = None,
-) -> Float[Tensor, "b n"]:
-    """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
-    return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
-
-
-def tiles(width: int, n: int) -> Iterator[slice]:
-    """Ranges of n rows, as many at a time as fit into one tile of memory at this width."""
-    height = max(1, _TILE // max(1, width))
-    for start in range(0, n, height):
-        yield slice(start, min(start + height, n))
-
-
-def tie_groups(
-    scores: Float[Tensor, "b n"],
-) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Where each item's group of equal scores starts and ends (exclusive), in sorted scores.
-
-    >>> start, end = tie_groups(torch.tensor([[3.0, 2.0, 2.0, 1.0]]))
-    >>> start.tolist(), end.tolist()
-    ([[0, 1, 1, 3]], [[1, 3, 3, 4]])
-    """
-    n = scores.shape[-1]
-    positions = torch.arange(n, device=scores.device)
-    edge = torch.ones_like(scores[:, :1], dtype=torch.bool)
-    differs = scores[:, 1:] != scores[:, :-1]
-    first, last = torch.cat([edge, differs], -1), torch.cat([differs, edge], -1)
-    start = torch.where(first, positions, 0).cummax(-1).values
-    end = torch.where(last, positions + 1, n).flip(-1).cummin(-1).values.flip(-1)
-    return start, end
-
-
-class Randomness:
-    """Random numbers per item that depend on the seed and the items, not on how they are padded.
+def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:
+    """The offsets of flat lists, from the one argument of three that says where lists end.
 
     Args:
-        seed: a number, a ``torch.Generator``, or None for PyTorch's own generator.
+        offsets: ``[B + 1]``, given back as they are.
+        lengths: ``[B]``, the number of items of each list.
+        qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
+
+    Returns:
+        The offsets, or None if there are no arguments.
+
+    Raises:
+        ValueError: more than one is given, a length is negative, or a query comes twice.
+
+    >>> as_offsets(lengths=[2, 1]), as_offsets(qid=["a", "a", "b"])
+    (tensor([0, 2, 3]), tensor([0, 2, 3]))
     """
-
-    def __init__(self, seed: int | torch.Generator | None) -> None:
-        if not isinstance(seed, torch.Generator | None):
-            seed = check_whole("seed", seed, least=0, most=2**63 - 1)
-        self._generators: dict[str, torch.Generator] = {}
-        #: Drawn from where there is no seed, in place of PyTorch's own generator.
-        self.fallback: torch.Generator | None = None
-        if isinstance(seed, torch.Generator):
-            self._generators[str(seed.device)] = seed
-            seed = seed.initial_seed()
-        self.seed = seed
-
-    def exponential(
-        self, mask: Bool[Tensor, "b n"], samples: int = 1
-    ) -> Float[Tensor, "samples b n"]:
-        """Standard exponential numbers on the real items, above 0; 1 on padding."""
-        if mask.is_cuda or torch._C._are_functorch_transforms_active():
-            return self._hashed(mask, samples)
-        drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
-        drawn.exponential_(generator=self.generator(mask.device)).clamp_(min=1e-300)
-        numbers = torch.ones(samples, *mask.shape, dtype=torch.float64, device=mask.device)
-        return numbers.masked_scatter_(mask.expand_as(numbers), drawn)
-
-    def _hashed(self, mask: Tensor, samples: int) -> Tensor:
-        """The same without asking a GPU how many items are real, so that CUDA graphs can draw.
-
-        A hash of one drawn number, the sample and the item's place.
-        """
-        place = mask.reshape(-1).cumsum(0).reshape(mask.shape)
-        sample = torch.arange(samples, device=mask.device).reshape(-1, *[1] * mask.dim())
-        bits = _shift(splitmix(self.draw_seed(mask.device), place + (sample << 40)), 11)
-        numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)
-        return torch.where(mask, numbers, 1.0)
-
-    def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
-        """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well.
-
-        Under ``torch.func.vmap`` all calls share it, and so their noise.
-        """
-        with torch._C._DisableFuncTorch():
-            seed = torch.empty(1, dtype=torch.int64, device=device)
-            return seed.random_(generator=self.generator(device))
-
-    def generator(self, device: torch.device) -> torch.Generator | None:
-        """The generator on a device; None for PyTorch's own."""
-        if self.seed is None:
-            return self.fallback
-        if str(device) not in self._generators:
-            generator = torch.Generator(device).manual_seed(self.seed)
-            self._generators[str(device)] = generator
-        return self._generators[str(device)]
+    if lengths is None and qid is None:
+        return offsets
+    if (offsets is not None) + (lengths is not None) + (qid is not None) > 1:
+        raise ValueError("give one of offsets, lengths and qid, not several")
+    if lengths is not None:
+        sizes = as_tensor("lengths", lengths)
+        if sizes.dim() != 1 or sizes.is_floating_point() or sizes.dtype == torch.bool:
+            raise ValueError(
+                f"lengths must be whole numbers in one dimension, found {sizes.dtype} "
+                f"{shape_of(sizes)}"
+            )
+        return F.pad(sizes.to(torch.int64).cumsum(0), (1, 0))
+    queries = np.asarray(qid.cpu() if isinstance(qid, Tensor) else qid)
+    if queries.ndim != 1:
+        raise ValueError(f"qid must have one dimension, one query per item, found {queries.shape}")
+    starts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]])[: len(queries)])
+    _, first, counts = np.unique(queries[starts], return_index=True, return_counts=True)
+    if (counts > 1).any():
+        again = queries[starts][first[counts > 1][0]]
+        raise ValueError(
+            f"the items of qid {quote(again.item())} are not together: sort the items by qid"
+        )
+    return torch.as_tensor(np.append(starts, len(queries)))
 
 
-def splitmix(seed: Int[Tensor, 1], counters: Int[Tensor, "*items"]) -> Int[Tensor, "*items"]:
-    """SplitMix64 (Steele et al. 2014) of a seed and counters, as kernels compute it.
+def split_weights(
+    weights: Any, scores: Tensor, offsets: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Item weights and list weights, distinguished by shape.
 
-    Products of 64 bits wrap around alike with and without a sign; shifts must not copy it.
+    Flat lists that are as many as their items have per-item weights; a column says per list.
     """
-    state = seed + counters * (0x9E3779B97F4A7C15 - 2**64)
-    state = (state ^ _shift(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    state = (state ^ _shift(state, 27)) * (0x94D049BB133111EB - 2**64)
-    return state ^ _shift(state, 31)
+    if weights is None:
+        return None, None
+    weights = as_tensor("weights", weights).to(scores)
+    per_list = scores.shape[:-1] if offsets is None else torch.Size([len(offsets) - 1])
+    if weights.shape == scores.shape:
+        return weights, None
+    column = offsets is not None and weights.shape == (*per_list, 1)
+    if column or weights.shape == per_list or (not per_list and weights.shape == (1,)):
+        return None, weights
+    raise ValueError(
+        f"weights have shape {shape_of(weights)}: give one per item, {shape_of(scores)}, "
+        f"or one per list, {tuple(per_list)}"
+    )
 
 
-def _shift(numbers: Tensor, bits: int) -> Tensor:
-    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[Tensor, " b"]:
-    """Whether a list has two unequal labels."""
-    highest = labels.masked_fill(~mask, float("-inf")).amax(-1)
-    lowest = labels.masked_fill(~mask, float("inf")).amin(-1)
-    return highest > lowest
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """A tensor's shape, as errors say it."""
+    return tuple(tensor.shape)
 
 
 def row_offsets(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " bounds"], int]:
@@ -439,12 +471,15 @@ def flatten(
 
 def contiguous(lists: FlatLists) -> FlatLists:
     """Tensors of any shape as flat memory."""
-    scores, labels, mask, weights = (
-        None if tensor is None else tensor.reshape(-1).contiguous() for tensor in lists[:4]
+    scores, labels, mask, weights, offsets, max_length = lists
+    return FlatLists(
+        scores.reshape(-1).contiguous(),
+        labels.reshape(-1).contiguous(),
+        None if mask is None else mask.reshape(-1).contiguous(),
+        None if weights is None else weights.reshape(-1).contiguous(),
+        offsets.contiguous(),
+        max_length,
     )
-    assert scores is not None
-    assert labels is not None
-    return FlatLists(scores, labels, mask, weights, lists.offsets.contiguous(), lists.max_length)
 
 
 def is_unchecked(tensor: Tensor) -> bool:

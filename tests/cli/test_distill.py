@@ -1,6 +1,7 @@
 """rankgrad distill: a student of a trained ranker, and what it loses."""
 
 import json
+import re
 
 import pytest
 
@@ -10,9 +11,9 @@ def test_a_student_is_trained_measured_and_exported(
     model, rankgrad, in_json, trained, folder, tmp_path
 ):
     short = ["--model", model, "--epochs", 3, "--device", "cpu"]
-    facts = in_json("distill", trained, folder, "-o", tmp_path / "student", *short)
-    assert facts["on"] == "test" and facts["lists"] == 6
-    one = facts["metrics"][0]
+    found = in_json("distill", trained, folder, "-o", tmp_path / "student", *short)
+    assert found["on"] == "test" and found["lists"] == 6
+    one = found["metrics"][0]
     assert one["difference"] == pytest.approx(one["student"] - one["teacher"])
     assert 0 < one["p"] <= 1
     again = in_json("evaluate", tmp_path / "student", folder)
@@ -31,21 +32,29 @@ def test_what_is_lost_is_printed_with_a_test(rankgrad, trained, folder, tmp_path
     assert "no test data" in said.stderr
 
 
-def test_a_student_learns_the_order_of_its_teacher():
-    """Of a teacher that knows what the labels do not say."""
-    import numpy as np
-    from learnable import lists as learnable
-
-    from rankgrad.export.distillation import taught
-    from rankgrad.training import FittedRanker, Settings, fit
-
-    data = learnable(60, features=4)
-    teacher = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=()), data.features)
-    settings = Settings(loss="listnet", model="mlp(hidden=[])", transforms=(), device="cpu")
-    settings = settings.model_copy(update={"epochs": 60, "patience": None, "learning_rate": 0.1})
-    student = fit(settings, taught(data, teacher)).model
-    close = np.corrcoef(student.predict(data.features), teacher.predict(data.features))[0, 1]
-    assert close > 0.999
+def test_missing_values_go_to_solr_with_a_student(rankgrad, refused, folder, tmp_path):
+    """The way out that the message names: what it refuses, the student's file takes."""
+    data, files = tmp_path / "data", [*folder.glob("*.txt")]
+    data.mkdir()
+    for file in files:  # every fifth value of two features is missing
+        lines = file.read_text().splitlines()
+        for at in range(0, len(lines), 5):
+            lines[at] = re.sub(r" ([25]):\S+", r" \1:NaN", lines[at])
+        (data / file.name).write_text("\n".join(lines))
+    short = ["--epochs", 2, "--device", "cpu"]
+    scaled = ["--model", "mlp(hidden=[4])", "--transform", "standardize"]
+    rankgrad("train", data, "-o", tmp_path / "first", *scaled, *short)
+    solr = ["--format", "solr", "-o", tmp_path / "a.json", "--data", data]
+    said = refused("export", tmp_path / "first", *solr)
+    assert "engines send 0" in said and "rankgrad distill" in said
+    assert not (tmp_path / "a.json").exists()
+    rankgrad("distill", tmp_path / "first", data, "-o", tmp_path / "student", *short)
+    rankgrad("export", tmp_path / "student", *solr)
+    assert "NeuralNetworkModel" in (tmp_path / "a.json").read_text()
+    trees = ["--model", "xgboost(max_leaves=4)", *short]
+    rankgrad("distill", tmp_path / "first", data, "-o", tmp_path / "trees", *trees)
+    said = rankgrad("export", tmp_path / "trees", *solr, "--overwrite").stderr
+    assert "Solr 9.2" in said and "2 features (2, 5)" in said
 
 
 def test_what_is_wrong_is_said(refused, trained, folder, tmp_path):

@@ -5,7 +5,7 @@ import torch
 from devices import DEVICE, entries, moved
 
 from rankgrad import inputs, kernels, losses, metrics, sorting
-from rankgrad.inputs import PendingLists
+from rankgrad.lists import Lists
 from rankgrad.losses import base as loss_base
 from rankgrad.sorting import base
 
@@ -29,14 +29,14 @@ def test_what_is_called_sees_the_device(call, monkeypatch):
     def watched(function):
         def watch(*args, **kwargs):
             result = function(*args, **kwargs)
-            tensors = result.lists.flat if isinstance(result, PendingLists) else result
+            tensors = result.flat if isinstance(result, Lists) else result
             seen.extend(x.device.type for x in tensors if isinstance(x, torch.Tensor))
             return result
 
         return watch
 
     for module in (inputs, loss_base):
-        monkeypatch.setattr(module, "start_lists", watched(inputs.start_lists))
+        monkeypatch.setattr(module, "make_lists", watched(inputs.make_lists))
     for module in (base, sorting.gumbel):
         monkeypatch.setattr(module, "check_scores", watched(base.check_scores))
     result = CALLS[call]()

@@ -20,7 +20,7 @@ OPTIONS = {"listmle": {"ties": "stable"}, "relaxed": {"metric": "ndcg@3", "relax
 #: What names, checks or draws, and declarations of kernels: no part of a value.
 OTHERS = {
     *("spec", "is_stationary", "forms", "stochastic", "at", "sample_scores", "check_relaxed"),
-    *("kernel", "pair_kernel", "kernel_call", "kernel_options"),
+    *("kernel", "kernel_call", "kernel_options"),
 }
 #: The documented ways to extend: an override of one must change the loss.
 HOOKS = {
@@ -170,7 +170,7 @@ def test_declaring_a_kernel_again_brings_it_back():
         def term(self, differences):
             return super().term(differences)
 
-        pair_kernel = losses.RankNet.pair_kernel
+        kernel = losses.RankNet.kernel
 
     assert Renamed.kernel_applies and Own.kernel_applies
     assert not overriding(losses.RankNet, "term").kernel_applies

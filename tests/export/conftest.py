@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,16 @@ def lists():
     features[:, 1] = features[:, 1].clip(min=0).round()
     features[:, 2] = np.exp(features[:, 2])
     return Dataset(features, made.labels, made.offsets, made.qids)
+
+
+@pytest.fixture(scope="session")
+def missing(lists):
+    """The lists without three tenths of their values."""
+    features = np.array(lists.features)
+    absent = np.random.default_rng(0).random(features.shape) < 0.3
+    absent[:, 3] = False  # of the constant feature, so that it stays one
+    features[absent] = np.nan
+    return replace(lists, features=features)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Exported rankers compute the scores of the ranker they come from, or are not written."""
 
 import json
-from dataclasses import replace
+import re
 
 import numpy as np
 import onnx
@@ -9,9 +9,11 @@ import onnxruntime
 import pytest
 import torch
 
-from rankgrad.export import engines, export, exporting
+from rankgrad.export import engine_notes, engines, export, exporting, to_onnx
 from rankgrad.export.names import feature_names
+from rankgrad.export.onnx_format import session
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
+from rankgrad.export.trees import Leaf, Split, Trees
 from rankgrad.training import Settings, fit
 
 DEFAULT = Settings()
@@ -63,12 +65,9 @@ def test_onnxruntime_computes_our_scores(name, ranker, lists, tmp_path):
 
 @pytest.mark.parametrize("name", ["default", "after", "in_list", "lightgbm"])
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
-def test_missing_values_are_scored_alike(name, format, lists, tmp_path):
+def test_missing_values_are_scored_alike(name, format, missing, tmp_path):
     if (name, format) == ("lightgbm", "pt2"):
         pytest.skip("trees have no program")
-    features = np.array(lists.features)
-    features[np.random.default_rng(0).random(features.shape) < 0.3] = np.nan
-    missing = replace(lists, features=features)
     model, transforms = NETWORKS[name]
     settings = Settings(model=model, transforms=tuple(transforms), epochs=2, device="cpu")
     trained = fit(settings, missing).model
@@ -80,8 +79,21 @@ def test_missing_values_are_scored_alike(name, format, lists, tmp_path):
     else:
         module = torch.export.load(tmp_path / "a.pt2").module()
         scores = module(torch.from_numpy(given), torch.from_numpy(mask)).detach().numpy()
-    ours = trained.predict(features, lists.offsets)
+    ours = trained.predict(missing.features, missing.offsets)
     np.testing.assert_allclose(scores[mask], ours, rtol=1e-5, atol=1e-5)
+
+
+EMPTY = [(0, 0), (0, 3), (1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_lists_without_items(name, ranker):
+    trained = ranker(*NETWORKS[name])
+    run = session(to_onnx(trained)).run
+    for shape in EMPTY:
+        features, mask = np.zeros((*shape, 8), np.float32), np.zeros(shape, bool)
+        assert run(["scores"], {"features": features, "mask": mask})[0].shape == shape
+        assert run(["scores"], {"features": features})[0].shape == shape
 
 
 def test_the_file_says_what_it_takes(ranker, tmp_path):
@@ -102,9 +114,14 @@ def test_a_program_computes_our_scores(name, ranker, lists, tmp_path):
     export(trained, tmp_path / "a.pt2", data=lists)
     module = torch.export.load(tmp_path / "a.pt2").module()
     features, mask = map(torch.from_numpy, padded(lists))
-    scores = module(features, mask)
     ours = trained.predict(lists.features, lists.offsets)
-    np.testing.assert_allclose(scores[mask].detach(), ours, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        for count in (1, 2, len(lists)):
+            scores = module(features[:count], mask[:count])[mask[:count]].numpy()
+            np.testing.assert_allclose(scores, ours[: len(scores)], rtol=1e-5, atol=1e-5)
+        for shape in EMPTY:
+            found = module(torch.zeros(*shape, 8), torch.zeros(shape, dtype=torch.bool))
+            assert found.shape == shape
 
 
 FOLDED = {
@@ -136,31 +153,90 @@ def test_engines_compute_our_scores(name, format, ranker, lists, tmp_path):
     np.testing.assert_allclose(scores, ours, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["lightgbm(num_leaves=5)", "xgboost(max_leaves=5)"])
-def test_missing_values_go_the_way_of_the_library(model, ranker, lists, tmp_path):
-    trained = ranker(model)
-    features = np.array(lists.features)
-    features[np.random.default_rng(0).random(features.shape) < 0.3] = np.nan
-    theirs = trained.network(torch.from_numpy(features)).numpy()
-    export(trained, tmp_path / "a.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
-    found = session.run(["scores"], {"features": features[None]})[0][0]
-    np.testing.assert_allclose(found, theirs, atol=1e-5)
-    export(trained, tmp_path / "a.json", "xgboost-json")
+def read(trained, path, format):
+    """What scores items by a file of an engine's."""
     columns = {feature: at for at, feature in enumerate(feature_names(trained))}
-    read = read_xgboost_json(json.loads((tmp_path / "a.json").read_text()), columns)
-    np.testing.assert_allclose(read(features), theirs, atol=1e-5)
+    return READERS[format](json.loads(path.read_text()), columns)
+
+
+TREES = ["lightgbm(num_leaves=5)", "xgboost(max_leaves=5)"]
+
+
+@pytest.mark.parametrize("model", TREES)
+def test_missing_values_go_the_way_they_went_in_training(model, lists, missing, tmp_path):
+    settings = Settings(model=model, transforms=("drop_constant",), epochs=3, device="cpu")
+    trained = fit(settings, missing).model
+    theirs = trained.predict(missing.features)
+    complete = trained.predict(np.nan_to_num(missing.features))
+    assert np.abs(theirs - complete).max() > 0.01
+    for format in ("solr", "xgboost-json"):
+        export(trained, tmp_path / format, format, data=missing)
+        found = read(trained, tmp_path / format, format)(missing.features)
+        np.testing.assert_allclose(found, theirs, atol=1e-5)
+        (note,) = engine_notes(trained, format)
+        assert re.search(r"trained with missing values in \d features \(1, ", note)
+    assert '"isNullSameAsZero": false' in (tmp_path / "solr").read_text()
+
+
+@pytest.mark.parametrize("filled", [True, False])
+@pytest.mark.parametrize("model", TREES)
+def test_engines_that_send_0_or_nan_agree(model, filled, ranker, lists, missing, tmp_path):
+    """Trees that have not learned from missing values take them for 0, in all versions."""
+    if filled:
+        zero = Settings(model=model, transforms=(engines.ZERO_FILL,), epochs=3, device="cpu")
+        trained = fit(zero, missing).model
+    else:
+        trained = ranker(model)
+    ours = trained.predict(np.nan_to_num(missing.features))
+    for format in ("solr", "xgboost-json"):
+        export(trained, tmp_path / format, format, data=missing if filled else lists)
+        assert engine_notes(trained, format) == []
+        scores = read(trained, tmp_path / format, format)
+        np.testing.assert_allclose(scores(missing.features), ours, atol=1e-5)
+        np.testing.assert_allclose(scores(np.nan_to_num(missing.features)), ours, atol=1e-5)
+    assert "isNullSameAsZero" not in (tmp_path / "solr").read_text()
+
+
+def test_what_differs_is_said(ranker, missing, tmp_path):
+    """Of data with missing values, for a ranker that was trained without any."""
+    for model, format in (("mlp(hidden=[4])", "solr"), ("xgboost(max_leaves=5)", "solr")):
+        with pytest.raises(ValueError, match="these items have missing values"):
+            export(ranker(model), tmp_path / "a", format, data=missing)
+    assert not list(tmp_path.iterdir())
+
+
+def test_trees_of_earlier_versions_say_where_values_were_missing(missing):
+    settings = Settings(model="xgboost(max_leaves=5)", transforms=(), epochs=9, device="cpu")
+    network = fit(settings, missing).model.network
+    noted = Trees.of(network).missing
+    saved = json.loads(network.saved)
+    saved["learner"]["attributes"] = {}
+    network.saved = json.dumps(saved).encode()
+    assert noted == {0, 1, 2, 4, 5, 6, 7} and set() < Trees.of(network).missing <= noted
 
 
 def test_scores_that_lucene_takes(ranker, lists, tmp_path):
     trained = ranker("lightgbm(num_leaves=5)")
     export(trained, tmp_path / "a.json", "xgboost-json", non_negative=True)
-    columns = {feature: at for at, feature in enumerate(feature_names(trained))}
-    scores = read_xgboost_json(json.loads((tmp_path / "a.json").read_text()), columns)(
-        lists.features
-    )
-    assert scores.min() >= 0
+    scores = read(trained, tmp_path / "a.json", "xgboost-json")(lists.features)
+    assert scores.dtype == np.float32 and scores.min() >= 0
     np.testing.assert_allclose(np.ptp(scores - trained.predict(lists.features)), 0, atol=1e-5)
+
+
+def test_no_float32_sum_of_leaves_is_below_0():
+    """The item that takes the least leaf of each tree, added in the order of the engines."""
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        roots = [
+            Split(0, np.float32(0), True, *map(Leaf, random.normal(size=2) * 10.0**scale))
+            for scale in random.integers(-6, 3, 40)
+        ]
+        trees = Trees(tuple(roots), base=float(random.normal()))
+        found, total = trees.non_negative(), np.float32(0)
+        for root in found.roots:
+            total = total + min(np.float32(root.left.value), np.float32(root.right.value))
+        assert total >= 0
+        assert total < 1e-3 or found == trees.shifted(0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +22,10 @@ KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
 
 #: What each library calls its own objective.
 BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}
+
+#: The attribute of XGBoost's trees that names features with missing values in training; trees of
+#: LightGBM say so themselves.
+MISSING_ATTRIBUTE = "missing_features"
 
 #: Called after each tree, with its number from 1 on and the validation scores, None without data.
 OnRound = Callable[[int, Any], None]
@@ -255,6 +260,8 @@ def _xgboost(
         options, learn, config.rounds, obj=objective, verbose_eval=False, **checked
     )
     best = booster.num_boosted_rounds() if vali is None else _best_round(validation)
+    missing = np.flatnonzero(np.isnan(train.features).any(0)).tolist()
+    booster.set_attr(**{MISSING_ATTRIBUTE: json.dumps(missing)})
     return bytes(booster[:best].save_raw("json")), best
 
 

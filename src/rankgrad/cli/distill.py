@@ -17,19 +17,22 @@ from rankgrad.cli.printing import console, show_json, show_notes, show_table
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.export.distillation import QualityLoss
-    from rankgrad.training import FittedRanker, Settings
+    from rankgrad.training import FittedRanker
 
 
 _SETTINGS = (
     *("loss", "model", "metric", "transforms", "epochs", "patience", "learning_rate"),
     *("batch_size", "seed", "device"),
 )
-_CHOSEN = {"loss": "listnet", "model": "mlp(hidden=[64, 32])"}
-_TRANSFORMS = ("drop_constant", "standardize")
-_SAID = {"transforms": "drop_constant, standardize, which every format takes; none for trees"}
+_DEFAULTS = {
+    "loss": "listnet",
+    "model": "mlp(hidden=[64, 32])",
+    "transforms": "impute(fill=0, indicator=false), drop_constant, standardize, which every format "
+    "takes; none for trees",
+}
 
 
-@options.settings_options(*_SETTINGS, defaults={**_CHOSEN, **_SAID})
+@options.settings_options(*_SETTINGS, defaults=_DEFAULTS)
 def distill(
     run: Run,
     data: Data,
@@ -72,37 +75,31 @@ def distill(
       rankgrad distill runs/first train.txt --vali vali.txt --test test.txt -o runs/student
       rankgrad export runs/student --format solr -o model.json
     """  # noqa: D301
-    from rankgrad.export.distillation import quality_losses, taught
-    from rankgrad.training import fit
+    from rankgrad.export.distillation import distill, student_settings
     from rankgrad.training.fitting import check_run
 
-    chosen = _settings(overrides)
-    check_run(chosen, output, resume=False)
+    settings = student_settings(**{k: v for k, v in overrides.items() if v is not None})
+    check_run(settings, output, resume=False)
     teacher = load_ranker(run)
-    parts = _read(data, vali, test, fold, teacher)
-    lessons = taught(parts["train"], teacher, teacher_labels, temperature=temperature)
-    student = fit(chosen, lessons, parts.get("vali"), folder=output, quiet=json).model
-    held_out = "test" if "test" in parts else "vali"
-    found = quality_losses(teacher, student, parts[held_out], chosen.logged)
+    splits = _read(data, vali, test, fold, teacher)
+    done = distill(
+        teacher,
+        splits,
+        settings,
+        labels=teacher_labels,
+        temperature=temperature,
+        folder=output,
+        quiet=json,
+    )
+    lists = len(splits[done.measured_on])
     if json:
-        facts = {"run": str(output), "on": held_out, "lists": len(parts[held_out])}
-        show_json({**facts, "metrics": [asdict(one) for one in found]})
+        measured = {"run": str(output), "on": done.measured_on, "lists": lists}
+        show_json({**measured, "metrics": [asdict(one) for one in done.losses]})
     else:
-        _show(found, f"{output}, a student of {run}, on {held_out}", len(parts[held_out]))
+        _show(done.losses, f"{output}, a student of {run}, on {done.measured_on}", lists)
         console().print(f"Next: rankgrad export {shlex.quote(str(output))} -o model.onnx")
-    if held_out == "vali":
+    if done.measured_on == "vali":
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
-
-
-def _settings(overrides: dict[str, Any]) -> Settings:
-    from rankgrad.training.tree_fitting import is_tree
-
-    named = {name: value for name, value in overrides.items() if value is not None}
-    chosen = options.chosen({**_CHOSEN, **named}, None)
-    if "transforms" not in named:
-        transforms = () if is_tree(chosen) else _TRANSFORMS
-        chosen = chosen.model_copy(update={"transforms": transforms})
-    return chosen
 
 
 def _read(
@@ -113,20 +110,10 @@ def _read(
 
     if layout.is_single(data):
         paths = {"train": data, "vali": vali, "test": test}
-        found = {name: load(path, like=like) for name, path in paths.items() if path is not None}
-    else:
-        if vali is not None or test is not None:
-            raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
-        names = layout.splits(data, fold)
-        if "train" not in names:
-            raise ValueError(f"{data} has no train in it, only {', '.join(names)}")
-        found = {name: load(data, name, fold, like) for name in names}
-    if not {"vali", "test"} & set(found):
-        raise ValueError(
-            "what the student loses is measured on data it was not trained on: give --test, or a "
-            "folder that has test data"
-        )
-    return found
+        return {name: load(path, like=like) for name, path in paths.items() if path is not None}
+    if vali is not None or test is not None:
+        raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
+    return {name: load(data, name, fold, like) for name in layout.splits(data, fold)}
 
 
 def _show(found: list[QualityLoss], title: str, lists: int) -> None:

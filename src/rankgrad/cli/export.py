@@ -9,7 +9,7 @@ import typer
 
 from rankgrad.cli.arguments import Fold, Json, Overwrite, Split, load
 from rankgrad.cli.predict import Run, load_ranker
-from rankgrad.cli.printing import console, show_json
+from rankgrad.cli.printing import console, show_json, show_notes
 
 
 def export(
@@ -39,7 +39,8 @@ def export(
         bool,
         typer.Option(
             "--non-negative",
-            help="xgboost-json: add a constant so that no score is below 0, which Lucene refuses.",
+            help="xgboost-json: add a constant to all scores so that none is below 0; Lucene, "
+            "which engines are built on, refuses negative scores.",
         ),
     ] = False,
     overwrite: Overwrite = False,
@@ -59,6 +60,7 @@ def export(
       rankgrad export runs/trees --format xgboost-json --non-negative -o trees.json
       rankgrad export runs/first -o model.pt2
     """  # noqa: D301
+    from rankgrad.export import engine_notes
     from rankgrad.export import export as write
     from rankgrad.export.exporting import format_of
     from rankgrad.export.names import feature_names
@@ -76,21 +78,24 @@ def export(
         non_negative=non_negative,
         overwrite=overwrite,
     )
-    facts = {
-        "file": str(output),
-        "format": format_of(output, format),
-        "model": ranker.settings.model,
-        "per_item": ranker.per_item,
-        "feature_names": feature_names(ranker),
-        "largest_difference": difference,
-    }
+    notes = engine_notes(ranker, format_of(output, format))
+    names = feature_names(ranker)
     if json:
-        show_json(facts)
+        show_json(
+            {
+                "file": str(output),
+                "format": format_of(output, format),
+                "model": ranker.settings.model,
+                "per_item": ranker.per_item,
+                "feature_names": names,
+                "largest_difference": difference,
+                "notes": notes,
+            }
+        )
         return
-    names = facts["feature_names"]
-    assert isinstance(names, list)
     shown = ", ".join(names[:3]) + (f", ... {names[-1]}" if len(names) > 3 else "")
     out = console()
-    out.print(f"{output}: {facts['format']} of {ranker.settings.model}", soft_wrap=True)
+    out.print(f"{output}: {format_of(output, format)} of {ranker.settings.model}", soft_wrap=True)
     out.print(f"{len(names)} raw features in the order of training: {shown}", soft_wrap=True)
     out.print(f"its scores are those of {run}, to {difference:.1e}", soft_wrap=True)
+    show_notes(notes)

@@ -42,8 +42,8 @@ class Knots:
         """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""
         rows = table.astype(np.float32)
         distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
-        longest = max(len(values) for values, _, _ in distinct)
-        made = cls(len(rows), longest.bit_length(), rows.shape[1] - 1)
+        most = max(len(values) for values, _, _ in distinct)
+        made = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
         for at, (values, first, counts) in enumerate(distinct):
             count = len(values)
             made.table[at, :count] = values

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 from rankgrad.data.dataset import Dataset
+from rankgrad.export.engines import ZERO_FILL
 from rankgrad.metrics import evaluate
 from rankgrad.significance import Interval, bootstrap_interval, randomization_test
 from rankgrad.text.distillation import Transform, teacher_labels
-from rankgrad.training import FittedRanker
+from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training.tree_fitting import is_tree
+
+#: The transforms of a student that is a network: every format takes them.
+STUDENT_TRANSFORMS = (ZERO_FILL, "drop_constant", "standardize")
 
 
-def taught(
+def student_settings(**options: Any) -> Settings:
+    """The settings of a student: a perceptron on the loss ``listnet``, unless options say other.
+
+    A network takes missing values for 0, as engines do, and scales features; trees take features
+    as they are.
+
+    Args:
+        **options: of :class:`~rankgrad.training.Settings`.
+
+    >>> student_settings().model, student_settings(model="lightgbm").transforms
+    ('mlp(hidden=[64, 32])', ())
+    """
+    chosen = Settings(**{"loss": "listnet", "model": "mlp(hidden=[64, 32])"} | options)
+    if "transforms" in options:
+        return chosen
+    transforms = () if is_tree(chosen) else STUDENT_TRANSFORMS
+    return Settings(**chosen.model_dump() | {"transforms": transforms})
+
+
+def with_teacher_labels(
     data: Dataset, teacher: FittedRanker, how: Transform = "shift", *, temperature: float = 1.0
 ) -> Dataset:
     """The lists with a teacher's labels in the place of their own.
@@ -91,3 +117,68 @@ def quality_losses(
             )
         )
     return found
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A student and what it loses.
+
+    Attributes:
+        student: the trained ranker.
+        losses: of quality, one for each metric of its settings.
+        measured_on: the split they were measured on: ``"test"``, or ``"vali"`` without one.
+    """
+
+    student: FittedRanker
+    losses: list[QualityLoss]
+    measured_on: str
+
+
+def distill(
+    teacher: FittedRanker,
+    splits: Mapping[str, Dataset],
+    settings: Settings | None = None,
+    *,
+    labels: Transform = "shift",
+    temperature: float = 1.0,
+    folder: str | os.PathLike[str] | None = None,
+    quiet: bool = True,
+) -> Distilled:
+    """Train a student on the scores of a teacher, and measure what it loses.
+
+    The student learns from the teacher's scores of the training lists. The labels of validation
+    data choose its best epoch. It is compared with its teacher list by list on test data.
+
+    Args:
+        teacher: a ranker of any kind: an ensemble, trees, a model that looks at the whole list.
+        splits: lists of the teacher's features: ``"train"``, and ``"vali"`` or ``"test"`` or both.
+        settings: of the student; by default those of :func:`student_settings`.
+        labels: how the teacher's scores become labels, as in :func:`rankgrad.text.teacher_labels`.
+        temperature: as there.
+        folder: a run folder to write, if any.
+        quiet: without a progress bar.
+
+    Raises:
+        ValueError: there are no training lists, or none to measure the loss on.
+
+    >>> from rankgrad.data import synthetic
+    >>> data = {name: synthetic.make(20, seed=at) for at, name in enumerate(("train", "test"))}
+    >>> teacher = fit(Settings(epochs=2, device="cpu"), data["train"]).model
+    >>> small = student_settings(model="mlp(hidden=[4])", epochs=2, device="cpu")
+    >>> done = distill(teacher, data, small)
+    >>> done.student.per_item, done.measured_on, done.losses[0].metric
+    (True, 'test', 'ndcg@10')
+    """
+    if "train" not in splits:
+        raise ValueError(f"there is no train to distill on, only {', '.join(splits)}")
+    held_out = "test" if "test" in splits else "vali"
+    if held_out not in splits:
+        raise ValueError(
+            "what the student loses is measured on data it was not trained on: give --test, or a "
+            "folder that has test data"
+        )
+    chosen = student_settings() if settings is None else settings
+    lessons = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
+    student = fit(chosen, lessons, splits.get("vali"), folder=folder, quiet=quiet).model
+    losses = quality_losses(teacher, student, splits[held_out], chosen.logged)
+    return Distilled(student, losses, held_out)

@@ -32,6 +32,8 @@ _SOLR: dict[type[nn.Module], str] = {
 SOLR_SLACK = np.float32(1e-6)
 
 _STUDENT = "train a student that can be: rankgrad distill RUN DATA -o RUN2"
+#: The transform after which a missing value is what engines send for it.
+ZERO_FILL = "impute(fill=0, indicator=false)"
 
 Layer = tuple[np.ndarray, np.ndarray, str]  # matrix [out, in], bias [out], activation
 
@@ -49,22 +51,21 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
     Raises:
         ValueError: it cannot be said in this format; the message says why and what can be done.
     """
-    model: dict[str, Any] = {"class": "", "name": name, "features": []}
-    model["features"] = [{"name": one} for one in feature_names(ranker)]
+    names = feature_names(ranker)
     if isinstance(ranker.network, TreeScorer):
-        names, trees = feature_names(ranker), raw_trees(ranker).shifted(0)
-        model["class"] = "org.apache.solr.ltr.model.MultipleAdditiveTreesModel"
-        model["params"] = {
-            "trees": [{"weight": "1", "root": _solr_node(root, names)} for root in trees.roots]
-        }
+        kind, params = "MultipleAdditiveTreesModel", _solr_trees(raw_trees(ranker), names)
     else:
-        model["class"] = "org.apache.solr.ltr.model.NeuralNetworkModel"
-        model["params"] = {
-            "layers": [
-                {"matrix": _numbers(matrix), "bias": _numbers(bias), "activation": activation}
-                for matrix, bias, activation in folded_layers(ranker, "Solr's networks")
-            ]
-        }
+        layers = [
+            {"matrix": _numbers(matrix), "bias": _numbers(bias), "activation": activation}
+            for matrix, bias, activation in folded_layers(ranker, "Solr's networks")
+        ]
+        kind, params = "NeuralNetworkModel", {"layers": layers}
+    model = {
+        "class": f"org.apache.solr.ltr.model.{kind}",
+        "name": name,
+        "features": [{"name": one} for one in names],
+        "params": params,
+    }
     return json.dumps(model, indent=1)
 
 
@@ -76,10 +77,13 @@ def to_linear(ranker: FittedRanker) -> str:
     Raises:
         ValueError: the ranker is not linear in its raw features.
     """
-    layers = [] if isinstance(ranker.network, TreeScorer) else folded_layers(ranker, "linear")
+    is_perceptron = isinstance(ranker.network, MLPNet)
+    layers = folded_layers(ranker, "linear models") if is_perceptron else []
     if len(layers) != 1 or layers[0][2] != "identity":
         raise ValueError(
-            f"{ranker.settings.model} is not linear: train mlp(hidden=[]), or take another format"
+            f"{ranker.settings.model} is not linear: train mlp(hidden=[]) without an output "
+            "function, or a student that is: rankgrad distill RUN DATA -o RUN2 --model "
+            "'mlp(hidden=[])'"
         )
     weights = layers[0][0][0].astype(np.float32)
     return json.dumps(
@@ -94,7 +98,8 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
 
     Args:
         ranker: of trees.
-        non_negative: add a constant, so that no score is below 0: Lucene refuses such scores.
+        non_negative: add a constant, so that no score is below 0, in the float32 sums of the
+            plugins: Lucene refuses such scores.
 
     Raises:
         ValueError: the ranker is not of trees, or has transforms that trees cannot be behind.
@@ -104,10 +109,37 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
             f"xgboost-json is for trees, and this ranker is {ranker.settings.model}: train a "
             "student of trees, rankgrad distill RUN DATA -o RUN2 --model lightgbm"
         )
-    trees = raw_trees(ranker)
-    trees = trees.shifted(max(0.0, -trees.least()) if non_negative else 0.0)
+    raw = raw_trees(ranker)
+    trees = raw.non_negative() if non_negative else raw.shifted(0)
     names = feature_names(ranker)
     return json.dumps([_xgboost_node(root, names) for root in trees.roots])
+
+
+def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
+    """What an engine needs besides the file, for a ranker that has learned from missing values.
+
+    Args:
+        ranker: one that the format takes.
+        format: of :func:`rankgrad.export.export`.
+    """
+    if format not in ("solr", "xgboost-json") or not isinstance(ranker.network, TreeScorer):
+        return []
+    chosen = sorted(raw_trees(ranker).missing)
+    if not chosen:
+        return []
+    every = feature_names(ranker)
+    names = ", ".join(every[at] for at in chosen[:5]) + (", ..." if len(chosen) > 5 else "")
+    learned = f"the trees were trained with missing values in {len(chosen)} features ({names})"
+    if format == "solr":
+        return [
+            f'{learned}: Solr 9.2 or later takes the file, and needs "defaultValue": "NaN" among '
+            "the params of these features"
+        ]
+    return [
+        f"{learned}: the Elasticsearch plugin since 2024 and that of OpenSearch since July 2026 "
+        "send them the way they went in training; earlier ones take 0, or always go to 'no'. For "
+        f"those, train with --transform '{ZERO_FILL}'"
+    ]
 
 
 def raw_trees(ranker: FittedRanker) -> Trees:
@@ -118,12 +150,12 @@ def raw_trees(ranker: FittedRanker) -> Trees:
     """
     assert isinstance(ranker.network, TreeScorer)
     for step in steps_of(ranker.transform):
-        if not isinstance(step, transforms.DropConstant):
+        if not (isinstance(step, transforms.DropConstant) or _fills_zero(step)):
             raise ValueError(
                 f"the trees were trained behind the transform {step}, which engines do not have: "
                 "trees need no transforms, so train them again without --transform"
             )
-    return Trees.of(ranker.network).mapped(ranker.transform.sources.numpy())
+    return Trees.of(ranker.network).on_raw_features(ranker.transform.sources.numpy())
 
 
 def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
@@ -143,9 +175,11 @@ def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
             f"{ranker.settings.model}: {_STUDENT}"
         )
     matrix, bias = np.eye(ranker.n_features), np.zeros(ranker.n_features)
+    raw = True  # whether the values of features are still those of the data
     for step in steps_of(ranker.transform):
-        scale, shift = _affine(step, what)
+        scale, shift = _affine(step, what, raw)
         matrix, bias = scale @ matrix, scale @ bias + shift
+        raw = raw and not isinstance(step, transforms.Standardize)
     found: list[Layer] = []
     pending = False  # whether matrix and bias hold a linear layer that is not in found yet
     for layer in network.layers:
@@ -166,29 +200,56 @@ def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
     return [*found, (matrix, bias, "identity")] if pending else found
 
 
-def _affine(step: Transform, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _affine(step: Transform, what: str, raw: bool) -> tuple[np.ndarray, np.ndarray]:
     """A transform as ``scale x + shift``."""
     if isinstance(step, transforms.DropConstant):
         return np.eye(step.n_features)[step.kept.numpy()], np.zeros(step.n_outputs)
     if isinstance(step, transforms.Standardize):
         scale = 1 / _array(step.deviation)
         return np.diag(scale), -_array(step.mean) * scale
-    if isinstance(step, transforms.Impute) and not len(step.indicated):  # nothing was missing
-        return np.eye(step.n_features), np.zeros(step.n_features)
+    if isinstance(step, transforms.Impute):
+        none_missing = step.indicator and not len(step.indicated)
+        if none_missing or (raw and _fills_zero(step)):
+            return np.eye(step.n_features), np.zeros(step.n_features)
+        raise ValueError(
+            f"the training data have missing values, for which engines send 0, and this ranker "
+            f"replaces them by {step}. Let it take them for 0: train with --transform "
+            f"'{ZERO_FILL}' --transform standardize, or a student, which does so: rankgrad distill "
+            "RUN DATA -o RUN2"
+        )
+    if isinstance(step, transforms.SplitColumns):
+        raise ValueError(
+            f"{what} have no categorical features: write each as columns of 0 and 1, one for a "
+            "category, and train on those"
+        )
     raise ValueError(
         f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
         f"{what}: {_STUDENT}"
     )
 
 
-def _solr_node(node: Node, names: list[str]) -> dict[str, Any]:
+def _fills_zero(step: Transform) -> bool:
+    """Whether a transform is that of :data:`ZERO_FILL`."""
+    return isinstance(step, transforms.Impute) and step.fill == 0 and not step.indicator
+
+
+def _solr_trees(trees: Trees, names: list[str]) -> dict[str, Any]:
+    roots = [_solr_node(root, names, trees.missing) for root in trees.shifted(0).roots]
+    # Solr before 9.2 has no missing values and refuses the option.
+    option = {"isNullSameAsZero": False} if trees.missing else {}
+    return {**option, "trees": [{"weight": "1", "root": root} for root in roots]}
+
+
+def _solr_node(node: Node, names: list[str], missing: frozenset[int]) -> dict[str, Any]:
     if isinstance(node, Leaf):
         return {"value": str(np.float32(node.value))}
+    direction = {"missing": "left" if node.missing_left else "right"} if missing else {}
     return {
         "feature": names[node.feature],
         "threshold": str(_solr_threshold(node.threshold)),
-        "left": _solr_node(node.left, names),
-        "right": _solr_node(node.right, names),
+        **direction,
+        "left": _solr_node(node.left, names, missing),
+        "right": _solr_node(node.right, names, missing),
     }
 
 

@@ -14,7 +14,7 @@ import torch
 
 from rankgrad import files
 from rankgrad.data.dataset import Dataset
-from rankgrad.export.engines import to_linear, to_solr, to_xgboost_json
+from rankgrad.export.engines import ZERO_FILL, to_linear, to_solr, to_xgboost_json
 from rankgrad.export.onnx_format import onnx_scores, to_onnx
 from rankgrad.export.program import to_program
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
@@ -66,13 +66,20 @@ def export(
     place = Path(path)
     chosen = format_of(place, format)
     if not overwrite and place.exists() and not files.is_stream(place):
-        raise FileExistsError(f"{place} is there already: choose another, or overwrite it")
+        raise FileExistsError(
+            f"{place} exists: name another file, or replace it with --overwrite (overwrite=True)"
+        )
     if non_negative and chosen != "xgboost-json":
-        raise ValueError("non_negative is for xgboost-json: leave it out")
+        raise ValueError(
+            "--non-negative (non_negative=True) adds a constant to the scores of trees in the "
+            f"format xgboost-json; the format {chosen} has no such option: leave it out"
+        )
     content = _content(ranker, chosen, name, non_negative)
     features, mask = sample_without_data(ranker) if data is None else sample_of(data)
     found = _READERS[chosen](content, ranker, features, mask)
     difference = _compare(ranker, found, features, mask, _moved(chosen, non_negative))
+    if non_negative and (least := float(found[mask].min(initial=0.0))) < 0:
+        raise ValueError(f"the exported ranker scores {least:.7g}, below 0: nothing was written")
     files.write(place, content)
     return difference
 
@@ -117,15 +124,25 @@ def _compare(
     if moved:
         theirs = theirs - (theirs - ours).mean()
     differences = np.abs(theirs - ours)
-    scale = np.maximum(1, np.abs(ours))
-    if not (differences <= TOLERANCE * scale).all():
-        worst = int(np.nanargmax(np.nan_to_num(differences, nan=np.inf)))
+    scale = np.maximum(1, np.maximum(np.abs(ours), np.abs(found[mask])))
+    wrong = ~(differences <= TOLERANCE * scale)
+    if wrong.any():
+        worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
+        missing = np.isnan(features[mask]).any(1)[wrong].all()
         raise ValueError(
             f"the exported ranker scores {theirs[worst]:.7g} where this one scores "
-            f"{ours[worst]:.7g}, so nothing was written: the features may be of a scale that "
-            "float32 has no digits for, such as times in milliseconds"
+            f"{ours[worst]:.7g}, so nothing was written: {_MISSING if missing else _SCALE}"
         )
     return float(differences.max(initial=0.0))
+
+
+_SCALE = (
+    "the features may be of a scale that float32 has no digits for, such as times in milliseconds"
+)
+_MISSING = (
+    "these items have missing values, for which engines send 0, and the ranker was not trained "
+    f"so. Train with --transform '{ZERO_FILL}', or write 0 into the data"
+)
 
 
 def _by_onnxruntime(

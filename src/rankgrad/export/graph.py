@@ -72,6 +72,10 @@ class OnnxGraph:
         """A tensor in another shape; 0 keeps a size, -1 takes what is left."""
         return self.add("Reshape", value, np.array(sizes, np.int64))
 
+    def reshape_as(self, value: str, like: str) -> str:
+        """A tensor in the shape of another one, whose sizes may be 0."""
+        return self.add("Reshape", value, self.add("Shape", like), allowzero=1)
+
     def model(self, score: str, n_features: int, metadata: dict[str, str]) -> bytes:
         """The file: ``features`` and ``mask`` in, ``scores`` out.
 

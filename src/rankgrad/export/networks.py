@@ -54,7 +54,7 @@ def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
 
 @add_network.register
 def _(network: MLPNet, graph: OnnxGraph, values: str, mask: str) -> str:
-    return _as_lists(graph, add_layers(network.layers, graph, _items(graph, values)), mask)
+    return graph.reshape_as(add_layers(network.layers, graph, _items(graph, values)), mask)
 
 
 @add_network.register
@@ -72,7 +72,7 @@ def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
 @add_network.register
 def _(network: TreeScorer, graph: OnnxGraph, values: str, mask: str) -> str:
     trees = Trees.of(network)
-    return _as_lists(graph, trees.add(graph, _items(graph, values)), mask)
+    return graph.reshape_as(trees.add(graph, _items(graph, values)), mask)
 
 
 @add_network.register
@@ -82,7 +82,7 @@ def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
         added = {"rank": _add_list_ranks, "score": _add_list_scores}
         inputs += [added[kind](graph, values, mask) for kind in network.in_list]
     joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
-    return _as_lists(graph, add_members(network, graph, _items(graph, joined)), mask)
+    return graph.reshape_as(add_members(network, graph, _items(graph, joined)), mask)
 
 
 @add_network.register
@@ -208,10 +208,10 @@ def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
     sort = graph.add_several("TopK", 2, columns, length, axis=-1, largest=0, sorted=1)
     ordered, order = sort
     head = graph.add("Slice", ordered, np.array([0]), np.array([-1]), np.array([2]))
-    tail = graph.add("Slice", ordered, np.array([1]), np.array([2**62]), np.array([2]))
-    begins = graph.add("Cast", graph.add("Not", graph.add("Equal", head, tail)), to=6)
+    first = graph.add("Slice", ordered, np.array([0]), np.array([1]), np.array([2]))
+    before = graph.add("Concat", first, head, axis=2)  # also of a list without items
+    begins = graph.add("Cast", graph.add("Not", graph.add("Equal", before, ordered)), to=6)
     tie = graph.add("CumSum", begins, np.array(2, np.int32))
-    tie = graph.add("Pad", tie, np.array([0, 0, 1, 0, 0, 0]), np.array(0, np.int32))
     zeros = graph.add("ConstantOfShape", graph.add("Shape", ordered))
     ones = graph.add("Add", zeros, 1.0)
     counts = graph.add("ScatterElements", zeros, tie, ones, axis=2, reduction="add")
@@ -292,10 +292,6 @@ def _items(graph: OnnxGraph, values: str) -> str:
     """Lists as flat items, ``[lists · items, features]``."""
     shape = graph.add("Shape", values, start=2)
     return graph.add("Reshape", values, graph.add("Concat", np.array([-1]), shape, axis=0))
-
-
-def _as_lists(graph: OnnxGraph, scores: str, mask: str) -> str:
-    return graph.add("Reshape", scores, graph.add("Shape", mask))
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -64,7 +64,7 @@ def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
     else:
         scores = add_members(network, graph, items)
     shape = graph.add("Shape", "features", start=0, end=2)
-    return graph.model(graph.add("Reshape", scores, shape), width, {})
+    return graph.model(graph.add("Reshape", scores, shape, allowzero=1), width, {})
 
 
 def session(content: bytes, threads: int = 1) -> Any:

@@ -37,8 +37,7 @@ def to_program(ranker: FittedRanker) -> bytes:
     if isinstance(ranker.network, TreeScorer):
         raise ValueError("trees are no PyTorch program: export them with --format onnx")
     features = torch.zeros(2, 3, ranker.n_features)
-    lists, items = torch.export.Dim("lists", min=1), torch.export.Dim("items", min=1)
-    axes = {0: lists, 1: items}
+    axes = {0: torch.export.Dim("lists", min=0), 1: torch.export.Dim("items", min=0)}
     module = ScoringModule(ranker).eval()
     with torch.no_grad():
         program = torch.export.export(

@@ -1,11 +1,13 @@
 """Readers of engines' formats that compute scores as the engine does, in plain NumPy.
 
-They read the file and nothing else, so that a score of theirs is what the engine would give.
+They read the file and nothing else, so that a score of theirs is what the engine would give. NaN is
+a feature that does not match.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -28,41 +30,43 @@ def read_solr(model: Mapping[str, Any], columns: Mapping[str, int]) -> Predict:
         model: the JSON.
         columns: the column of each feature, by name.
     """
-    features = [columns[feature["name"]] for feature in model["features"]]
+    names = [feature["name"] for feature in model["features"]]
+    params = model["params"]
     if model["class"].endswith("NeuralNetworkModel"):
-        return lambda items: _network(model["params"]["layers"], items[:, features])
-    names = {feature["name"]: at for at, feature in enumerate(model["features"])}
-
-    def walk(node: Mapping[str, Any], row: np.ndarray) -> float:
-        while "value" not in node:
-            threshold = np.float32(node["threshold"]) + np.float32(1e-6)
-            node = node["left"] if row[names[node["feature"]]] <= threshold else node["right"]
-        return float(node["value"])
-
-    trees = [(float(tree["weight"]), tree["root"]) for tree in model["params"]["trees"]]
-    return lambda items: np.array(
-        [sum(weight * walk(root, row) for weight, root in trees) for row in items[:, features]]
+        return lambda items: _network(params["layers"], items[:, [columns[name] for name in names]])
+    zero = params.get("isNullSameAsZero", True)
+    trees = [(np.float32(tree["weight"]), tree["root"]) for tree in params["trees"]]
+    return lambda items: _sum(
+        weight * _leaves(root, items, lambda node, items: _solr_left(node, items, columns, zero))
+        for weight, root in trees
     )
 
 
+def _solr_left(
+    node: Mapping[str, Any], items: np.ndarray, columns: Mapping[str, int], zero: bool
+) -> np.ndarray:
+    """Which items a split of Solr's sends left; ``zero`` is whether a missing value is 0."""
+    values = items[:, columns[node["feature"]]]
+    left: np.ndarray = (np.nan_to_num(values) if zero else values) <= (
+        np.float32(node["threshold"]) + np.float32(1e-6)
+    )
+    return left if zero else np.where(np.isnan(values), node["missing"] == "left", left)
+
+
 def read_xgboost_json(trees: list[Mapping[str, Any]], columns: Mapping[str, int]) -> Predict:
-    """What scores items with a dump of XGBoost, as the LTR plugins do.
+    """What scores items with a dump of XGBoost, as the LTR plugins that take missing values do.
 
     Args:
         trees: the JSON.
         columns: the column of each feature, by name.
     """
 
-    def walk(node: Mapping[str, Any], row: np.ndarray) -> float:
-        while "leaf" not in node:
-            value = row[columns[node["split"]]]
-            left = np.float32(node["split_condition"]) > value
-            if np.isnan(value):
-                left = node["missing"] == node["yes"]
-            node = node["children"][0 if left else 1]
-        return float(node["leaf"])
+    def left(node: Mapping[str, Any], items: np.ndarray) -> np.ndarray:
+        values = items[:, columns[node["split"]]]
+        below: np.ndarray = np.float32(node["split_condition"]) > values
+        return np.where(np.isnan(values), node["missing"] == node["yes"], below)
 
-    return lambda items: np.array([sum(walk(tree, row) for tree in trees) for row in items])
+    return lambda items: _sum(_leaves(tree, items, left) for tree in trees)
 
 
 def read_linear(weights: Mapping[str, float], columns: Mapping[str, int]) -> Predict:
@@ -73,10 +77,33 @@ def read_linear(weights: Mapping[str, float], columns: Mapping[str, int]) -> Pre
         columns: the column of each feature, by name.
     """
     places = [columns[name] for name in weights]
-    return lambda items: items[:, places].astype(np.float64) @ np.array(list(weights.values()))
+    values = np.array(list(weights.values()))
+    return lambda items: np.nan_to_num(items[:, places]).astype(np.float64) @ values
+
+
+def _leaves(
+    node: Mapping[str, Any],
+    items: np.ndarray,
+    left: Callable[[Mapping[str, Any], np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """The value of the leaf that each item reaches, in float32."""
+    value = node.get("leaf", node.get("value"))
+    if value is not None:
+        return np.full(len(items), np.float32(value))
+    chosen, found = left(node, items), np.empty(len(items), np.float32)
+    yes, no = node.get("children") or (node["left"], node["right"])
+    found[chosen] = _leaves(yes, items[chosen], left)
+    found[~chosen] = _leaves(no, items[~chosen], left)
+    return found
+
+
+def _sum(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum in float32, one after the other, as engines add."""
+    return reduce(np.add, parts)
 
 
 def _network(layers: list[Mapping[str, Any]], values: np.ndarray) -> np.ndarray:
+    values = np.nan_to_num(values)
     for layer in layers:
         matrix = np.array(layer["matrix"], np.float32)
         linear = values.astype(np.float32) @ matrix.T + np.array(layer["bias"], np.float32)

@@ -13,7 +13,7 @@ from rankgrad.training.fitted import TreeScorer
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 _ITEMS = 1000  # of data, at most
-_MISSING = 0.1  # of the values, where the ranker was trained on data with missing values
+_MISSING = 0.1  # of the values of features that may be missing
 
 
 def sample_of(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -35,10 +35,19 @@ def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
         if names is not None:
             codes = random.integers(-1, len(names), items).astype(np.float32)
             columns[:, at] = np.where(codes < 0, np.nan, codes)
-    for step in steps_of(ranker.transform):
-        if isinstance(step, transforms.Impute) and len(step.indicated):
-            columns[random.random(columns.shape) < _MISSING] = np.nan
+    columns[(random.random(columns.shape) < _MISSING) & _may_be_missing(ranker)] = np.nan
     return _padded(columns, np.array(_LENGTHS))
+
+
+def _may_be_missing(ranker: FittedRanker) -> np.ndarray:
+    """Which raw features the ranker has learned to do without, ``[n_features]``."""
+    found = np.zeros(ranker.n_features, bool)
+    if isinstance(ranker.network, TreeScorer):
+        found[ranker.transform.sources.numpy()[list(Trees.of(ranker.network).missing)]] = True
+    for step in steps_of(ranker.transform):
+        if isinstance(step, transforms.Impute) and (len(step.indicated) or not step.indicator):
+            found[:] = True
+    return found
 
 
 def _known_values(ranker: FittedRanker) -> list[np.ndarray]:

@@ -124,7 +124,7 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     if transform.output == "normal":
         fractions = _add_normal_quantile(graph, fractions)
     rows = graph.add("Transpose", fractions, perm=[1, 0])
-    shaped = graph.add("Reshape", rows, graph.add("Shape", values))
+    shaped = graph.reshape_as(rows, values)
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from rankgrad.boosting.boosters import MISSING_ATTRIBUTE
 from rankgrad.boosting.objectives import library
 from rankgrad.export.graph import OnnxGraph
 from rankgrad.training.fitted import TreeScorer
@@ -40,10 +41,17 @@ Node = Leaf | Split
 
 @dataclass(frozen=True)
 class Trees:
-    """Boosted trees: a score is the sum of a leaf of each tree, and of ``base``."""
+    """Boosted trees: a score is the sum of a leaf of each tree, and of ``base``.
+
+    Attributes:
+        roots: the trees.
+        base: what is added to all scores.
+        missing: the features that had missing values in training.
+    """
 
     roots: tuple[Node, ...]
     base: float = 0.0
+    missing: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, scorer: TreeScorer) -> Trees:
@@ -54,32 +62,52 @@ class Trees:
         """
         if scorer.model.name == "lightgbm":
             booster = library("lightgbm").Booster(model_str=scorer.saved.decode())
-            dumped = booster.dump_model()["tree_info"]
-            return cls(tuple(_of_lightgbm(tree["tree_structure"]) for tree in dumped))
+            dumped = [tree["tree_structure"] for tree in booster.dump_model()["tree_info"]]
+            missing = frozenset(at for tree in dumped for at in _missing_in_lightgbm(tree))
+            return cls(tuple(map(_of_lightgbm, dumped)), missing=missing)
         learner = json.loads(scorer.saved)["learner"]
         base = learner["learner_model_param"]["base_score"].strip("[]")
         saved = learner["gradient_booster"]["model"]["trees"]
-        return cls(tuple(_of_xgboost(tree, 0) for tree in saved), float(base))
+        missing = _missing_in_xgboost(learner["attributes"], saved)
+        return cls(tuple(_of_xgboost(tree, 0) for tree in saved), float(base), missing)
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """The scores of items, ``[n]``, one item at a time: slow, and plain to read."""
-        return np.array(
-            [self.base + sum(_walk(root, row) for root in self.roots) for row in features]
-        )
+    def least(self) -> np.float32:
+        """The number that no score is below, where float32 values of leaves are added in order.
 
-    def least(self) -> float:
-        """A number that no score is below."""
-        return self.base + sum(min(leaf.value for leaf in leaves(root)) for root in self.roots)
+        Rounding keeps the order of sums, so it is the sum of the least leaf of each tree.
+        """
+        total = np.float32(self.base)
+        for root in self.roots:
+            total += np.float32(min(leaf.value for leaf in leaves(root)))
+        return total
 
     def shifted(self, by: float) -> Trees:
         """The trees with ``base`` and ``by`` in the leaves of the first one."""
-        if not self.roots:
-            return Trees((Leaf(self.base + by),))
-        return Trees((_plus(self.roots[0], self.base + by), *self.roots[1:]))
+        first, *others = self.roots or (Leaf(0.0),)
+        changed = _map_nodes(first, leaf=lambda leaf: Leaf(leaf.value + self.base + by))
+        return Trees((changed, *others), missing=self.missing)
 
-    def mapped(self, sources: np.ndarray) -> Trees:
-        """The trees on raw features, of which feature j of these is number ``sources[j]``."""
-        return Trees(tuple(_mapped(root, sources) for root in self.roots), self.base)
+    def non_negative(self) -> Trees:
+        """The trees plus a constant with which no float32 sum of their leaves is below 0."""
+        by, found = 0.0, self.shifted(0.0)
+        while (least := float(found.least())) < 0:
+            by = float(np.nextafter(np.float32(by - least), np.float32(np.inf)))
+            found = self.shifted(by)
+        return found
+
+    def on_raw_features(self, sources: np.ndarray) -> Trees:
+        """The trees on raw features, of which feature j of these is number ``sources[j]``.
+
+        A feature that had no missing values in training goes, where it is missing, the way of 0:
+        engines send 0 for it, or NaN, by their version.
+        """
+
+        def moved(split: Split) -> Split:
+            left = split.missing_left if split.feature in self.missing else split.threshold > 0
+            return replace(split, feature=int(sources[split.feature]), missing_left=bool(left))
+
+        roots = tuple(_map_nodes(root, split=moved) for root in self.roots)
+        return Trees(roots, self.base, frozenset(int(sources[at]) for at in self.missing))
 
     def add(self, graph: OnnxGraph, items: str) -> str:
         """Add them to an ONNX graph; the name of the scores, ``[items, 1]``."""
@@ -150,32 +178,39 @@ def _of_xgboost(tree: dict[str, Any], at: int) -> Node:
     )
 
 
-def _walk(node: Node, row: np.ndarray) -> float:
-    while isinstance(node, Split):
-        value = np.float32(row[node.feature])
-        left = node.missing_left if np.isnan(value) else value < node.threshold
-        node = node.left if left else node.right
-    return node.value
+def _missing_in_lightgbm(node: dict[str, Any]) -> Iterator[int]:
+    """Features whose missing values LightGBM tells apart: it does where there were some."""
+    if "split_feature" in node:
+        if node["missing_type"] == "NaN":
+            yield int(node["split_feature"])
+        yield from _missing_in_lightgbm(node["left_child"])
+        yield from _missing_in_lightgbm(node["right_child"])
 
 
-def _plus(node: Node, by: float) -> Node:
+def _missing_in_xgboost(attributes: dict[str, str], trees: list[dict[str, Any]]) -> frozenset[int]:
+    """Features with missing values in training, as they were noted then.
+
+    In trees of earlier versions, those that are sent left anywhere: without any, XGBoost sends none
+    there.
+    """
+    noted = attributes.get(MISSING_ATTRIBUTE)
+    if noted is not None:
+        return frozenset(json.loads(noted))
+    columns = ("split_indices", "default_left", "left_children")
+    nodes = [node for tree in trees for node in zip(*(tree[c] for c in columns), strict=True)]
+    return frozenset(feature for feature, left, child in nodes if left and child != -1)
+
+
+def _map_nodes(
+    node: Node,
+    leaf: Callable[[Leaf], Leaf] = lambda leaf: leaf,
+    split: Callable[[Split], Split] = lambda split: split,
+) -> Node:
+    """A tree whose leaves and splits are replaced."""
     if isinstance(node, Leaf):
-        return Leaf(node.value + by)
-    return Split(
-        node.feature, node.threshold, node.missing_left, _plus(node.left, by), _plus(node.right, by)
-    )
-
-
-def _mapped(node: Node, sources: np.ndarray) -> Node:
-    if isinstance(node, Leaf):
-        return node
-    return Split(
-        int(sources[node.feature]),
-        node.threshold,
-        node.missing_left,
-        _mapped(node.left, sources),
-        _mapped(node.right, sources),
-    )
+        return leaf(node)
+    left, right = _map_nodes(node.left, leaf, split), _map_nodes(node.right, leaf, split)
+    return replace(split(node), left=left, right=right)
 
 
 _NODES = (

@@ -67,7 +67,7 @@ class _BlockSums(torch.autograd.Function):
 
 
 def _on_gpu(values: Tensor) -> bool:
-    return values.is_cuda and kernels.mode() != "eager" and kernels._installed("triton")
+    return values.is_cuda and kernels.mode() != "eager" and kernels.ops.installed("triton")
 
 
 def _gpu_kernels() -> Any:

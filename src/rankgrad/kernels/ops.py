@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, NamedTuple
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -102,14 +104,23 @@ RANKS = {
 #: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
 METRICS = {"exact_metrics": ("metrics",)}
 
-#: Up to which labels the gain 2^y - 1 and sums of it are safe in float32.
-LARGEST_LABEL = 100.0
-
 #: Checks of the values of lists, likewise.
 CHECKS = {"check_values": ("value_check",)}
 
 Reduction = Literal["mean", "sum", "none"]
+#: What is known of the values of lists: that they are valid; nothing yet, so that a kernel checks
+#: them; or nothing, as they cannot be read now, so that CPU kernels have NaN guards.
+Values = Literal["valid", "unknown", "unreadable"]
 
+Mode = Literal["auto", "eager", "fused"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+Array = np.ndarray[Any, Any]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_mode: Mode = "auto"
+_PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
+_NEEDED = {"cpu": "numba", "cuda": "triton"}
+_TABLES: dict[str, Any] = {**LOSSES, **RANKS, **METRICS, **CHECKS}
 _library = torch.library.Library("rankgrad", "DEF")
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
@@ -119,6 +130,97 @@ class KernelCall(NamedTuple):
 
     name: str
     options: tuple[Any, ...]
+
+
+def use(mode: Mode) -> None:
+    """Choose how losses are computed from now on.
+
+    ``"auto"``: by a kernel where there is one for the device; ``"eager"``: plain PyTorch always;
+    ``"fused"``: like auto, but an error where what the kernels need is not installed.
+
+    >>> from rankgrad.kernels import mode, use
+    >>> use("eager")
+    >>> mode()
+    'eager'
+    >>> use("auto")
+    """
+    global _mode
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}; found {mode!r}")
+    _mode = mode
+
+
+def mode() -> Mode:
+    """What :func:`use` chose."""
+    return _mode
+
+
+@contextmanager
+def using(mode: Mode) -> Iterator[None]:
+    """:func:`use` for a while."""
+    before = _mode
+    use(mode)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+def ready(name: str, scores: Tensor) -> bool:
+    """Whether an operation of this module is to be used on such scores."""
+    return available(_TABLES[name][0], name, scores)
+
+
+def available(module: str, name: str, scores: Tensor) -> bool:
+    """Whether something of a module of the kernels is there and to be used on such scores."""
+    device = scores.device.type
+    if _mode == "eager" or device not in _PACKAGES:
+        return False
+    if _mode == "fused" and not installed(_NEEDED[device]):
+        raise RuntimeError(
+            f'kernels.use("fused") on {device} needs {_NEEDED[device]}, which is not installed; '
+            'kernels.use("auto") works without'
+        )
+    if device == "cuda" and scores.dtype != torch.float32:
+        return False
+    return _has_kernel(device, module, name)
+
+
+def _constant(function: _Function) -> _Function:
+    """Mark a function whose result ``torch.compile`` takes as a constant.
+
+    ``torch.compiler.assume_constant_result`` does the same and takes a second to import.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant
+def installed(package: str) -> bool:
+    """Whether a package is there, as PyTorch's compiler may ask, too."""
+    return _is_installed(package)
+
+
+@_constant
+def _has_kernel(device: str, module: str, name: str) -> bool:
+    return _is_written(device, module, name)
+
+
+@functools.cache
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@functools.cache
+def _is_written(device: str, module: str, name: str) -> bool:
+    path = f"rankgrad.kernels.{_PACKAGES[device]}.{module}"
+    if not _is_installed(_NEEDED[device]) or importlib.util.find_spec(path) is None:
+        return False
+    return hasattr(importlib.import_module(path), name)
+
+
+class InvalidValuesError(Exception):
+    """The values of lists are not valid, or labels too large for kernels."""
 
 
 class _Backend:
@@ -138,7 +240,7 @@ class _Backend:
         """The kernel as a function of the operation's arguments; on GPUs its calls are recorded."""
         found = getattr(importlib.import_module(self.module), self.name)
         if self.name in LOSSES:
-            found = _grouped(found, self.name)
+            found = _grouped(found if self.records else _on_arrays(found), self.name)
         return _recorded(found) if self.records else found
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
@@ -162,6 +264,27 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
+def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
+    """A CPU kernel, which fills in the results of a batch of arrays, as a function of lists."""
+    from rankgrad.kernels.cpu.flat_arrays import FlatArrays
+
+    def call(lists: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        arrays = FlatArrays(lists)
+        kernel(arrays, *options)
+        return arrays.results()
+
+    return call
+
+
+@functools.cache
+def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], bool]:
+    """The class of a batch of arrays, a loss's CPU kernel, and whether it takes a metric last."""
+    from rankgrad.kernels.cpu.flat_arrays import FlatArrays
+
+    kernel = getattr(importlib.import_module(_backends[name, "cpu"].module), name)
+    return FlatArrays, kernel, _METRIC in LOSSES[name][1]
+
+
 def max_length_of(offsets: Tensor) -> int:
     """The largest length of the lists."""
     return int(offsets.diff().max()) if offsets.numel() > 1 else 0
@@ -174,7 +297,6 @@ def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-_PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 _backends: dict[tuple[str, str], _Backend] = {
     (name, device): _Backend(name, module, package)
     for name, (module,) in {**METRICS, **CHECKS}.items()
@@ -203,7 +325,7 @@ def backend_kernel(name: str, package: str) -> Callable[..., Any]:
 def loss(
     call: KernelCall,
     lists: FlatLists,
-    checked: bool = True,
+    known: Values = "valid",
 ) -> tuple[Tensor, Tensor]:
     """One of :data:`LOSSES` and its derivative by the scores, as one step of autograd.
 
@@ -213,14 +335,14 @@ def loss(
     Args:
         call: the operation and its options.
         lists: the lists.
-        checked: whether values are known to be right.
+        known: of their values.
 
     Returns:
         The values ``[lists]`` and where they are defined.
     """
     if torch.compiler.is_compiling():
         return _compiled_loss(call, lists)
-    details = _Details(*call, lists.max_length, "none", checked)
+    details = _Details(*call, lists.max_length, "none", known)
     values, _, defined = autograd.apply(_Loss, *lists[:5], None, details)
     return values, defined
 
@@ -230,7 +352,7 @@ def reduced_loss(
     lists: FlatLists,
     reduction: Reduction,
     list_weights: Tensor | None = None,
-    checked: bool = True,
+    known: Values = "valid",
 ) -> Tensor:
     """The mean or sum over lists of one of :data:`LOSSES`, as one step of autograd.
 
@@ -241,17 +363,20 @@ def reduced_loss(
         lists: the lists.
         reduction: ``"mean"`` or ``"sum"``.
         list_weights: of the mean or sum, or None. They are not differentiated.
-        checked: whether values are known to be right.
+        known: of the values of the lists and of these weights.
+
+    Raises:
+        InvalidValuesError: the values were unknown, and are not valid.
     """
     if torch.compiler.is_compiling():
         values, defined = _compiled_loss(call, lists)
         mean = reduction == "mean"
         result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
         return result
-    details = _Details(*call, lists.max_length, reduction, checked)
+    details = _Details(*call, lists.max_length, reduction, known)
     transformed = torch._C._are_functorch_transforms_active()
-    if checked and not transformed and lists.scores.device.type == "cpu":
-        result = autograd.apply(_ReducedOnCPU, *lists[:5], list_weights, details)
+    if lists.scores.is_cpu and known != "unreadable" and not transformed:
+        result = _apply_on_cpu(*lists[:5], list_weights, details)
         return result
     result = autograd.apply(_Loss, *lists[:5], list_weights, details)[0]
     return result
@@ -272,7 +397,7 @@ class _Details(NamedTuple):
     options: tuple[Any, ...]
     max_length: int
     reduction: Reduction
-    checked: bool
+    known: Values
 
 
 class _Loss(torch.autograd.Function):
@@ -292,9 +417,9 @@ class _Loss(torch.autograd.Function):
         list_weights: Tensor | None,
         details: _Details,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        name, options, max_length, reduction, checked = details
+        name, options, max_length, reduction, known = details
         lists = scores, labels, mask, weights, offsets, max_length
-        if not checked:
+        if known == "unreadable":
             values, grad_scores, defined = getattr(torch.ops.rankgrad, name)(*lists, *options)
             if reduction == "none":
                 return values, grad_scores, defined
@@ -307,8 +432,12 @@ class _Loss(torch.autograd.Function):
             if reduction == "none":
                 found: tuple[Tensor, Tensor, Tensor] = _backend(name, scores)(*lists, *options)
                 return found
+            # A GPU checks the values while the host launches the kernels, whatever they are.
+            is_valid = check_values(*lists[:4], list_weights) if known == "unknown" else None
             reduced = _reduced_on_gpu() if scores.is_cuda else _reduced
             found = reduced(scores, name, reduction == "mean", list_weights, *lists[1:], *options)
+            if is_valid is not None and not is_valid():
+                raise InvalidValuesError
             return found
 
     @staticmethod
@@ -354,7 +483,7 @@ class _Loss(torch.autograd.Function):
         each = offsets.expand(calls, -1) if dim is None else offsets.movedim(dim, 0)
         starts = each[:, :-1] + items * torch.arange(calls, device=each.device)[:, None]
         merged.append(F.pad(starts.flatten(), (0, 1), value=calls * items))
-        none = details._replace(reduction="none", checked=False)
+        none = details._replace(reduction="none", known="unreadable")
         values, grad_scores, defined = (
             autograd.split(found, calls) for found in _Loss.apply(*merged, None, none)
         )
@@ -389,22 +518,67 @@ class _ReducedOnCPU(torch.autograd.Function):
         list_weights: Tensor | None,
         details: _Details,
     ) -> Tensor:
-        name, options, max_length, reduction, _ = details
-        values, grad_scores, defined = _backend(name, scores)(
-            scores, labels, mask, weights, offsets, max_length, *options
-        )
-        mean = reduction == "mean"
-        result, per_list = _backend("reduce", scores)(values, defined, list_weights, mean)
+        name, options, max_length, reduction, known = details
+        flat_arrays, kernel, has_metric = _cpu_kernel(name)
+        lists = flat_arrays(FlatLists(scores, labels, mask, weights, offsets, max_length))
+        if known == "unknown" and not lists.are_valid(list_weights):
+            raise InvalidValuesError
+        if has_metric:
+            options = *options[:-5], MetricOptions(*options[-5:])
+        kernel(lists, *options)
+        values, grad_scores, defined = lists.arrays[5:]
+        given = None if list_weights is None else list_weights.detach().numpy()
+        result, per_list = reduce_arrays(values, defined, given, reduction == "mean")
         if ctx.needs_input_grad[0]:
-            scale = _backend("scale_by_list", scores)
-            ctx.save_for_backward(scale(per_list, grad_scores, offsets, max_length))
-        found: Tensor = result
-        return found
+            scaled = scale_arrays(per_list, grad_scores, lists.offsets, max_length)
+            ctx.save_for_backward(torch.from_numpy(scaled).to(scores.dtype))
+        return torch.tensor(result, dtype=scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        autograd.refuse_second_derivative()
+        if torch.is_grad_enabled():
+            autograd.refuse_second_derivative()
         return ctx.saved_tensors[0] * grad, None, None, None, None, None, None
+
+
+#: ``_ReducedOnCPU.apply`` less its binding of arguments by name: see :func:`autograd.apply`.
+_apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
+
+
+# NumPy is several times faster on small arrays than PyTorch, and has nothing to compile.
+
+
+def reduce_arrays(
+    values: Array, defined: Array, list_weights: Array | None, mean: bool
+) -> tuple[float, Array]:
+    """The weighted sum or mean over the lists that are defined, and their normalized weights.
+
+    Both are float64. Values of lists that are not defined are not read.
+    """
+    weights = defined.astype(np.float64)
+    if list_weights is not None:
+        np.multiply(weights, list_weights, out=weights, where=defined)
+    if mean:
+        total = weights.sum()
+        weights *= 1 / total if total > 0 else 0.0
+    # Not as a product of matrices: there are BLAS whose order of adding depends on alignment.
+    if weights.all():
+        terms = values * weights
+    else:
+        terms = np.zeros_like(weights)
+        np.multiply(values, weights, out=terms, where=weights != 0)
+    return float(terms.sum()), weights
+
+
+def scale_arrays(factors: Array, grad_scores: Array, offsets: Array, max_length: int) -> Array:
+    """``factors[b] * grad_scores[i]`` for every item i of list b, 0 after the last list."""
+    if 0 < factors.size * max_length == grad_scores.size:  # not of ragged lists
+        rows = grad_scores.reshape(factors.size, -1) * factors[:, None]
+        return np.asarray(rows.reshape(-1))
+    product = np.zeros_like(grad_scores)
+    some = slice(offsets[0], offsets[-1])
+    np.multiply(grad_scores[some], np.repeat(factors, np.diff(offsets)), out=product[some])
+    return product
 
 
 def _reduced(

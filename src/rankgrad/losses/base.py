@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from rankgrad import kernels
-from rankgrad.inputs import as_lists, check_finite, start_lists
-from rankgrad.kernels import DeclaresKernel, KernelCall
-from rankgrad.lists import (
-    REDUCTIONS,
-    FlatLists,
-    Lists,
-    Randomness,
-    Reduction,
-    is_unchecked,
-    reduce,
-)
+from rankgrad.inputs import as_lists, check_finite, check_values
+from rankgrad.kernels import DeclaresKernel, KernelCall, ops
+from rankgrad.lists import FlatLists, Lists, is_unchecked, make_lists
 from rankgrad.losses.newton import derivatives_of_lists, expand_lists
+from rankgrad.padded import Randomness
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_cutoff
 
 losses: Registry[Loss] = Registry("loss")
+
+Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
 class Loss(DeclaresKernel, nn.Module):
@@ -45,7 +40,6 @@ class Loss(DeclaresKernel, nn.Module):
     """
 
     name: ClassVar[str]
-    kernel_declarations: ClassVar[frozenset[str]] = frozenset({"kernel", "pair_kernel"})
 
     #: Whether the eager form takes memory for the items of a list, and not for their pairs.
     linear_memory: ClassVar[bool] = False
@@ -86,12 +80,19 @@ class Loss(DeclaresKernel, nn.Module):
             ValueError: shapes do not agree, a score is not finite, or a label is negative; the
                 message names the argument and the item.
         """
-        pending = start_lists(
+        fused = self.kernel_applies and self.kernel_reduces
+        lists = make_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
-        call = self.kernel_call(pending.lists)  # while a GPU checks the values
-        lists = pending.wait()
-        return self._reduced(lists, None if lists.large else call)
+        if fused and lists.readable and not lists.learned:
+            call = self.kernel(lists)
+            if call is not None and ops.ready(call.name, lists.flat.scores):
+                try:
+                    flat, weights = lists.flat, lists.list_weights
+                    return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
+                except ops.InvalidValuesError:
+                    pass  # what follows says where, or takes the labels too large for kernels
+        return self.of(check_values(lists) if lists.readable else lists)
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
         """The loss of lists already brought together."""
@@ -107,20 +108,17 @@ class Loss(DeclaresKernel, nn.Module):
 
         The eager form says which labels are too large, and has gradients by labels and weights.
         """
-        if not self.kernel_applies or lists.large or _learned(lists):
+        if not self.kernel_applies or lists.large or lists.learned:
             return None
         call = self.kernel(lists)
-        return call if call is not None and kernels.ready(call.name, lists.flat.scores) else None
+        return call if call is not None and ops.ready(call.name, lists.flat.scores) else None
 
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
         if not lists.finite:
             check_finite(lists)
-        weights = lists.list_weights
-        # Kernels have no gradient by the weights.
-        learned = weights is not None and weights.requires_grad
-        if call is not None and self.reduction != "none" and not learned:
-            flat, checked = self._checked(lists)
-            return kernels.ops.reduced_loss(call, flat, self.reduction, weights, checked)
+        if call is not None and self.kernel_reduces:
+            flat, known = self._known(lists)
+            return ops.reduced_loss(call, flat, self.reduction, lists.list_weights, known)
         with torch.autocast(lists.flat.scores.device.type, enabled=False):
             return reduce(*self._values(lists, call), lists, self.reduction)
 
@@ -128,18 +126,25 @@ class Loss(DeclaresKernel, nn.Module):
         self, lists: Lists, call: KernelCall | None
     ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         if call is not None:
-            flat, checked = self._checked(lists)
-            return kernels.ops.loss(call, flat, checked=checked)
+            return ops.loss(call, *self._known(lists))
         values, defined = self.per_list(lists)
         # A value that does not depend on the scores must still be attached to their graph.
         return values + 0.0 * lists.scores.sum(-1), defined
 
-    def _checked(self, lists: Lists) -> tuple[FlatLists, bool]:
-        """The lists for a kernel, and whether values are checked; if not, too large labels are."""
+    def _known(self, lists: Lists) -> tuple[FlatLists, ops.Values]:
+        """The lists for a kernel, and what is known of their values.
+
+        Of values that cannot be read now, labels that are too large are marked.
+        """
         flat = lists.flat
         if not is_unchecked(flat.scores) and not is_unchecked(flat.labels):
-            return flat, True
-        return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), False
+            return flat, "valid"
+        return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), "unreadable"
+
+    @property
+    def kernel_reduces(self) -> bool:
+        """Whether kernels compute the mean or sum over lists, too."""
+        return self.reduction != "none"
 
     def check_labels(
         self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
@@ -290,13 +295,6 @@ class Loss(DeclaresKernel, nn.Module):
 losses.base_class = Loss
 
 
-def _learned(lists: Lists) -> bool:
-    """Whether a gradient by labels or items' weights is wanted, which kernels lack."""
-    labels, weights = lists.flat.labels, lists.flat.weights
-    wanted = labels.requires_grad or (weights is not None and weights.requires_grad)
-    return wanted and torch.is_grad_enabled()
-
-
 def _varies(option: object) -> bool:
     if isinstance(option, Relaxation):
         return any(_varies(own) for own in vars(option).values())
@@ -320,6 +318,28 @@ def _as_flat(lists: Lists) -> Lists:
         check=False,
     )
     return replace(flat, list_weights=lists.list_weights, large=lists.large, finite=True)
+
+
+def reduce(
+    values: Float[Tensor, " b"],
+    defined: Bool[Tensor, " b"],
+    lists: Lists,
+    reduction: Reduction,
+) -> Float[Tensor, ...]:
+    """Per-list losses to the result: lists on which the loss is undefined are left out.
+
+    ``"mean"`` is the weighted mean over the lists that are in, 0 when there are none; ``"sum"`` the
+    weighted sum; ``"none"`` the weighted values in the caller's batch shape, 0 for lists left out.
+    """
+    weights = defined.to(values)
+    if lists.list_weights is not None:
+        weights = weights * lists.list_weights
+    if reduction == "none":
+        return (values * weights).reshape(lists.shape)
+    if reduction == "mean":
+        total = weights.sum()
+        weights = weights / torch.where(total > 0, total, 1.0)
+    return values @ weights
 
 
 def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, distributed
 
 from rankgrad.inputs import as_lists
-from rankgrad.lists import reduce
-from rankgrad.losses.base import Loss
+from rankgrad.losses.base import Loss, reduce
 from rankgrad.shapes import Float
 
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad.kernels import KernelCall
+from rankgrad.kernels.arguments import PairOptions
 from rankgrad.kernels.pair_derivatives import PairConfig
-from rankgrad.lists import Lists, Reduction, divide, hard_ranks, tiles
-from rankgrad.losses.base import losses
+from rankgrad.lists import Lists
+from rankgrad.losses.base import Reduction, losses
 from rankgrad.losses.pairwise import (
     GradientMap,
-    PairOptions,
     PairWeights,
     PairwiseLoss,
     logistic,
@@ -23,10 +24,10 @@ from rankgrad.losses.pairwise import (
 )
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
+from rankgrad.padded import divide, hard_ranks, tiles
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Schedule
-from rankgrad.sorting.schedules import as_temperature
-from rankgrad.validation import check_choice, check_positive
+from rankgrad.validation import as_temperature, check_choice, check_positive
 
 LambdaMetric = Literal["ndcg", "precision", "recall", "ap", "rr", "arp"]
 METRICS: tuple[LambdaMetric, ...] = ("ndcg", "precision", "recall", "ap", "rr", "arp")
@@ -102,10 +103,21 @@ class LambdaPairs(PairwiseLoss):
 
         return weigh_preferred
 
-    def _pair_options(self, kind: str, truncation: str = "", mu: float = 0.0) -> PairOptions:
-        k, sigma = self.k or 0, self.now(self.sigma)
-        metric, threshold = self.metric, self.threshold
-        return PairOptions(kind, k, sigma, self.gain, truncation, mu, False, metric, threshold)
+    def _pairs(self, kind: str, truncation: str = "", mu: float = 0.0) -> KernelCall:
+        sigma = self.sigma.at(self.progress) if isinstance(self.sigma, Schedule) else self.sigma
+        return KernelCall(
+            "pairs",
+            PairOptions(
+                kind,
+                self.k or 0,
+                sigma,
+                self.gain,
+                truncation,
+                mu,
+                metric=self.metric,
+                threshold=self.threshold,
+            ),
+        )
 
     def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         """The weight of each pair."""
@@ -242,8 +254,8 @@ class LambdaRank(LambdaPairs):
         return PairConfig("lambdarank", self.k or 0, sigma, linear=linear, norm=self.norm)
 
     @override
-    def pair_kernel(self) -> PairOptions | None:
-        return None if self.norm else self._pair_options("lambdarank")
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return None if self.norm else self._pairs("lambdarank")
 
 
 @losses.register("lambdaloss")
@@ -300,9 +312,9 @@ class LambdaLoss(LambdaPairs):
         self.mu = mu
 
     @override
-    def pair_kernel(self) -> PairOptions | None:
+    def kernel(self, lists: Lists) -> KernelCall | None:
         kind = self.scheme if self.metric == "ndcg" else "ndcg_loss2"
-        return self._pair_options(kind, self.truncation, self.mu)
+        return self._pairs(kind, self.truncation, self.mu)
 
     @override
     def newton_kernel(self) -> PairConfig | None:

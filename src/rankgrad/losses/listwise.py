@@ -9,11 +9,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad.kernels import KernelCall, ready
-from rankgrad.lists import Lists, Randomness, Reduction, divide, log_softmax, splitmix
-from rankgrad.losses.base import Loss, has_relevant, losses
+from rankgrad.lists import Lists
+from rankgrad.losses.base import Loss, Reduction, has_relevant, losses
 from rankgrad.losses.newton import LEAST_CURVATURE
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
+from rankgrad.padded import Randomness, divide, log_softmax, splitmix
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Exact, NeuralSort, Schedule
 from rankgrad.validation import check_choice, check_positive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,32 +12,19 @@ from typing_extensions import override
 
 from rankgrad.autograd import differentiable_once
 from rankgrad.kernels import KernelCall, pair_derivatives
+from rankgrad.kernels.arguments import PairOptions
 from rankgrad.kernels.pair_derivatives import PairConfig, declared_by
-from rankgrad.lists import Lists, Reduction, hard_ranks, has_pairs, tiles
-from rankgrad.losses.base import Loss, losses
+from rankgrad.lists import Lists
+from rankgrad.losses.base import Loss, Reduction, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.padded import hard_ranks, has_pairs, tiles
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Schedule
-from rankgrad.sorting.schedules import as_temperature
-from rankgrad.validation import check_choice, check_positive
+from rankgrad.validation import as_temperature, check_choice, check_positive
 
 PairWeights = Callable[[slice], Tensor]
 PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
 GradientMap = Callable[[Tensor], Tensor]
-
-
-class PairOptions(NamedTuple):
-    """Options of the operation ``pairs`` of :mod:`rankgrad.kernels.ops`."""
-
-    kind: str
-    k: int = 0
-    sigma: float = 1.0
-    gain: str = ""
-    truncation: str = ""
-    mu: float = 0.0
-    half: bool = False
-    metric: str = "ndcg"
-    threshold: float = 1.0
 
 
 class PairwiseLoss(Loss):
@@ -127,15 +114,6 @@ class PairwiseLoss(Loss):
         """What the kernel of gradient and Hessian is to compute; None where it does not."""
         return None
 
-    @override
-    def kernel(self, lists: Lists) -> KernelCall | None:
-        options = self.pair_kernel()
-        return None if options is None else KernelCall("pairs", options)
-
-    def pair_kernel(self) -> PairOptions | None:
-        """The options of the operation ``pairs``; None where it does not compute this loss."""
-        return None
-
     def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
         if self.k is None:
             return None
@@ -188,9 +166,9 @@ class RankNet(PairwiseLoss):
         return logistic(differences, self.now(self.sigma))
 
     @override
-    def pair_kernel(self) -> PairOptions | None:
-        half = self.ties == "half"
-        return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        sigma, half = self.now(self.sigma), self.ties == "half"
+        return KernelCall("pairs", PairOptions("ranknet", self.k or 0, sigma, half=half))
 
     @override
     def curvature(self, differences: Tensor) -> Tensor:
@@ -243,8 +221,8 @@ class Hinge(PairwiseLoss):
         self.margin = margin
 
     @override
-    def pair_kernel(self) -> PairOptions | None:
-        return PairOptions("hinge", self.k or 0, self.margin)
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("pairs", PairOptions("hinge", self.k or 0, self.margin))
 
     @override
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:

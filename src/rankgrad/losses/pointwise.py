@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import Lists, Reduction, divide
-from rankgrad.losses.base import Loss, item_mean, item_mean_terms, losses
+from rankgrad.lists import Lists
+from rankgrad.losses.base import Loss, Reduction, item_mean, item_mean_terms, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
+from rankgrad.padded import divide
 from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_positive
 

@@ -18,15 +18,14 @@ from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels.operators import relaxed_metric
-from rankgrad.lists import Lists, Reduction, reduce
-from rankgrad.losses.base import Loss, losses
+from rankgrad.lists import Lists
+from rankgrad.losses.base import Loss, Reduction, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
-from rankgrad.sorting.schedules import as_temperature
 from rankgrad.specs import Spec
-from rankgrad.validation import check_choice
+from rankgrad.validation import as_temperature, check_choice
 
 
 @losses.register("relaxed")
@@ -112,11 +111,11 @@ class RelaxedMetric(Loss):
             return None
         return relaxed_metric(kernel, self.now(self.beta), self.expect, metric)
 
-    def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
-        if call is None or not self.relaxation.stochastic:
-            return super()._reduced(lists, call)
-        with torch.autocast(lists.flat.scores.device.type, enabled=False):
-            return reduce(*self._values(lists, call), lists, self.reduction)
+    @property
+    @override
+    def kernel_reduces(self) -> bool:
+        # The mean over samples comes before that over lists.
+        return super().kernel_reduces and not self.relaxation.stochastic
 
     def _values(
         self, lists: Lists, call: KernelCall | None

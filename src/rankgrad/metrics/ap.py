@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rankgrad.lists import Lists, divide, tiles
+from rankgrad.lists import Lists
 from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
 from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.padded import divide, tiles
 from rankgrad.shapes import Float
 
 

@@ -14,8 +14,9 @@ from typing_extensions import override
 from rankgrad.inputs import as_lists, check_finite, largest_exponent
 from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import MetricOptions
-from rankgrad.lists import Lists, descending, tie_groups
+from rankgrad.lists import Lists
 from rankgrad.metrics import other_names
+from rankgrad.padded import descending, tie_groups
 from rankgrad.shapes import Bool, Float, Int
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_cutoff, check_positive

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankgrad.lists import Lists, divide, tiles
+from rankgrad.lists import Lists
 from rankgrad.metrics.base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
 from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.padded import divide, tiles
 from rankgrad.shapes import Float
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad.inputs import check_exponents
-from rankgrad.lists import Lists, divide
+from rankgrad.lists import Lists
 from rankgrad.metrics.base import (
     BinaryMetric,
     Expectation,
@@ -18,6 +18,7 @@ from rankgrad.metrics.base import (
     Ranked,
     SortRelaxation,
 )
+from rankgrad.padded import divide
 from rankgrad.shapes import Bool, Float
 from rankgrad.validation import check_choice
 

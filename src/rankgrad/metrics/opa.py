@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rankgrad.lists import divide
 from rankgrad.metrics.base import Ranked, metrics
 from rankgrad.metrics.pairs import PairCounts, PairMetric
+from rankgrad.padded import divide
 from rankgrad.shapes import Float
 
 

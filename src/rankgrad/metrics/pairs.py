@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rankgrad.lists import Lists, has_pairs, tiles
+from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked
+from rankgrad.padded import has_pairs, tiles
 from rankgrad.shapes import Bool, Float
 
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rankgrad.lists import Lists, descending, divide, hard_ranks, has_pairs, invert, tie_groups
+from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked, metrics
+from rankgrad.padded import descending, divide, hard_ranks, has_pairs, invert, tie_groups
 from rankgrad.shapes import Bool, Float
 
 

@@ -121,7 +121,9 @@ class ContextAwareNet(Scorer):
         shape = features.shape[:-1]
         if features.numel() == 0:
             return features.sum(-1)
-        items = features.reshape(-1, *features.shape[-2:])
+        items = features
+        if features.dim() != 3:  # an exported program takes lists without items too
+            items = features.reshape(-1, *features.shape[-2:])
         if mask is None:
             return self._encode(items, None).reshape(shape)
         mask = mask.reshape(items.shape[:-1])
@@ -194,7 +196,8 @@ class _Block(nn.Module):
         return attention
 
     def _split(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
-        return items.reshape(*items.shape[:-1], self.heads, -1).transpose(1, 2)
+        split: Tensor = items.unflatten(-1, (self.heads, -1))
+        return split.transpose(1, 2)
 
 
 def _attended(mask: Bool[Tensor, "b n"]) -> Bool[Tensor, "b 1 1 n"]:

@@ -12,12 +12,12 @@ from rankgrad.sorting.gumbel import Gumbel
 from rankgrad.sorting.lapsum import LapSum
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.optimal_transport import OptimalTransport
-from rankgrad.sorting.schedules import Constant, Exponential, Linear, Schedule, schedules
 from rankgrad.sorting.sigmoid import SigmoidRanks
 from rankgrad.sorting.sinkhorn import Sinkhorn
 from rankgrad.sorting.smoothi import SmoothI
 from rankgrad.sorting.softsort import SoftSort
 from rankgrad.sorting.tree import Tree
+from rankgrad.validation import Constant, Exponential, Linear, Schedule, schedules
 
 get = relaxations.get
 names = relaxations.names

@@ -9,13 +9,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from rankgrad.inputs import as_scores, check_mask
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
-from rankgrad.lists import is_unchecked
+from rankgrad.lists import as_scores, check_mask, is_unchecked
 from rankgrad.shapes import Bool, Float
-from rankgrad.sorting.schedules import Schedule
 from rankgrad.specs import Registry, spec_of
-from rankgrad.validation import check_cutoff
+from rankgrad.validation import Schedule, check_cutoff
 
 relaxations: Registry[Relaxation] = Registry("relaxation")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.lists import descending, invert, tie_groups
+from rankgrad.padded import descending, invert, tie_groups
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort

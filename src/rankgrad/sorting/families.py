@@ -14,13 +14,12 @@ from rankgrad.sorting.fastsort import FastSort
 from rankgrad.sorting.lapsum import LapSum
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.sorting.optimal_transport import OptimalTransport
-from rankgrad.sorting.schedules import Schedule
 from rankgrad.sorting.sigmoid import SigmoidRanks
 from rankgrad.sorting.sinkhorn import Sinkhorn
 from rankgrad.sorting.smoothi import SmoothI
 from rankgrad.sorting.softsort import SoftSort
 from rankgrad.sorting.tree import Tree
-from rankgrad.validation import check_flag
+from rankgrad.validation import Schedule, check_flag
 
 
 @relaxations.register("approx")

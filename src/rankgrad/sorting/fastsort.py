@@ -13,14 +13,20 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.inputs import as_scores
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels.isotonic import block_sums, pool
-from rankgrad.lists import descending, invert
+from rankgrad.lists import as_scores
+from rankgrad.padded import descending, invert
 from rankgrad.shapes import Bool, Float, Int
 from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
-from rankgrad.validation import check_choice, check_positive, check_whole
+from rankgrad.validation import (
+    Schedule,
+    check_choice,
+    check_positive,
+    check_whole,
+    number,
+    set_temperature,
+)
 
 Regularization = Literal["l2", "entropic", "kl"]
 REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")

@@ -10,12 +10,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import Randomness
+from rankgrad.padded import Randomness
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
-from rankgrad.validation import check_flag, check_whole
+from rankgrad.validation import Schedule, check_flag, check_whole, number, set_temperature
 
 
 @relaxations.register("gumbel")

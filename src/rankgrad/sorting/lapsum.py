@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import descending, invert
+from rankgrad.padded import descending, invert
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, relaxations
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import Schedule, number, set_temperature
 
 
 @relaxations.register("lapsum")

@@ -10,12 +10,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import descending, divide, invert, tie_groups
+from rankgrad.padded import descending, divide, invert, tie_groups
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
-from rankgrad.validation import check_positive, check_whole
+from rankgrad.validation import Schedule, check_positive, check_whole, number, set_temperature
 
 
 @relaxations.register("ot", "optimal_transport")

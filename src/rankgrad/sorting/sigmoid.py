@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import tiles
+from rankgrad.padded import tiles
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, Route, relaxations
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import Schedule, number, set_temperature
 
 
 @relaxations.register("sigmoid")

@@ -15,8 +15,7 @@ from rankgrad.lists import is_unchecked
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
-from rankgrad.sorting.schedules import number
-from rankgrad.validation import check_flag, check_positive, check_whole
+from rankgrad.validation import check_flag, check_positive, check_whole, number
 
 
 @relaxations.register("sinkhorn")

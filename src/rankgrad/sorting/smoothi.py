@@ -13,8 +13,7 @@ from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
-from rankgrad.validation import check_between, check_flag
+from rankgrad.validation import Schedule, check_between, check_flag, number, set_temperature
 
 
 @relaxations.register("smoothi")

@@ -11,10 +11,11 @@ from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.lists import descending, invert, is_unchecked, tie_groups
+from rankgrad.lists import is_unchecked
+from rankgrad.padded import descending, invert, tie_groups
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting.base import Relaxation, relaxations
-from rankgrad.sorting.schedules import Schedule, number, set_temperature
+from rankgrad.validation import Schedule, number, set_temperature
 
 
 @relaxations.register("softsort")

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rankgrad.lists import descending, invert, is_unchecked
+from rankgrad.lists import is_unchecked
+from rankgrad.padded import descending, invert
 from rankgrad.shapes import Bool, Float, Int
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort

@@ -56,9 +56,9 @@ class Preparation:
         network, pipeline = ranker.network, ranker.transform
         if type(network) not in (MLPNet, TabMNet) or not isinstance(pipeline, transforms.Pipeline):
             return None
-        kinds = [_KINDS[kind] for kind in getattr(network, "in_list", ())]
+        kinds = [_KINDS.get(kind, -1) for kind in getattr(network, "in_list", ())]
         found = _Columns(np.arange(ranker.n_features))
-        if not all(found.take(step) for step in pipeline.steps):
+        if -1 in kinds or not all(found.take(step) for step in pipeline.steps):
             return None
         return found.preparation(np.array(kinds, np.int64))
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rankgrad.lists import Randomness
 from rankgrad.losses import Loss
 from rankgrad.models.dropout import draw_from
+from rankgrad.padded import Randomness
 
 _turn = threading.RLock()  # for trainings that draw from the generators that all threads share
 

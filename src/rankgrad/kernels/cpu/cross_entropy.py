@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import Array, Arrays, FlatArrays, real_items, take
 
 
-def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor]:
+def cross_entropy(lists: FlatArrays, target: str) -> None:
     """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`."""
-    lists = FlatArrays(batch)
     lists.run(_lists, target == "softmax")
-    return lists.results(batch.scores)
 
 
 @compiled

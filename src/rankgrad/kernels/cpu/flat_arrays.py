@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import LARGEST_LABEL, FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, run_in_threads
 
@@ -59,10 +59,13 @@ class FlatArrays:
     Attributes:
         arrays: what loops over lists take.
         offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        scores: the scores as a tensor, whose shape and type results have.
     """
 
     def __init__(self, batch: FlatLists) -> None:
         self.offsets = bounds(batch.offsets)
+        self.max_length, self.scores = batch.max_length, batch.scores
         lists, weights = len(self.offsets) - 1, batch.weights
         self.arrays: Arrays = (
             numbers(batch.scores),
@@ -75,15 +78,26 @@ class FlatArrays:
             np.zeros(lists, np.bool_),
         )
 
+    def are_valid(self, list_weights: Tensor | None) -> bool:
+        """Whether the values are valid, as :func:`are_valid` says."""
+        scores, labels, mask, weights = self.arrays[:4]
+        per_list = np.empty(0) if list_weights is None else numbers(list_weights)
+        return bool(are_valid(scores, labels, weights, per_list, mask, LARGEST_LABEL))
+
+    def level(self, threshold: float) -> float:
+        """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
+        exact = self.scores.dtype == torch.float64
+        return threshold if exact else float(np.float32(threshold))
+
     def run(
         self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
     ) -> None:
         """Run a loop over all lists: so many steps for each item, and a power of their number."""
         each_list(self.offsets, lambda a, b: work(a, b, self.arrays, *options), steps, power)
 
-    def results(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """Values, grad_scores and defined, as tensors like the scores."""
-        values, grad_scores, defined = self.arrays[5:]
+        scores, (values, grad_scores, defined) = self.scores, self.arrays[5:]
         grad = like(scores, grad_scores)
         grad = grad if scores.dim() == 1 else grad.view(scores.shape)
         return like(scores, values), grad, torch.from_numpy(defined)
@@ -135,12 +149,11 @@ def like(tensor: Tensor, array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
-def metric_of(options: MetricOptions, batch: FlatLists) -> Metric:
+def metric_of(options: MetricOptions, lists: FlatArrays) -> Metric:
     """A metric as loops take it."""
     name, k, gain, threshold, persistence = options
-    discount = discounts(name, persistence, batch.max_length)
-    limit = level(threshold, batch.scores)
-    return METRICS[name], k, gain == "linear", limit, persistence, discount
+    discount = discounts(name, persistence, lists.max_length)
+    return METRICS[name], k, gain == "linear", lists.level(threshold), persistence, discount
 
 
 @functools.lru_cache(maxsize=16)
@@ -265,11 +278,6 @@ def sort_by_label(labels: Array, items: Array) -> None:
         counts[place] += 1
 
 
-def level(threshold: float, scores: Tensor) -> float:
-    """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
-    return threshold if scores.dtype == torch.float64 else float(np.float32(threshold))
-
-
 @compiled
 def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
     """The gains of labels; of err the chance ``(2^y - 1) / 2^g`` that an item satisfies."""
@@ -356,3 +364,35 @@ def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
 def beyond_cutoff(metric: int, k: int, n: int) -> float:
     """The discount of every rank past the cutoff."""
     return k + 1.0 if metric == ARP and 0 < k < n else 0.0
+
+
+@compiled
+def are_valid(
+    scores: Array, labels: Array, weights: Array, list_weights: Array, mask: Array, largest: float
+) -> bool:
+    """Whether scores are finite, weights finite and not negative, and labels not large either.
+
+    Padding is not read.
+    """
+    invalid = _count_invalid(scores, -np.inf, np.inf, mask) + _count_invalid(
+        labels, 0.0, largest, mask
+    )
+    invalid += _count_invalid(weights, 0.0, np.inf, mask) + _count_invalid(
+        list_weights, 0.0, np.inf, mask[:0]
+    )
+    return bool(invalid == 0)
+
+
+@compiled
+def _count_invalid(values: Array, least: float, most: float, mask: Array) -> int:
+    """How many are infinite, no number, or outside, padding left out."""
+    count = 0
+    if mask.size:
+        for i in range(values.size):
+            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
+            count += mask[i] & (not right)
+    else:
+        for i in range(values.size):
+            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
+            count += not right
+    return count

@@ -7,7 +7,6 @@ import math
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.arithmetic import exp, log, total
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import (
@@ -24,13 +23,11 @@ from rankgrad.kernels.cpu.flat_arrays import (
 SAFE = 300.0  # scores this far below the highest need no care: e^-300 is 5e-131
 
 
-def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def listmle(lists: FlatArrays, seed: Tensor | None) -> None:
     """``Σ_r log Σ_{l>=r} exp(s_(l)) - s_(r)``: see :mod:`rankgrad.kernels.ops`."""
-    lists = FlatArrays(batch)
     number = 0 if seed is None else int(seed)
-    order = np.empty(0, np.int64) if seed is None else _shuffled(number, batch.max_length)
+    order = np.empty(0, np.int64) if seed is None else _shuffled(number, lists.max_length)
     lists.run(_lists, order, number)
-    return lists.results(batch.scores)
 
 
 @compiled

@@ -17,15 +17,14 @@ import math
 
 import numpy as np
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.arithmetic import add_scaled, add_scaled_each, dot, exp
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Array
+from rankgrad.kernels.cpu.flat_arrays import Array, FlatArrays
 from rankgrad.kernels.cpu.permutation_rows import absolute_differences, band
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
     Permutation,
-    Results,
     SortOperator,
     through_permutation,
 )
@@ -38,15 +37,15 @@ _STORED = 1 << 20  # entries that are stored, 8 MiB; larger matrices are recompu
 
 
 def through_ot(
-    batch: FlatLists,
+    flat: FlatArrays,
     epsilon: float,
     iterations: int,
     tolerance: float,
     metric_options: MetricOptions,
-) -> Results:
+) -> None:
     """1 - metric through optimal transport: see :mod:`rankgrad.kernels.ops`."""
     options = epsilon, iterations, tolerance
-    return through_permutation(TRANSPORT, options, batch, metric_options)
+    through_permutation(TRANSPORT, options, flat, metric_options)
 
 
 @compiled

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.arguments import PairOptions
 from rankgrad.kernels.cpu.arithmetic import log_one_plus
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import (
@@ -22,7 +21,6 @@ from rankgrad.kernels.cpu.flat_arrays import (
     discounts,
     gains_of,
     indices,
-    level,
     new_block,
     norm_of,
     real_items,
@@ -42,20 +40,6 @@ KINDS = {
 RANKNET, HINGE, LOSS1 = 0, 1, 3
 
 
-class PairOptions(NamedTuple):
-    """The options of the operation ``pairs``: see :mod:`rankgrad.kernels.ops`."""
-
-    kind: str
-    k: int
-    sigma: float
-    gain: str
-    truncation: str
-    mu: float
-    half: bool
-    metric: str = "ndcg"
-    threshold: float = 1.0
-
-
 #: By rank, for the weights of pairs: NDCG's discount; the factor of the pair's distance, times one
 #: of the later rank; and the discount whose change counts.
 ByRank = tuple[Array, Array, Array, Array]
@@ -65,10 +49,9 @@ ByRank = tuple[Array, Array, Array, Array]
 Weighing = tuple[int, int, int, float, float, float, float]
 
 
-def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
     config = PairOptions(*options)
-    lists = FlatArrays(batch)
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
     # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
@@ -82,12 +65,11 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
         0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
         0.5 if config.half else 0.0,
     )
-    threshold = level(config.threshold, batch.scores)
-    metric = METRICS[config.metric], config.gain == "linear", threshold
+    by_rank = _by_rank(config, bounded, lists.max_length)
+    metric = METRICS[config.metric], config.gain == "linear", lists.level(config.threshold)
     loops = {HINGE: _hinge_lists, RANKNET: _ranknet_lists, LOSS1: _ranknet_lists}
     loop = loops.get(weighing[0], _lambda_lists)
-    lists.run(loop, weighing, metric, _by_rank(config, bounded, batch.max_length), power=2)
-    return lists.results(batch.scores)
+    lists.run(loop, weighing, metric, by_rank, power=2)
 
 
 def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:

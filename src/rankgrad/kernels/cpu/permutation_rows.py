@@ -10,14 +10,13 @@ import math
 
 import numpy as np
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.arithmetic import exp, total
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.flat_arrays import Array, new_block
+from rankgrad.kernels.cpu.flat_arrays import Array, FlatArrays, new_block
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
     Permutation,
-    Results,
     SortOperator,
     through_permutation,
 )
@@ -26,13 +25,13 @@ FLOOR = -60.0  # logits this far below their row's maximum count as nothing: e^-
 
 
 def through_rows(
-    batch: FlatLists, relaxation: str, temperature: float, metric_options: MetricOptions
-) -> Results:
+    flat: FlatArrays, relaxation: str, temperature: float, metric_options: MetricOptions
+) -> None:
     """1 - metric through the rows of a relaxed permutation: see :mod:`rankgrad.kernels.ops`."""
     rows = SOFTSORT
     if relaxation == "neuralsort":
         rows = NEURALSORT if metric_options.k == 0 else NEURALSORT._replace(power=1)
-    return through_permutation(rows, (temperature,), batch, metric_options)
+    through_permutation(rows, (temperature,), flat, metric_options)
 
 
 @compiled

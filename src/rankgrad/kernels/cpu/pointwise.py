@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
-
-from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Arrays, FlatArrays, level
+from rankgrad.kernels.cpu.flat_arrays import Arrays, FlatArrays
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 MSE, RMSE, BCE, ORDINAL = range(4)
 
 
-def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tensor, Tensor]:
+def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
     """``(1 / n) Σ_i φ(s_i, y_i)``: see :mod:`rankgrad.kernels.ops`."""
-    lists = FlatArrays(batch)
-    limit = level(number, batch.scores) if kind == "bce" else number
+    limit = lists.level(number) if kind == "bce" else number
     lists.run(_lists, KINDS[kind], float(limit))
-    return lists.results(batch.scores)
 
 
 @compiled

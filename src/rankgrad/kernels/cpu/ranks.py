@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.fastsort import FASTSORT
-from rankgrad.kernels.cpu.flat_arrays import Array
+from rankgrad.kernels.cpu.flat_arrays import Array, FlatArrays
 from rankgrad.kernels.cpu.lapsum import LAPSUM
 from rankgrad.kernels.cpu.pair_sums import (
     GRADS,
@@ -17,7 +17,7 @@ from rankgrad.kernels.cpu.pair_sums import (
     sigmoid_sums,
     sigmoid_sums_adjoint,
 )
-from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator, Results, through_ranking
+from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator, through_ranking
 
 
 @compiled
@@ -69,19 +69,20 @@ class SigmoidRanks(RankOperator):
 
 
 def through_ranks(
-    batch: FlatLists,
+    flat: FlatArrays,
     relaxation: str,
     sharpness: float,
     beta: float,
     metric_options: MetricOptions,
-) -> Results:
+) -> None:
     """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
     if relaxation == "sigmoid":
-        return through_ranking(SIGMOID, (sharpness,), beta, batch, metric_options)
-    if relaxation == "lapsum":
-        return through_ranking(LAPSUM, (1 / sharpness,), beta, batch, metric_options)
-    options = 1 / sharpness, relaxation == "fastsort_entropic"
-    return through_ranking(FASTSORT, options, beta, batch, metric_options)
+        through_ranking(SIGMOID, (sharpness,), beta, flat, metric_options)
+    elif relaxation == "lapsum":
+        through_ranking(LAPSUM, (1 / sharpness,), beta, flat, metric_options)
+    else:
+        options = 1 / sharpness, relaxation == "fastsort_entropic"
+        through_ranking(FASTSORT, options, beta, flat, metric_options)
 
 
 def sigmoid_ranks(

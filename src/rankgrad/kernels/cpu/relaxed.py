@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import (
     APART,
@@ -60,7 +60,6 @@ from rankgrad.kernels.cpu.metric_steps import (
 #: (0 for none).
 Lists = tuple[Array, Array, Array, Array, int]
 
-Results = tuple[Tensor, Tensor, Tensor]
 NOTHING = np.empty(0)
 STATE = 2  # rows of what a rank relaxation keeps for its adjoint
 
@@ -93,11 +92,11 @@ class Ranking(NamedTuple):
 def through_permutation(
     relaxation: Permutation,
     options: tuple[Any, ...],
-    batch: FlatLists,
+    flat: FlatArrays,
     metric_options: MetricOptions,
-) -> Results:
+) -> None:
     """1 - metric through a relaxed permutation."""
-    flat, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    metric = metric_of(metric_options, flat)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     grad_scores = arrays[6]
@@ -122,21 +121,20 @@ def through_permutation(
             )
 
     rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
-    rows = rows if batch.weights is not None else rows[:1]
+    rows = rows if arrays[3].size else rows[:1]
     work = linear if metric[0] <= ARP else cumulative
     each_list(flat.offsets, work, relaxation.steps, relaxation.power)
-    return flat.results(batch.scores)
 
 
 def through_ranking(
     relaxation: Ranking,
     options: tuple[Any, ...],
     beta: float,
-    batch: FlatLists,
+    flat: FlatArrays,
     metric_options: MetricOptions,
-) -> Results:
+) -> None:
     """1 - metric through relaxed ranks, compared with each other and the cutoff by beta."""
-    flat, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    metric = metric_of(metric_options, flat)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
     state = block[GRAD + 1 :]
@@ -149,7 +147,6 @@ def through_ranking(
         relaxation.adjoint(first, last, lists, options, block[RANKS], state, block[GRAD], arrays[6])
 
     each_list(flat.offsets, work, relaxation.steps, relaxation.power)
-    return flat.results(batch.scores)
 
 
 def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:

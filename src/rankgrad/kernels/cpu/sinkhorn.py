@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.arithmetic import add_scaled, add_scaled_each, dot, exp, total
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Array
+from rankgrad.kernels.cpu.flat_arrays import Array, FlatArrays
 from rankgrad.kernels.cpu.permutation_rows import (
     absolute_differences,
     absolute_differences_adjoint,
@@ -25,7 +25,6 @@ from rankgrad.kernels.cpu.permutation_rows import (
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
     Permutation,
-    Results,
     SortOperator,
     through_permutation,
 )
@@ -35,18 +34,17 @@ Band = tuple[Array, Array, Array]  # the entries, where each row begins in them,
 
 
 def through_sinkhorn(
-    batch: FlatLists,
+    flat: FlatArrays,
     temperature: float,
     iterations: int,
     tolerance: float,
     transposed: bool,
     metric_options: MetricOptions,
-) -> Results:
+) -> None:
     """1 - metric through NeuralSort with Sinkhorn scaling: see :mod:`rankgrad.kernels.ops`."""
     relaxation = SINKHORN_TRANSPOSED if transposed else SINKHORN
-    return through_permutation(
-        relaxation, (temperature, iterations, tolerance), batch, metric_options
-    )
+    options = temperature, iterations, tolerance
+    through_permutation(relaxation, options, flat, metric_options)
 
 
 # Two loops over lists, so that a first call compiles the scaling that it needs only.

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.arithmetic import add_scaled, dot, exp, exp_near_zero
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import (
@@ -31,7 +31,6 @@ from rankgrad.kernels.cpu.relaxed import (
     Permutation,
     Ranking,
     RankOperator,
-    Results,
     SortOperator,
     gather,
     sorted_lists,
@@ -62,23 +61,24 @@ Options = tuple[float, float, bool, bool, Array]
 
 
 def through_smoothi(
-    batch: FlatLists, alpha: float, delta: float, expect: str, metric_options: MetricOptions
-) -> Results:
+    flat: FlatArrays, alpha: float, delta: float, expect: str, metric_options: MetricOptions
+) -> None:
     """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`."""
     if expect == "gain":
         options = alpha, delta, False, False, NOTHING
-        return through_permutation(SMOOTHI, options, batch, metric_options)
-    return _through_labels(batch, alpha, delta, metric_options)
+        through_permutation(SMOOTHI, options, flat, metric_options)
+    else:
+        _through_labels(flat, alpha, delta, metric_options)
 
 
 def _through_labels(
-    batch: FlatLists, alpha: float, delta: float, metric_options: MetricOptions
-) -> Results:
+    flat: FlatArrays, alpha: float, delta: float, metric_options: MetricOptions
+) -> None:
     """The same with the gain of the expected label, as the paper writes it."""
-    flat, metric = FlatArrays(batch), metric_of(metric_options, batch)
+    metric = metric_of(metric_options, flat)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
-    weights = NOTHING if batch.weights is None else block[WEIGHTED_SORTED]
+    weights = block[WEIGHTED_SORTED] if arrays[3].size else NOTHING
     options = alpha, delta, True, metric[2], weights
 
     def work(first: int, last: int) -> None:
@@ -90,7 +90,6 @@ def _through_labels(
         finish_linear(first, last, arrays, ranked, metric, block)
 
     each_list(flat.offsets, work, SMOOTHI.steps)
-    return flat.results(batch.scores)
 
 
 @compiled

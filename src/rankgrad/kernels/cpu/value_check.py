@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Array, flags
-from rankgrad.kernels.ops import LARGEST_LABEL
+from rankgrad.kernels.arguments import LARGEST_LABEL
+from rankgrad.kernels.cpu.flat_arrays import Array, are_valid, flags
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -33,37 +32,9 @@ def check_values(
         return lambda: False
     nothing = np.empty(0, scores.detach().numpy().dtype)
     some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in inputs]
-    found = bool(_is_valid(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
+    found = bool(are_valid(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
     return lambda: found
 
 
 def _is_array(tensor: Tensor) -> bool:
     return type(tensor) in _PLAIN and not is_functorch_wrapped_tensor(tensor)
-
-
-@compiled
-def _is_valid(
-    scores: Array, labels: Array, weights: Array, list_weights: Array, mask: Array, largest: float
-) -> bool:
-    invalid = _count_invalid(scores, -np.inf, np.inf, mask) + _count_invalid(
-        labels, 0.0, largest, mask
-    )
-    invalid += _count_invalid(weights, 0.0, np.inf, mask) + _count_invalid(
-        list_weights, 0.0, np.inf, mask[:0]
-    )
-    return bool(invalid == 0)
-
-
-@compiled
-def _count_invalid(values: Array, least: float, most: float, mask: Array) -> int:
-    """How many are infinite, no number, or outside, padding left out."""
-    count = 0
-    if mask.size:
-        for i in range(values.size):
-            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-            count += mask[i] & (not right)
-    else:
-        for i in range(values.size):
-            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-            count += not right
-    return count

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.ops import LARGEST_LABEL
 
 _SPAN = 1024
 _PROGRAMS = 128
