@@ -1,6 +1,9 @@
+import asyncio
+
 import numpy as np
 import pytest
 from learnable import lists as learnable
+from serving_requests import send
 
 from rankgrad.data import Dataset
 from rankgrad.serving import ServedRanker
@@ -35,3 +38,14 @@ def fitted(lists):
 @pytest.fixture(scope="session")
 def served(fitted):
     return {name: ServedRanker.of(ranker, name) for name, ranker in fitted.items()}
+
+
+@pytest.fixture
+def call(app):
+    """Sends requests to the application of a test."""
+    return lambda *requests: asyncio.run(send(app, *requests))
+
+
+@pytest.fixture
+def post(call):
+    return lambda path="/rank", **named: call((("POST", path), named))[0]

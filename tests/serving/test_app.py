@@ -1,46 +1,19 @@
 """The service in this process: what it answers, and what it says is wrong."""
 
-import asyncio
-import io
 import json
 import re
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
+from serving_requests import ARROW, stream
 
 from rankgrad.serving import Limits, create_app
-
-ARROW = "application/vnd.apache.arrow.stream"
 
 
 @pytest.fixture
 def app(served):
     return create_app(served, Limits(body=100_000, lists=3, items=30), "1.2.3")
-
-
-@pytest.fixture
-def call(app):
-    """Sends requests, several at once, and gives the responses."""
-
-    async def send(requests):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await asyncio.gather(*(client.request(*a, **named) for a, named in requests))
-
-    def call(*requests):
-        return asyncio.run(send(requests))
-
-    return call
-
-
-@pytest.fixture
-def post(call):
-    def post(path="/rank", **named):
-        return call((("POST", path), named))[0]
-
-    return post
 
 
 def items_of(lists, at):
@@ -73,8 +46,10 @@ def test_arrow_in_and_out(lists, fitted, post):
     names = ["a"] * len(first) + ["b"] * len(second)
     packed = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)
     by_name = pa.table({"list": names, **columns})
+    arrays = [packed.cast(kind(pa.float32())) for kind in (pa.list_, pa.large_list)]
+    by_position = [pa.table([names, one], ["list", "features"]) for one in (packed, *arrays)]
     headers = {"content-type": ARROW, "accept": ARROW}
-    for table in (by_name, pa.table([names, packed], ["list", "features"])):
+    for table in (by_name, *by_position):
         response = post(content=stream(table), headers=headers)
         assert response.status_code == 200, response.text
         found = pa.ipc.open_stream(response.content).read_all()
@@ -102,14 +77,6 @@ def test_names_of_lists_in_arrow_are_texts_or_integers(lists, post, names):
         content=stream(pa.table({"list": names, **columns})), headers={"content-type": ARROW}
     )
     assert answer.status_code == 422 and "must be of texts or integers" in answer.text
-
-
-def stream(table):
-    """A table as bytes of an Arrow stream."""
-    sent = io.BytesIO()
-    with pa.ipc.new_stream(sent, table.schema) as writer:
-        writer.write_table(table)
-    return sent.getvalue()
 
 
 def test_requests_at_once_are_scored_together(lists, fitted, call):

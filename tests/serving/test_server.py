@@ -28,32 +28,52 @@ def command(*arguments):
 
 
 def test_it_answers_what_it_has_taken_and_stops(run, lists):
+    """One client leaves, one is late, and one never sends the rest of its request."""
     process = subprocess.Popen(
-        command(run, f"again={run}", "--port", 0), stdout=subprocess.PIPE, text=True
+        command(run, f"again={run}", "--port", 0, "--grace", 2),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         said = process.stdout.readline()
         assert said.startswith("serving first, again at http://127.0.0.1:")
         address = said.split()[-1]
-        port = int(address.rpartition(":")[2])
         with urllib.request.urlopen(f"{address}/ready") as answer:
             assert answer.status == 200
-        rows = lists.features[:9].tolist()
-        content = json.dumps({"lists": [{"items": rows}]}).encode()
-        with socket.create_connection(("127.0.0.1", port)) as half_sent:
-            head = f"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
-            half_sent.sendall(head.encode() + content[:20])
-            time.sleep(0.3)
-            threading.Timer(0.5, half_sent.sendall, [content[20:]]).start()
+        content = json.dumps({"lists": [{"items": lists.features[:9].tolist()}]}).encode()
+        half_sent(address, content).close()
+        with urllib.request.urlopen(f"{address}/metrics") as answer:
+            assert b'status="499"} 1.0' in answer.read()
+        with half_sent(address, content) as late, half_sent(address, content) as never:
+            threading.Timer(0.5, late.sendall, [content[20:]]).start()
             process.send_signal(signal.SIGTERM)
-            answer = b""
-            while part := half_sent.recv(65536):
-                answer += part
-        assert answer.startswith(b"HTTP/1.1 200") and b'"order"' in answer
+            first, second = received(late), received(never)
+        assert first.startswith(b"HTTP/1.1 200") and b'"order"' in first
+        assert second.startswith(b"HTTP/1.1 503") and b"is stopping" in second
         assert process.wait(20) == 0
+        assert process.stderr.read() == ""
     finally:
         process.kill()
         process.communicate()
+
+
+def half_sent(address, content):
+    """A connection on which the first bytes of a request were sent."""
+    port = int(address.rpartition(":")[2])
+    connection = socket.create_connection(("127.0.0.1", port))
+    head = f"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content[:20])
+    time.sleep(0.3)
+    return connection
+
+
+def received(connection):
+    """All that a server sends until it closes the connection."""
+    answer = b""
+    while part := connection.recv(65536):
+        answer += part
+    return answer
 
 
 @pytest.mark.filterwarnings("ignore")  # of packages that schemathesis uses

@@ -63,6 +63,18 @@ def test_other_transforms_are_left_to_onnx(transforms):
     np.testing.assert_allclose(scores, ranker.predict(features, offsets), atol=1e-5)
 
 
+def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
+    features, offsets = uneven_lists()
+    ranker = FittedRanker.new(Settings(), features, offsets)
+
+    def broken(ranker):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("rankgrad.serving.ranker.to_onnx", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        ServedRanker.of(ranker, "a")
+
+
 def scores_by_pytorch(ranker, features, offsets):
     ranker.network.eval()
     with torch.inference_mode():

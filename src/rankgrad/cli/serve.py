@@ -24,11 +24,25 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000,
     threads: Annotated[int, typer.Option(help="Of one batch.", min=1)] = 1,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 8 << 20,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request, decompressed.", min=1)] = 8
+    << 20,
     max_lists: Annotated[int, typer.Option(help="Lists of a request.", min=1)] = 1000,
     max_items: Annotated[int, typer.Option(help="Items of a list.", min=1)] = 10_000,
+    max_total_items: Annotated[
+        int, typer.Option(help="Items of a request, in all its lists.", min=1)
+    ] = 100_000,
+    max_waiting: Annotated[
+        int, typer.Option(help="Requests in progress; those beyond are refused (503).", min=1)
+    ] = 128,
+    max_waiting_bytes: Annotated[
+        int, typer.Option(help="Bytes that requests in progress hold together.", min=1)
+    ] = 64 << 20,
     grace: Annotated[
-        int, typer.Option(help="Seconds to answer what was taken, when told to stop.", min=0)
+        int,
+        typer.Option(
+            help="Seconds to answer what was taken, when told to stop; the rest is refused (503).",
+            min=0,
+        ),
     ] = 30,
 ) -> None:
     """Answer requests over HTTP with the scores and the order of lists of items.
@@ -55,5 +69,5 @@ def serve(
         name: ServedRanker.of(load_ranker(run), name, threads)
         for name, run in named_runs(runs).items()
     }
-    limits = Limits(max_body, max_lists, max_items)
+    limits = Limits(max_body, max_lists, max_items, max_total_items, max_waiting, max_waiting_bytes)
     answer(rankers, host=host, port=port, limits=limits, grace=grace, version=version("rankgrad"))

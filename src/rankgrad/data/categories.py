@@ -40,7 +40,7 @@ def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     for at in wanted:
         values = np.unique(features[:, at])
         values = values[~np.isnan(values)]
-        found[at] = tuple(map(_number_text, values.tolist()))
+        found[at] = tuple(map(number_text, values.tolist()))
         codes = np.searchsorted(values, features[:, at]).astype(np.float32)
         features[:, at] = np.where(np.isnan(features[:, at]), np.nan, codes)
     return replace(dataset, features=features, categories=tuple(found), check=False)
@@ -101,7 +101,13 @@ def _column_name(dataset: Dataset, at: int) -> str:
     return str(at if dataset.zero_based else at + 1)
 
 
-def _number_text(value: float) -> str:
+def number_text(value: float) -> str:
+    """The name of a category that is a number.
+
+    >>> from rankgrad.data.categories import number_text
+    >>> number_text(7.0), number_text(0.5)
+    ('7', '0.5')
+    """
     return str(int(value)) if np.isfinite(value) and value == int(value) else repr(value)
 
 
@@ -151,4 +157,4 @@ def encode_frame(
 
 def _text(value: Any) -> str:
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return _number_text(float(value)) if is_number and value == value else str(value)
+    return number_text(float(value)) if is_number and value == value else str(value)

@@ -25,6 +25,10 @@ def package(name: str) -> Any:
         raise ImportError(f"{name} is not installed: pip install 'rankgrad[export]'") from error
 
 
+class NoFormError(ValueError):
+    """A format cannot say what a ranker computes."""
+
+
 class OnnxGraph:
     """Nodes and constants of a graph.
 

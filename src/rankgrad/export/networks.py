@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rankgrad.export.graph import OnnxGraph
+from rankgrad.export.graph import NoFormError, OnnxGraph
 from rankgrad.export.trees import Trees
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAwareNet
@@ -44,9 +44,9 @@ def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
         The name of the scores, ``[lists, items]``; those of padding are anything.
 
     Raises:
-        ValueError: there is no ONNX form of this network.
+        NoFormError: there is no ONNX form of this network.
     """
-    raise ValueError(
+    raise NoFormError(
         f"{type(network).__qualname__} has no ONNX form here: export it with torch.onnx.export, or "
         "register a form with rankgrad.export.networks.add_network.register"
     )
@@ -132,7 +132,7 @@ def _add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
         return graph.add("Mul", graph.add("Mul", values, 0.5), graph.add("Add", error, 1.0))
     operator = _ACTIVATIONS.get(type(layer))
     if operator is None:
-        raise ValueError(f"the layer {layer} has no ONNX form")
+        raise NoFormError(f"the layer {layer} has no ONNX form")
     slope = {"alpha": layer.negative_slope} if isinstance(layer, nn.LeakyReLU) else {}
     return graph.add(operator, values, **slope)
 

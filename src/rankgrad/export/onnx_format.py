@@ -28,7 +28,7 @@ def to_onnx(ranker: FittedRanker) -> bytes:
         ranker: of networks or trees.
 
     Raises:
-        ValueError: a transform or the network has no ONNX form.
+        NoFormError: a transform or the network has no ONNX form.
         ImportError: ``onnx`` is not installed; the message has the install line.
     """
     graph = OnnxGraph()

@@ -10,7 +10,7 @@ import torch
 from rankgrad.data import transforms
 from rankgrad.data.quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
-from rankgrad.export.graph import OnnxGraph
+from rankgrad.export.graph import NoFormError, OnnxGraph
 
 #: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
 _CENTER = (
@@ -38,9 +38,9 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
         The name of its output.
 
     Raises:
-        ValueError: there is no ONNX form of this transform.
+        NoFormError: there is no ONNX form of this transform.
     """
-    raise ValueError(
+    raise NoFormError(
         f"the transform {transform} has no ONNX form: register one with "
         "rankgrad.export.transforms.add_transform.register, or train without it"
     )

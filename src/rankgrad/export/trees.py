@@ -11,7 +11,7 @@ import numpy as np
 
 from rankgrad.boosting.boosters import MISSING_ATTRIBUTE
 from rankgrad.boosting.objectives import library
-from rankgrad.export.graph import OnnxGraph
+from rankgrad.export.graph import NoFormError, OnnxGraph
 from rankgrad.training.fitted import TreeScorer
 
 
@@ -58,7 +58,7 @@ class Trees:
         """The trees of a ranker.
 
         Raises:
-            ValueError: there are categorical splits, which have no threshold.
+            NoFormError: there are categorical splits, which have no threshold.
         """
         if scorer.model.name == "lightgbm":
             booster = library("lightgbm").Booster(model_str=scorer.saved.decode())
@@ -139,7 +139,7 @@ def _of_lightgbm(node: dict[str, Any]) -> Node:
     if "leaf_value" in node:
         return Leaf(float(node["leaf_value"]))
     if node["decision_type"] != "<=":
-        raise ValueError(
+        raise NoFormError(
             "these trees of LightGBM split by categories, which no format here takes: train them "
             "on numbers"
         )
@@ -149,7 +149,7 @@ def _of_lightgbm(node: dict[str, Any]) -> Node:
         limit = np.nextafter(limit, np.float32(np.inf))
     missing = {"NaN": node["default_left"], "None": bool(limit > 0)}.get(node["missing_type"])
     if missing is None:
-        raise ValueError("these trees of LightGBM take 0 for missing, which no format here does")
+        raise NoFormError("these trees of LightGBM take 0 for missing, which no format here does")
     return Split(
         int(node["split_feature"]),
         limit,
@@ -165,7 +165,7 @@ def _of_xgboost(tree: dict[str, Any], at: int) -> Node:
     if left == -1:
         return Leaf(float(value))
     if tree["split_type"][at]:
-        raise ValueError(
+        raise NoFormError(
             "these trees of XGBoost split by categories, which no format here takes: train them "
             "on numbers"
         )

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 
 from rankgrad.serving import openapi
+from rankgrad.serving.admission import Admission, Held
+from rankgrad.serving.arrow_requests import parse_arrow
 from rankgrad.serving.batching import Batcher
-from rankgrad.serving.bodies import (
-    ARROW,
-    JSON,
-    Limits,
-    Lists,
-    RequestError,
-    parse_arrow,
-    parse_json,
-    to_arrow_body,
-    to_json_body,
-)
+from rankgrad.serving.bodies import ARROW, JSON, Limits, RequestError, to_arrow_body, to_json_body
+from rankgrad.serving.json_requests import parse_json
+from rankgrad.serving.json_shape import JsonShape
 from rankgrad.serving.metrics import Metrics
 from rankgrad.serving.ranker import ServedRanker
 
 try:
     from fastapi import FastAPI, Request, Response
+    from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise ImportError("fastapi is not installed: pip install 'rankgrad[serve]'") from error
+
+_PARSERS = 2  # threads: a small body does not wait for a large one
+_BODY_SECONDS = 30  # in which a body has to arrive
+_CLIENT_GONE = 499  # in the metrics, as of nginx; nobody receives it
 
 
 def create_app(
@@ -38,10 +40,10 @@ def create_app(
 
     Args:
         rankers: by name; the first also answers at ``/rank``.
-        limits: of a request.
+        limits: of a request, and of those in progress.
         version: of rankgrad.
     """
-    service = _Service(dict(rankers), limits or Limits(), version)
+    service = Service(dict(rankers), limits or Limits(), version)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -62,13 +64,18 @@ def create_app(
     return app
 
 
-class _Service:
+class Service:
     """The rankers of a service, their batches and counts."""
 
     def __init__(self, rankers: dict[str, ServedRanker], limits: Limits, version: str) -> None:
         self.rankers, self.limits, self.version = rankers, limits, version
-        self.metrics = Metrics()
+        self.admission, self.metrics = Admission(limits), Metrics()
+        self.metrics.watch(lambda: self.admission.requests)
         self.ready = False
+        self._deadline: float | None = None  # once it stops
+        self._timeouts: set[asyncio.Timeout] = set()
+        self._parsers = ThreadPoolExecutor(_PARSERS, thread_name_prefix="parsing")
+        JsonShape.of(b"{}")  # compiles it
         self.batchers = {
             name: Batcher(self._timed(ranker), self.metrics.batch_of(name))
             for name, ranker in rankers.items()
@@ -86,7 +93,10 @@ class _Service:
     def add_routes(self, app: FastAPI) -> None:
         """Add what the service answers to."""
         first = next(iter(self.rankers))
-        answer = {"openapi_extra": openapi.REQUEST, "responses": openapi.RESPONSES}
+        answer: dict[str, Any] = {
+            "openapi_extra": openapi.REQUEST,
+            "responses": openapi.RESPONSES,
+        }
 
         async def rank(request: Request) -> Response:
             """Score lists with the first ranker."""
@@ -96,37 +106,37 @@ class _Service:
             """Score lists with a ranker by its name."""
             return await self._rank(name, request)
 
-        def models() -> dict[str, Any]:
+        async def models() -> dict[str, Any]:
             """The rankers there are."""
             return {"models": [ranker.described() for ranker in self.rankers.values()]}
 
-        def model(name: str) -> Any:
+        async def model(name: str) -> Any:
             """One ranker: its features, in order, and its version."""
             try:
                 return self._ranker(name).described()
             except RequestError as error:
                 return _response(error.status, error.body())
 
-        def health() -> dict[str, str]:
+        async def health() -> dict[str, str]:
             """Whether the process answers."""
             return {"status": "ok"}
 
-        def ready() -> Any:
+        async def ready() -> Any:
             """Whether rankers are loaded and the service is not about to stop."""
             status = "ready" if self.ready else "stopping"
             return _json(200 if self.ready else 503, {"status": status})
 
-        def version() -> dict[str, Any]:
+        async def version() -> dict[str, Any]:
             """The versions of rankgrad and of the rankers."""
             models = {name: ranker.version for name, ranker in self.rankers.items()}
             return {"rankgrad": self.version, "models": models}
 
-        def metrics() -> Response:
+        async def metrics() -> Response:
             """Counts and times, as Prometheus reads them."""
             return Response(self.metrics.text(), media_type=self.metrics.media_type)
 
-        app.post("/rank", **answer)(rank)  # type: ignore[arg-type]
-        app.post("/models/{name}/rank", **answer)(rank_by)  # type: ignore[arg-type]
+        app.post("/rank", **answer)(rank)
+        app.post("/models/{name}/rank", **answer)(rank_by)
         app.get("/models")(models)
         app.get("/models/{name}", responses=openapi.NOT_FOUND)(model)
         app.get("/health")(health)
@@ -135,22 +145,39 @@ class _Service:
         app.get("/metrics", responses=openapi.METRICS, response_class=Response)(metrics)
 
     async def _rank(self, name: str, request: Request) -> Response:
-        began, label, count = time.perf_counter(), "unknown", 0
+        began, label, items = time.perf_counter(), "unknown", 0
         try:
             ranker = self._ranker(name)
             label = ranker.name
-            lists = self._lists(request, await self._body(request), ranker)
-            count = len(lists.items)
-            scores = await self.batchers[name].score(lists) if count else lists.items[:, 0]
-            arrow = ARROW in request.headers.get("accept", "")
-            content = to_arrow_body(lists, scores) if arrow else to_json_body(ranker, lists, scores)
-            response = _response(200, content, ARROW if arrow else JSON)
+            with self.admission.request() as held:
+                async with self._until_stopped():
+                    response, items = await self._scored(ranker, request, held)
         except RequestError as error:
             response = _response(error.status, error.body())
             if error.status == 503:
                 response.headers["retry-after"] = "1"
-        self.metrics.request(label, response.status_code, count, time.perf_counter() - began)
+        except ClientDisconnect:
+            response = Response(status_code=_CLIENT_GONE)
+        self.metrics.request(label, response.status_code, items, time.perf_counter() - began)
         return response
+
+    async def _scored(
+        self, ranker: ServedRanker, request: Request, held: Held
+    ) -> tuple[Response, int]:
+        """The response to a request that was taken, and how many items it had."""
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind not in (JSON, ARROW):
+            raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
+        body = await self._body(request, held)
+        # Parsing takes up to some tenths of a second: other requests are answered meanwhile.
+        parse = parse_arrow if kind == ARROW else parse_json
+        loop = asyncio.get_running_loop()
+        lists = await loop.run_in_executor(self._parsers, parse, body, ranker, self.limits)
+        held.hold(lists.items.nbytes)
+        arrow = ARROW in request.headers.get("accept", "")
+        respond = partial(to_arrow_body if arrow else to_json_body, ranker, lists)
+        content = await self.batchers[ranker.name].respond(lists, respond)
+        return _response(200, content, ARROW if arrow else JSON), len(lists.items)
 
     def _ranker(self, name: str) -> ServedRanker:
         if name not in self.rankers:
@@ -159,31 +186,50 @@ class _Service:
             )
         return self.rankers[name]
 
-    def _lists(self, request: Request, body: bytes, ranker: ServedRanker) -> Lists:
-        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-        if kind == ARROW:
-            return parse_arrow(body, ranker, self.limits)
-        if kind != JSON:
-            raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
-        return parse_json(body, ranker, self.limits)
-
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, held: Held) -> bytes:
         """The body, which is not read beyond the limit."""
         most = self.limits.body
         said = request.headers.get("content-length", "")
         too_large = RequestError(413, f"the body is larger than {most:,} bytes")
-        if said.isdecimal() and int(said) > most:
+        if said.isdecimal() and (len(said) > 18 or int(said) > most):
             raise too_large
-        parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise too_large
-            parts.append(part)
-        return b"".join(parts)
+        content = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    if len(content) + len(part) > most:
+                        raise too_large
+                    content += part
+                    held.hold(len(content))
+        except TimeoutError:
+            said = f"the body did not arrive in {_BODY_SECONDS} seconds"
+            raise RequestError(408, said) from None
+        return bytes(content)
+
+    @asynccontextmanager
+    async def _until_stopped(self) -> AsyncIterator[None]:
+        """A request's work, which ends with a 503 when the time to stop is over."""
+        try:
+            async with asyncio.timeout_at(self._deadline) as timeout:
+                self._timeouts.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._timeouts.discard(timeout)
+        except TimeoutError:
+            raise RequestError(503, "the service is stopping: try another") from None
+
+    def stop(self, grace: float) -> None:
+        """Be ready no more, and answer what was taken within so many seconds."""
+        self.ready = False
+        self._deadline = asyncio.get_running_loop().time() + grace
+        for timeout in self._timeouts:
+            timeout.reschedule(self._deadline)
 
     def close(self) -> None:
+        """End the threads."""
         self.ready = False
+        self._parsers.shutdown(cancel_futures=True)
         for batcher in self.batchers.values():
             batcher.close()
 

@@ -40,6 +40,9 @@ class Metrics:
             buckets=_SIZES,
             **own,
         )
+        self._waiting = client.Gauge(
+            "rankgrad_waiting_requests", "Requests that are in progress.", **own
+        )
         self.scoring_seconds = client.Histogram(
             "rankgrad_scoring_seconds", "Of one batch.", ["model"], buckets=_SECONDS, **own
         )
@@ -53,6 +56,10 @@ class Metrics:
         """All counts."""
         content: bytes = self._client.generate_latest(self._registry)
         return content
+
+    def watch(self, waiting: Callable[[], float]) -> None:
+        """Say what gives the number of requests in progress."""
+        self._waiting.set_function(waiting)
 
     def request(self, model: str, status: int, items: int, seconds: float) -> None:
         """Count a request."""

@@ -6,11 +6,15 @@ from typing import Any
 
 from rankgrad.serving.bodies import ARROW, JSON
 
+_VALUE = {
+    "description": "A number; the name of a category or its code; null where it is missing.",
+    "type": ["number", "string", "null"],
+}
 _ITEM = {
     "description": "All features in the order of training; or features by name.",
     "oneOf": [
-        {"type": "array", "items": {"type": ["number", "null"]}},
-        {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+        {"type": "array", "items": _VALUE},
+        {"type": "object", "additionalProperties": _VALUE},
     ],
 }
 _LIST = {
@@ -83,10 +87,16 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     },
     400: _error("The body is not JSON, or not an Arrow stream."),
     404: _error("There is no such ranker."),
-    413: _error("The body, or a list, is too large."),
+    408: _error("The body did not arrive in time."),
+    413: _error("The body, a list, or all lists together are too large."),
     415: _error("The content type is neither JSON nor Arrow."),
     422: _error("A field is wrong."),
-    503: _error("Too much is waiting."),
+    503: {
+        **_error("Too many requests are in progress, or the service is stopping."),
+        "headers": {
+            "retry-after": {"description": "Seconds.", "schema": {"type": "integer"}},
+        },
+    },
 }
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: _error("There is no such ranker.")}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "The service is stopping."}}

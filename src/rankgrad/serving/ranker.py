@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rankgrad.export.graph import NoFormError
 from rankgrad.export.names import feature_names, takes_missing_values
 from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
+from rankgrad.serving.categorical import CategoricalFeature, categorical_features
 from rankgrad.training import FittedRanker
 from rankgrad.training.preparation import Preparation
 
@@ -35,6 +37,7 @@ class ServedRanker:
         per_item: whether an item's score depends on that item alone.
         missing: whether it takes missing values.
         feature_names: in the order of its columns.
+        categorical: features that are categories, by their columns.
         score: gives the scores ``[N]`` of items ``[N, f]``, of which list b is the rows
             ``offsets[b]:offsets[b + 1]``.
     """
@@ -46,6 +49,7 @@ class ServedRanker:
     per_item: bool
     missing: bool
     feature_names: tuple[str, ...]
+    categorical: Mapping[int, CategoricalFeature]
     score: Score
 
     @classmethod
@@ -60,7 +64,7 @@ class ServedRanker:
         try:
             content = to_onnx(ranker)
             runtime, score = "onnxruntime", scorer(ranker, content, threads)
-        except ValueError:  # no ONNX form, as of trees that split by categories
+        except NoFormError:  # as of trees that split by categories
             content = b"".join(tensor.numpy().tobytes() for tensor in ranker.tensors().values())
             runtime, score = "rankgrad", ranker.predict
         found = cls(
@@ -71,6 +75,7 @@ class ServedRanker:
             per_item=ranker.per_item,
             missing=takes_missing_values(ranker),
             feature_names=tuple(feature_names(ranker)),
+            categorical=categorical_features(ranker.categories),
             score=score,
         )
         found.score(np.zeros((1, ranker.n_features), np.float32), np.array([0, 1]))
@@ -86,6 +91,10 @@ class ServedRanker:
             "per_item": self.per_item,
             "missing_values": self.missing,
             "feature_names": list(self.feature_names),
+            "categories": {
+                self.feature_names[at]: list(feature.names)
+                for at, feature in self.categorical.items()
+            },
         }
 
 

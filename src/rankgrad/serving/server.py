@@ -16,6 +16,9 @@ from rankgrad.serving.ranker import ServedRanker
 #: one, 60 as a rule, so that none sends a request on a connection that is being closed.
 _IDLE = 75
 
+#: Seconds in which the last responses are written, after the time to stop is over.
+_WRITING = 5
+
 
 def serve(
     rankers: Mapping[str, ServedRanker],
@@ -32,8 +35,8 @@ def serve(
         rankers: by name; the first also answers at ``/rank``.
         host: the address to listen at; ``0.0.0.0`` for all.
         port: 0 for any that is free, which the first line of the log names.
-        limits: of a request.
-        grace: seconds to answer what was taken when told to stop.
+        limits: of a request, and of those in progress.
+        grace: seconds to answer what was taken when told to stop; the rest is refused.
         version: of rankgrad.
 
     Raises:
@@ -49,14 +52,14 @@ def serve(
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
-            service.ready = False  # so that nobody sends more, while what was taken is answered
+            service.stop(grace)  # what was taken is answered, and nobody sends more
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=grace,
+        timeout_graceful_shutdown=grace + _WRITING,
         timeout_keep_alive=_IDLE,
         server_header=False,
     )
