@@ -242,6 +242,8 @@ def test_every_setting_is_a_parameter_with_the_same_default():
     # seed is random_state, holdout is the two above, and TensorBoard needs a run folder.
     left_out = {"seed", "holdout", "tensorboard"}
     assert parameters == others | Settings().model_dump(exclude=left_out)
+    for name in parameters:
+        assert f"\n{' ' * 4}{name}: " in inspect.getdoc(Ranker), name
 
 
 def test_one_list_is_scored_as_among_others(lists):

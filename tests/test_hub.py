@@ -135,7 +135,14 @@ def test_trees_are_pushed_and_loaded(kind, data, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.download)
     trees = Ranker(model=kind, epochs=2, transforms=[]).fit(X, y, qid)
     trees.push_to_hub("me/trees")
+    with pytest.raises(ValueError, match=r"such as 'me/ranker', found '\./x': save_pretrained wr"):
+        trees.push_to_hub("./x")
     loaded = Ranker.from_pretrained("me/trees")
+    trees.save_pretrained(tmp_path / "saved")
+    card = (tmp_path / "saved" / "README.md").read_text()
+    assert "| trees | 2 |" in card
+    assert "| patience |" in card
+    assert "optimizer" not in card  # a setting of networks
     assert np.array_equal(loaded.predict(X, qid), trees.predict(X, qid))
 
 

@@ -15,7 +15,8 @@ from torch import nn
 from rankgrad.text import classic, smart
 from rankgrad.text.candidates import Candidates
 from rankgrad.text.inputs import PairInputs
-from rankgrad.text.ranker import Reading, TextRanker
+from rankgrad.text.ranker import TextRanker
+from rankgrad.text.reading import Reading
 
 _PARTS = ("ids", "segments", "offsets", "pairs")
 

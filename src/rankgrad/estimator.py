@@ -7,6 +7,7 @@ import math
 import numbers
 import os
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -70,9 +71,6 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
-
-    Every parameter is the setting of the same name (:class:`rankgrad.training.Settings`), but for
-    these:
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -398,6 +396,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Raises:
             ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+            ValueError: ``repo_id`` is no name of a repository, but a path.
         """
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place, "ranker")
@@ -436,7 +435,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         score = self.best_score_
         return {
-            "settings": settings.model_dump(mode="json"),
+            "settings": settings.applicable(),
             "features": self.n_features_in_ if names is None else names.tolist(),
             "lists": self.n_lists_,
             "best_epoch": self.best_iteration_,
@@ -620,6 +619,21 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         MissingValues.of(self.missing).mark(marked)
         features[:, numbers] = marked
         return features
+
+
+def _with_settings(documentation: str) -> str:
+    """A docstring with the settings among its arguments, as :class:`Settings` describes them."""
+    lines: list[str] = []
+    for name in Ranker._get_param_names():
+        field = Settings.model_fields.get(name)
+        if field is not None and f"\n        {name}:" not in documentation:
+            text = f"{name}: {' '.join(str(field.description).split())}"
+            lines += textwrap.wrap(text, 100, initial_indent=" " * 8, subsequent_indent=" " * 12)
+    return documentation.replace("Args:\n", "Args:\n" + "\n".join(lines) + "\n", 1)
+
+
+if Ranker.__doc__ is not None:  # as under python -OO
+    Ranker.__doc__ = _with_settings(Ranker.__doc__)
 
 
 def _is_one_list(n: int, qid: Any, group: Any) -> bool:

@@ -88,7 +88,13 @@ def upload(
 
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.
+        ValueError: no repository can be called so.
     """
+    if not is_name(repo):
+        raise ValueError(
+            f"repo_id must be a name on the Hub, such as 'me/ranker', found {repo!r}: "
+            "save_pretrained writes a folder"
+        )
     api = _package().HfApi(token=token, library_name="rankgrad")
     made = api.create_repo(repo, private=private, exist_ok=True)
     done = api.upload_folder(
@@ -182,7 +188,7 @@ def _summary_table(metadata: Mapping[str, Any]) -> str:
         ("features", features),
         ("transforms of features", ", ".join(f"`{t}`" for t in settings["transforms"]) or "none"),
         ("lists in training", metadata["lists"]),
-        ("epoch", metadata["best_epoch"]),
+        ("epoch" if "optimizer" in settings else "trees", metadata["best_epoch"]),
     ]
     return _table(("", ""), rows)
 

@@ -15,10 +15,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from rankgrad.cli import app
+from rankgrad.cli import app, text_train
 from rankgrad.cli.train import train
 from rankgrad.data import load, scores, store, synthetic
 from rankgrad.experiments import demo
+from rankgrad.text.settings import TextSettings
 from rankgrad.training import FittedRanker, RunFolder, Settings
 from rankgrad.training.evaluations import Evaluated
 
@@ -40,6 +41,9 @@ def test_help_has_examples(command):
 def test_every_setting_is_an_option():
     options = inspect.signature(train).parameters
     assert set(Settings.model_fields) <= set(options)
+    options = inspect.signature(text_train.train).parameters
+    own = {"loss", "seed"}  # given as losses and seeds
+    assert set(TextSettings.model_fields) - own <= set(options)
 
 
 def test_help_states_the_defaults_of_the_settings():

@@ -35,6 +35,12 @@ def test_a_pair_adds_up(rankgrad, in_json, run, folder):
     assert total == pytest.approx(found["score_difference"], abs=1e-3)
     scores = found["scores"]
     assert found["score_difference"] == pytest.approx(scores[0] - scores[1], abs=1e-5)
+    words = {
+        order: rankgrad(*given, "--query", qid, "--above", a, "--below", b).stdout
+        for order, a, b in (("one", 2, 1), ("other", 1, 2))
+    }
+    assert [") above item" in text for text in words.values()].count(True) == 1
+    assert [") below item" in text for text in words.values()].count(True) == 1
     shown = rankgrad(*given, "--query", qid, "--top", 2).stdout
     assert f"query {qid}: item" in shown
     assert "14 others" in shown
@@ -60,6 +66,7 @@ def test_the_inspector_has_what_is_kept(rankgrad, run, folder, tmp_path):
         (("--query", "none such"), "there is no query"),
         (("--query", "x", "--above", 1), "give both --above and --below"),
         (("--query", "x", "--save"), "--query only prints"),
+        (("--query", "x", "--repeats", 9), "--repeats is an option of importance, and --query"),
         (("-m", "ndgc"), "ndgc"),
     ],
 )

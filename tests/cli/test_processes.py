@@ -36,7 +36,7 @@ def test_interrupted_training_goes_on(folder: Path, tmp_path: Path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 2, err
+    assert process.returncode == 130, err
     assert err.count("--resume") == 1
     command = shlex.split(err.splitlines()[-1].split("to go on: ")[1])
     epochs = ["--epochs", "100000", "--patience", "none"]

@@ -33,6 +33,7 @@ from typer.testing import CliRunner
 from rankgrad.cli import app
 assert CliRunner().invoke(app, ["--help"]).exit_code == 0
 assert CliRunner().invoke(app, ["train", "--help"]).exit_code == 0
+assert CliRunner().invoke(app, ["text", "train", "--help"]).exit_code == 0
 assert CliRunner().invoke(app, ["explain", "--help"]).exit_code == 0
 """
     assert imported(code, HEAVY) == "[]"

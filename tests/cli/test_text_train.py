@@ -12,7 +12,8 @@ from rankgrad.cli import app
 from rankgrad.cli.text_train import settings_of
 from rankgrad.data.trec import read_run, write_qrels, write_run
 from rankgrad.report import write
-from rankgrad.text.ranker import Reading, TextRanker
+from rankgrad.text.ranker import TextRanker
+from rankgrad.text.reading import Reading
 
 
 @pytest.fixture(scope="module")

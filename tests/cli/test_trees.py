@@ -1,10 +1,13 @@
 """Boosted trees on the command line: train, predict, evaluate, report, compare."""
 
 import json
+import signal
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from cli.test_processes import start
 
 from rankgrad.data import load
 from rankgrad.experiments.trees import TreeEntry
@@ -22,8 +25,12 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     values = [line["ndcg@5"] for line in printed["history"]]
     assert printed["best_value"] == max(values) == values[printed["best_epoch"] - 1]
     assert sorted(path.name for path in run.iterdir()) == [
-        "best", "metrics.jsonl", "run.json", "settings.toml",
+        "best", "last", "metrics.jsonl", "run.json", "settings.toml",
     ]  # fmt: skip
+
+    listed = (run / "settings.toml").read_text()  # and none of networks
+    assert "patience" in listed
+    assert "optimizer" not in listed
 
     rankgrad("predict", run, folder, "-o", tmp_path / "scores.txt")
     scores = np.loadtxt(tmp_path / "scores.txt")
@@ -52,6 +59,40 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     assert not (tmp_path / "two").exists()
     saved.write_bytes(saved.read_bytes().replace(b"1", b"2", 1))
     assert "damaged" in refused("predict", run, folder)
+
+
+def test_ctrl_c_keeps_the_trees_and_resume_goes_on(rankgrad, folder, tmp_path):
+    pytest.importorskip("lightgbm")
+    run = tmp_path / "run"
+    options = ["--loss", "lambdaloss@5", "--model", "lightgbm(min_data_in_leaf=5)"]
+    options += ["--patience", "none", "--epochs"]
+    process = start("train", folder, *options, 100000, "-o", run)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and len(history(run)) < 3:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].startswith("rankgrad: interrupted and saved; to go on: rankgrad")
+    grown = len(history(run))
+    assert grown >= 3
+    files = [run / name / "trees.txt" for name in ("last", "best")]
+    assert files[0].read_text().count("Tree=") == grown
+    assert 1 <= files[1].read_text().count("Tree=") <= grown
+    rankgrad("evaluate", run, folder)  # which takes the best so far
+
+    small = tmp_path / "small"  # the same with few trees: first ten, then five more
+    rankgrad("train", folder, *options, 10, "-o", small)
+    rankgrad("train", folder, *options, 15, "-o", small, "--resume")
+    rankgrad("train", folder, *options, 15, "-o", tmp_path / "whole")
+    for name in ("last", "best"):
+        file = f"{name}/trees.txt"
+        assert (small / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def history(run):
+    path = run / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_the_same_bytes_again(rankgrad, folder, tmp_path):

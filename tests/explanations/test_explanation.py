@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -95,8 +96,24 @@ def test_a_pair_by_query(ranker, data):
     assert by_size == sorted(by_size, reverse=True)
     mistakes = [explain_pair(ranker, data, qid) for qid in data.qids[:10]]
     assert any(pair.labels[0] < pair.labels[1] for pair in mistakes)
-    assert all(pair.scores[0] >= pair.scores[1] for pair in mistakes)
+    assert all(pair.scores[0] > pair.scores[1] for pair in mistakes)
+    assert {pair.order for pair in mistakes} == {"above"}
+    assert explain_pair(ranker, data, "q3", pair.items[::-1]).order != pair.order
     with pytest.raises(ValueError, match=r"no query '?x'? in the data; the first are q0"):
         explain_pair(ranker, data, "x")
     with pytest.raises(ValueError, match="found 1 and 100, counting from 1"):
         explain_pair(ranker, data, "q3", (0, 99))
+
+
+def test_tied_items_are_not_above_each_other(ranker, data):
+    features = np.array(data.features)
+    inside = slice(data.offsets[3], data.offsets[4])
+    features[inside] = features[inside][0]  # all of the list are one item
+    tied = explain_pair(ranker, replace(data, features=features), "q3")
+    assert (tied.order, tied.to_dict()["order"], tied.items) == ("tied with", "tied with", (0, 1))
+    assert tied.difference == 0
+    assert not tied.attributions.any()
+    features[inside.stop - 1] = data.features[inside.stop - 1] + 1
+    pair = explain_pair(ranker, replace(data, features=features), "q3")  # the one that is not tied
+    assert pair.order == "above"
+    assert inside.stop - inside.start - 1 in pair.items

@@ -1,7 +1,9 @@
 """Exported rankers compute the scores of the ranker they come from, or are not written."""
 
+import errno
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -9,12 +11,14 @@ import onnxruntime
 import pytest
 import torch
 
+from rankgrad.data.transforms import transforms
 from rankgrad.export import engine_notes, engines, export, exporting, to_onnx
 from rankgrad.export.names import feature_names
 from rankgrad.export.onnx_format import session
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.export.trees import Leaf, Split, Trees
-from rankgrad.training import Settings, fit
+from rankgrad.models import models
+from rankgrad.training import FittedRanker, Settings, fit
 
 DEFAULT = Settings()
 NETWORKS = {
@@ -269,6 +273,85 @@ def test_a_file_with_other_scores_is_not_left_there(ranker, tmp_path, monkeypatc
         trained.network.layers[0].bias -= 1e-3
     assert (tmp_path / "a.onnx").read_bytes() == b"before"
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [
+        ("rankgrad.files.os.fsync", OSError(errno.ENOSPC, "No space left on device")),
+        ("rankgrad.files.os.replace", OSError(errno.EACCES, "Permission denied")),
+        ("rankgrad.export.exporting.onnx_scores", KeyboardInterrupt()),
+        ("rankgrad.files.os.fsync", KeyboardInterrupt()),
+    ],
+)
+def test_what_fails_leaves_what_was_there(at, error, before, ranker, tmp_path, monkeypatch):
+    def fail(*_):
+        raise error
+
+    if before is not None:
+        (tmp_path / "a.onnx").write_bytes(before)
+    monkeypatch.setattr(at, fail)
+    with pytest.raises(type(error)) as raised:
+        export(ranker("mlp(hidden=[4])"), tmp_path / "a.onnx", overwrite=True)
+    if isinstance(error, OSError):
+        assert str(tmp_path / "a.onnx") in str(raised.value)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before] * (before is not None)
+
+
+REMEDY = "rankgrad distill|train them again|--format onnx"
+TAKES = {  # formats besides ONNX
+    **dict.fromkeys(["mlp", "comparison", "lambdaloss", "pirank", "smoothi"], ("solr",)),
+    **dict.fromkeys(["lightgbm", "xgboost"], ("solr", "xgboost-json")),
+}
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_model_is_exported_or_refused(name, lists, tmp_path):
+    """As ONNX all of them; engines take some, and for the others there is a way that is named."""
+    if name in ("lightgbm", "xgboost"):
+        trained = fit(Settings(model=name, transforms=(), epochs=1, device="cpu"), lists).model
+    else:
+        settings = Settings(model=name, transforms=("drop_constant", "standardize"))
+        trained = FittedRanker.new(settings, lists.features)
+    formats = {"onnx", *TAKES.get(name, ())}
+    for format in ("onnx", "solr", "xgboost-json", "linear"):
+        if format in formats:
+            assert export(trained, tmp_path / format, format, data=lists) < 1e-4
+        else:
+            with pytest.raises(ValueError, match=REMEDY):
+                export(trained, tmp_path / format, format)
+    assert {path.name for path in tmp_path.iterdir()} == formats
+
+
+@pytest.mark.parametrize("name", transforms.names())
+def test_every_transform_is_exported(name, missing, tmp_path):
+    spec = "pipeline(steps=[log1p, quantile])" if name == "pipeline" else name
+    settings = Settings(model="mlp(hidden=[4])", transforms=(spec,), epochs=1, device="cpu")
+    assert export(fit(settings, missing).model, tmp_path / "a.onnx", data=missing) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "model", ["mlp(hidden=[4])", "tabm(hidden=[4], members=2, in_list=[rank])"]
+)
+def test_categories_and_missing_values(model, missing, tmp_path):
+    """Codes of texts, some of them missing, among numbers, some of them missing."""
+    random = np.random.default_rng(1)
+    codes = random.integers(-1, 3, len(missing.features)).astype(np.float32)
+    features = np.array(missing.features)
+    features[:, 4] = np.where(codes < 0, np.nan, codes)
+    names = (*(None,) * 4, ("red", "green", "blue"), *(None,) * 3)
+    mixed = replace(missing, features=features, categories=names)
+    trained = fit(Settings(model=model, epochs=2, device="cpu"), mixed).model
+    export(trained, tmp_path / "a.onnx")
+    run = session((tmp_path / "a.onnx").read_bytes()).run
+    given, mask = padded(mixed)
+    scores = run(["scores"], {"features": given, "mask": mask})[0]
+    ours = trained.predict(features, mixed.offsets)
+    np.testing.assert_allclose(scores[mask], ours, rtol=1e-5, atol=1e-5)
+    assert run(["scores"], {"features": np.zeros((2, 0, 8), np.float32)})[0].shape == (2, 0)
+    with pytest.raises(ValueError, match="columns of 0 and 1"):
+        export(trained, tmp_path / "a.json", "solr")
 
 
 def test_categories_have_no_threshold():

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from integrations.boosted import assert_same_trees, every_loss, lightgbm_trees, ranking_data
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from rankgrad import losses
 from rankgrad.integrations.catboost import objective as catboost_objective
@@ -77,7 +79,7 @@ def test_the_estimator_and_the_native_api_grow_the_same_trees():
         )  # fmt: skip
     scores, offsets = ranker.predict(other[0]), np.concatenate([[0], np.cumsum(other[2])])
     exact = evaluate(scores, other[1], offsets=offsets, metrics="ndcg@3").mean["ndcg@3"]
-    assert ranker.evals_result_["valid_0"]["ndcg@3"][-1] == pytest.approx(exact)
+    assert ranker.evals_result_["valid_0"]["ndcg@3_exact"][-1] == pytest.approx(exact)
     assert_same_trees(lightgbm_trees(ranker.booster_), wanted)
     assert lightgbm_trees(train(objective("lambdaloss@5"), 3)) != wanted
 
@@ -114,15 +116,17 @@ def test_early_stopping_goes_by_our_metric_and_its_conventions():
             lightgbm.record_evaluation(history),
         ],
     )  # fmt: skip
-    curve = history["valid_0"]["ndcg@3"]
+    curve = history["valid_0"]["ndcg@3_exact"]
     assert booster.best_iteration == 1 + int(np.argmax(curve)) < 60
     offsets = np.concatenate([[0], np.cumsum(valid_sizes)])
     scores = booster.predict(valid_X)
     for spec in ("ndcg@3", "rr(empty=1)"):
         exact = evaluate(scores, valid_y, offsets=offsets, metrics=spec).mean[spec]
-        assert history["valid_0"][spec][booster.best_iteration - 1] == pytest.approx(exact)
+        assert history["valid_0"][f"{spec}_exact"][booster.best_iteration - 1] == pytest.approx(
+            exact
+        )
     name, _, higher = metric("arp")(valid_y, scores, None, valid_sizes)
-    assert (name, higher) == ("arp", False)
+    assert (name, higher) == ("arp_exact", False)
 
 
 def test_metrics_take_label_gains():
@@ -170,6 +174,41 @@ def test_what_is_wrong_is_said():
         objective("mse")(Y, None)
     with pytest.raises(TypeError, match="passes no groups"):
         catboost_objective("lambdaloss")
+
+
+def test_our_metric_has_another_name_than_lightgbms():
+    """LGBMRanker evaluates its own NDCG beside ours, with other conventions."""
+    other = ranking_data(seed=1)
+    other[1][: other[2][0]] = 0  # a list without a relevant item: 0 here, 1 in LightGBM
+    ranker = lightgbm.LGBMRanker(
+        objective=objective("lambdaloss@5"), n_estimators=2, n_jobs=1, verbosity=-1
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ranker.fit(
+            X, Y, group=SIZES, eval_set=[other[:2]], eval_group=[other[2]], eval_at=[3],
+            eval_metric=["ndcg", metric("ndcg@3")],
+        )  # fmt: skip
+    curves = ranker.evals_result_["valid_0"]
+    assert list(curves) == ["ndcg@3", "ndcg@3_exact"]
+    assert [len(curve) for curve in curves.values()] == [2, 2]
+    assert min(curves["ndcg@3"]) > max(curves["ndcg@3_exact"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_estimators_are_cloned_and_searched_in_two_processes():
+    chosen = objective("gumbel_neural_ndcg@5(seed=1)")
+    ranker = lightgbm.LGBMRanker(objective=chosen, n_estimators=2, n_jobs=1, verbosity=-1)
+    assert lightgbm_trees(clone(ranker).fit(X, Y, group=SIZES).booster_)
+    sizes = np.full(20, 6)  # folds of whole lists, told to the objective
+    model = lightgbm.LGBMRegressor(
+        objective=objective("lambdaloss@5", group=[sizes[:10], sizes]), n_estimators=2, n_jobs=1,
+        verbosity=-1, min_child_samples=2,
+    )  # fmt: skip
+    rows = np.repeat(np.arange(20), sizes)
+    search = GridSearchCV(model, {"num_leaves": [2, 4]}, cv=GroupKFold(2), n_jobs=2)
+    search.fit(X[:120], Y[:120], groups=rows)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 def test_objectives_and_metrics_can_be_sent_to_processes():

@@ -1,5 +1,8 @@
 """Losses and metrics in XGBoost."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +64,20 @@ def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
         assert max(map(abs, leaves)) > 0.1
 
 
+@pytest.mark.parametrize(
+    "spec", ["bce", "rmse", "ordinal", "lambdaloss", "lambdaloss@10", "listnet"]
+)
+def test_few_long_lists_are_split_at_the_default_minimum_hessian(spec):
+    data = ranking_data(lists=3, min_length=500, max_length=500)
+    assert len(xgboost_trees(train(objective(spec), data=matrix(data)))[0][1]) > 1
+    chosen = objective(spec, group=data[2])
+    assert chosen(data[1], np.zeros(1500))[1].sum() == pytest.approx(7.5, rel=1e-5)  # 1500 / 200
+    many = ranking_data(lists=120, min_length=20, max_length=20)
+    first = objective(spec, group=many[2])(many[1], np.zeros(2400))  # as they are
+    second = objective(spec, group=many[2], min_list_hessian=0)(many[1], np.zeros(2400))
+    np.testing.assert_array_equal(first, second)
+
+
 def test_relaxed_losses_on_long_lists_are_scaled_as_is_said():
     _, y, sizes = ranking_data(lists=3, min_length=100, max_length=200)
     scores, offsets = np.sin(np.arange(len(y))), np.r_[0, sizes.cumsum()]
@@ -90,6 +107,11 @@ def test_objective_classes_grow_the_same_trees():
     pytest.importorskip("xgboost.objective")
     wanted = xgboost_trees(train(objective("lambdaloss@5"), 2))
     assert_same_trees(xgboost_trees(train(tree_objective("lambdaloss@5"), 2)), wanted)
+    sent = pickle.loads(pickle.dumps(tree_objective("lambdaloss", label_gain=[0, 1, 2, 3, 9])))
+    assert_same_trees(
+        xgboost_trees(train(copy.deepcopy(sent), 2)),
+        xgboost_trees(train(objective("lambdaloss", label_gain=[0, 1, 2, 3, 9]), 2)),
+    )
 
 
 def test_scikit_learn_estimators_get_the_groups():
@@ -126,13 +148,26 @@ def test_weights_of_lists_come_from_the_matrix_and_those_of_items_from_the_calle
         objective("softmax", group=SIZES, item_weights=items)(Y, scores, sample_weight=items)
 
 
+def test_metrics_take_weights_of_items_and_lists_together():
+    random = np.random.default_rng(1)
+    items, per_list = random.uniform(size=len(Y)), random.uniform(size=len(SIZES))
+    scores, offsets = random.normal(size=len(Y)), np.concatenate([[0], np.cumsum(SIZES)])
+    values = evaluate(scores, Y, offsets=offsets, weights=items, metrics="ndcg@3").per_list
+    wanted = np.average(values["ndcg@3"], weights=per_list)
+    _, found = metric("ndcg@3", item_weights=items)(scores, matrix(weight=per_list))
+    assert found == pytest.approx(wanted, rel=1e-6)
+    given = metric("ndcg@3", item_weights=items, list_weights=per_list, group=SIZES)
+    assert given(Y, scores) == pytest.approx(wanted, rel=1e-6)
+
+
 def test_weights_and_groups_that_would_be_ignored_are_errors():
     items, per_list, scores = np.ones(len(Y)), np.ones(len(SIZES)), np.zeros(len(Y))
-    for weight in (per_list, items):
-        with pytest.raises(ValueError, match="weights twice: item_weights of the metric"):
-            metric("ndcg@10", item_weights=items)(scores, matrix(weight=weight))
+    with pytest.raises(ValueError, match="weights of rows twice: item_weights and those of the da"):
+        metric("ndcg@10", item_weights=items)(scores, matrix(weight=items))
+    with pytest.raises(ValueError, match="weights of lists twice: list_weights and those of the d"):
+        metric("ndcg@10", list_weights=per_list)(scores, matrix(weight=per_list))
     bare = xgboost.DMatrix(X, Y, weight=items)
-    with pytest.raises(ValueError, match="weights of rows twice: item_weights and those of the DM"):
+    with pytest.raises(ValueError, match="weights of rows twice: item_weights and those of the da"):
         objective("ranknet", group=SIZES, item_weights=items)(scores, bare)
     with pytest.raises(ValueError, match="say different lists: leave out group"):
         objective("ranknet", group=SIZES[::-1])(scores, matrix())
@@ -153,7 +188,7 @@ def test_early_stopping_goes_by_our_metric():
         custom_metric=chosen, maximize=chosen.higher_is_better, early_stopping_rounds=5,
         evals_result=history, verbose_eval=False,
     )  # fmt: skip
-    curve = history["vali"]["ndcg@3"]
+    curve = history["vali"]["ndcg@3_exact"]
     assert booster.best_iteration == int(np.argmax(curve)) < 59
     scores = booster.predict(matrix(data), iteration_range=(0, booster.best_iteration + 1))
     offsets = np.concatenate([[0], np.cumsum(data[2])])
@@ -168,14 +203,33 @@ def test_a_metric_with_several_options_has_a_name_that_xgboost_can_split():
         evals=[(matrix(), "train")], custom_metric=metric(spec), evals_result=history,
         verbose_eval=False,
     )  # fmt: skip
-    assert list(history["train"]) == ["ndcg@10(empty=skip,gain=linear)"]
+    assert list(history["train"]) == ["ndcg@10(empty=skip,gain=linear)_exact"]
     offsets = np.concatenate([[0], np.cumsum(SIZES)])
     lists = Dataset(X, Y, offsets, np.arange(len(SIZES)).astype(str))
     boosted = boost(lists, lists, BoostingConfig("xgboost", "ranknet", spec, rounds=2))
     assert len(boosted.curve) == 2
     model = xgboost.XGBRegressor(n_estimators=1, n_jobs=1, eval_metric=metric(spec))
-    with pytest.raises(ValueError, match="as custom_metric"):  # and not an AttributeError
+    with pytest.raises(ValueError, match=r"give metric\(\.\.\., group=sizes"):
         model.fit(X, Y, eval_set=[(X, Y)], verbose=False)
+
+
+@pytest.mark.parametrize("spec", ["rr", "arp"])  # whose directions XGBoost does not guess
+def test_scikit_learn_estimators_stop_by_our_metric(spec):
+    other = ranking_data(seed=1)
+    chosen = metric(spec, group=[SIZES, other[2]])
+    model = xgboost.XGBRegressor(
+        objective=objective("lambdaloss", group=SIZES), eval_metric=chosen, n_estimators=60,
+        learning_rate=0.5, callbacks=[chosen.early_stopping(5)], n_jobs=1,
+    )  # fmt: skip
+    model.fit(X, Y, eval_set=[(X, Y), other[:2]], verbose=False)
+    curve = model.evals_result()["validation_1"][f"{spec}_exact"]
+    best = np.argmin(curve) if spec == "arp" else np.argmax(curve)
+    assert model.best_iteration == best < 59
+    scores, offsets = model.predict(other[0]), np.concatenate([[0], np.cumsum(other[2])])
+    exact = evaluate(scores, other[1], offsets=offsets, metrics=spec).mean[spec]
+    assert curve[best] == pytest.approx(exact)
+    with pytest.raises(ValueError, match="group has the sizes of 2 data sets, 0 of them with 3 ro"):
+        chosen(np.zeros(3), np.zeros(3))
 
 
 def test_a_matrix_without_groups_is_an_error_that_says_what_to_do():
@@ -184,7 +238,7 @@ def test_a_matrix_without_groups_is_an_error_that_says_what_to_do():
         objective("mse")(np.zeros(len(Y)), bare)
     with pytest.raises(ValueError, match=r"which rows belong together.*qid=qid"):
         metric("ndcg")(np.zeros(len(Y)), bare)
-    with pytest.raises(ValueError, match="as custom_metric"):
+    with pytest.raises(ValueError, match=r"which rows belong together.*metric\(.*group=sizes"):
         metric("ndcg")(Y, np.zeros(len(Y)))
     with pytest.raises(ValueError, match="device must be one of"):
         objective("mse", device="tpu")

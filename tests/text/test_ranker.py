@@ -18,7 +18,8 @@ from transformers import (
 import rankgrad.text
 from rankgrad import files
 from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, length_limit, tokenize
-from rankgrad.text.ranker import Reading, TextRanker
+from rankgrad.text.ranker import TextRanker
+from rankgrad.text.reading import Reading
 
 # transformers compiles parts of DeBERTa-v2 so when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")

@@ -21,7 +21,8 @@ from rankgrad.results.runs import find, read
 from rankgrad.text import runs
 from rankgrad.text.candidates import Candidates, folds
 from rankgrad.text.interpolation import choose_weight, interpolate
-from rankgrad.text.ranker import Reading, TextRanker
+from rankgrad.text.ranker import TextRanker
+from rankgrad.text.reading import Reading
 from rankgrad.text.runs import TextRun
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TextData, fit

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from rankgrad import Ranker
 from rankgrad.data import Dataset, synthetic
+from rankgrad.metrics import evaluate
 from rankgrad.models import models
-from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training import FittedRanker, RunFolder, Settings, fit
 from rankgrad.training.loggers import TensorBoard
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
@@ -66,7 +68,79 @@ def test_loggers_are_started_and_finished(tmp_path, setting):
     assert logged == [(line["epoch"], pytest.approx(line["ndcg@5"])) for line in done.history]
 
 
-def test_an_interrupted_training_is_resumed(tmp_path):
+RESUMED = [
+    ("lightgbm(min_data_in_leaf=5)", "lambdaloss@5"),
+    ("lightgbm(min_data_in_leaf=5)", "gumbel_neural_ndcg@5"),
+    ("lightgbm", "neural_ndcg(temperature=exponential(start=5, end=0.5))"),
+    ("xgboost(min_child_weight=0.1)", "lambdaloss@5"),
+    ("lightgbm(boosting=dart, drop_rate=0.5, min_data_in_leaf=5)", None),
+    ("xgboost(booster=dart, rate_drop=0.5)", None),
+    ("lightgbm(bagging_fraction=0.5)", None),
+]
+
+
+@pytest.mark.parametrize(("model", "loss"), RESUMED)
+def test_ctrl_c_saves_and_the_rest_is_the_same(tmp_path, model, loss):
+    pytest.importorskip(models.get(model).name)
+    settings = Settings(model=model, loss=loss or "softmax", **FAST)
+
+    def interrupt(line):
+        if line["epoch"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    first = fit(settings, TRAIN, VALI, folder=tmp_path / "run", on_epoch=interrupt)
+    assert (first.stopped, len(first.history)) == ("interrupted", 2)
+    _assert_best(first, FittedRanker.load(tmp_path / "run" / "best"))
+    rest = fit(settings, TRAIN, VALI, folder=tmp_path / "run", resume=True)
+    assert rest.stopped == "epochs"
+    assert [line["epoch"] for line in rest.history] == [1, 2, 3, 4, 5]
+    assert RunFolder.open(tmp_path / "run").history == rest.history
+    _assert_best(rest, FittedRanker.load(tmp_path / "run" / "best"))
+    if loss is None:  # with draws of the library, which keep no random state, trees differ
+        return
+    whole = fit(settings, TRAIN, VALI)
+    for a, b in zip(whole.history, rest.history, strict=True):
+        assert a | {"seconds": 0} == b | {"seconds": 0}
+    assert whole.model.network.saved == rest.model.network.saved
+    again = fit(settings, TRAIN, VALI, folder=tmp_path / "run", resume=True)  # nothing is left
+    assert (again.stopped, again.history) == ("epochs", rest.history)
+    assert again.model.network.saved == rest.model.network.saved
+
+
+def _assert_best(done, ranker):
+    """The saved trees have the value of the best round, also where later ones change weights."""
+    scores = ranker.predict(VALI.features, VALI.offsets)
+    found = evaluate(scores, VALI.labels, offsets=VALI.offsets, metrics="ndcg@5").mean["ndcg@5"]
+    values = [line["ndcg@5"] for line in done.history]
+    assert found == pytest.approx(max(values)) == pytest.approx(done.best_value)
+
+
+def test_trees_are_saved_now_and_then_and_a_kill_costs_the_rest(tmp_path, monkeypatch):
+    pytest.importorskip("lightgbm")
+    monkeypatch.setattr("rankgrad.training.tree_fitting._SAVE_EVERY", 0.0)
+    settings = Settings(model="lightgbm", **FAST)
+
+    def die(line):
+        if line["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fit(settings, TRAIN, VALI, folder=run, on_epoch=die)
+    assert (run / "last" / "trees.txt").read_text().count("Tree=") == 2
+    seen = []
+    done = fit(settings, TRAIN, VALI, folder=run, resume=True, on_epoch=seen.append)
+    assert [line["epoch"] for line in seen] == [3, 4, 5]
+    assert done.model.network.saved == fit(settings, TRAIN, VALI).model.network.saved
+    longer = Settings(**{**settings.model_dump(), "epochs": 7})
+    assert len(fit(longer, TRAIN, VALI, folder=run, resume=True).history) == 7
+    state = run / "last" / "state.json"
+    state.write_text(state.read_text().replace("trees", "twigs", 1))
+    with pytest.raises(ValueError, match=r"state\.json"):
+        fit(longer, TRAIN, VALI, folder=run, resume=True)
+
+
+def test_an_interrupt_before_the_first_tree_is_saved_starts_anew(tmp_path):
     pytest.importorskip("lightgbm")
     settings = Settings(model="lightgbm", **FAST)
 

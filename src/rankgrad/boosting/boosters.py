@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,40 @@ BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"
 #: LightGBM say so themselves.
 MISSING_ATTRIBUTE = "missing_features"
 
-#: Called after each tree, with its number from 1 on and the validation scores, None without data.
-OnRound = Callable[[int, Any], None]
+
+class Round(NamedTuple):
+    """A round of boosting that is done.
+
+    Attributes:
+        number: from 1 on.
+        scores: of the validation lists, ``[N]``; None without them.
+        state: gives what boosting can go on from.
+    """
+
+    number: int
+    scores: Any
+    state: Callable[[], BoostingState]
+
+
+#: Called after each round. True ends boosting there.
+OnRound = Callable[[Round], bool | None]
+
+
+@dataclass(frozen=True)
+class BoostingState:
+    """How far boosting has come.
+
+    Attributes:
+        saved: all trees, in the library's own format.
+        curve: the validation metric after each round; empty without validation lists.
+        trees: how many trees there are after each round: LightGBM may grow none in one.
+        best: of DART, the trees after the best round as they were then.
+    """
+
+    saved: bytes
+    curve: list[float]
+    trees: list[int]
+    best: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -37,33 +70,44 @@ class BoostingConfig:
 
     Args:
         kind: the library.
-        loss: the spec of a loss; None for the library's own objective.
+        loss: a loss, or the spec of one, drawing by the seed; None for the library's own objective.
         metric: stops and chooses the number of trees, on validation lists.
         options: of the library.
         rounds: trees, at most.
         patience: stop after so many trees without a better value; None for never.
         seed: of what is random in the library, and in the loss.
         threads: that the library uses.
+        label_gain: of whole labels, for the loss.
+        device: where the loss is computed.
+        is_dart: whether later trees change the weights of earlier ones.
     """
 
     kind: Kind
-    loss: str | None = None
+    loss: str | Loss | None = None
     metric: str = "ndcg@10"
     options: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 1000
     patience: int | None = 50
     seed: int = 0
     threads: int = 1
+    label_gain: Sequence[float] | None = None
+    device: str = "cpu"
+    is_dart: bool = False
 
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """Trees: the model in its library's own format, and the validation metric after each tree."""
+    """Trees up to the best round in their library's own format, and how far boosting has come."""
 
     kind: Kind
     saved: bytes
-    curve: list[float]
     best_round: int
+    state: BoostingState
+
+    @property
+    def curve(self) -> list[float]:
+        """The validation metric after each round."""
+        return self.state.curve
 
     def predict(self, features: Any) -> Any:
         """The scores of items, ``[N]``."""
@@ -71,29 +115,38 @@ class BoostedTrees:
 
 
 def boost(
-    train: Dataset, vali: Dataset | None, config: BoostingConfig, on_round: OnRound | None = None
+    train: Dataset,
+    vali: Dataset | None,
+    config: BoostingConfig,
+    on_round: OnRound | None = None,
+    start: BoostingState | None = None,
 ) -> BoostedTrees:
     """Boost trees on the training lists; and keep those up to the best validation value.
+
+    Going on from a state gives the trees that boosting without a break gives, unless the library
+    draws random numbers (fractions of items or features, DART, GOSS): it saves no random state, so
+    that later trees have draws of their own.
 
     Args:
         train: what to learn from. Weights of items are those of the loss.
         vali: what stops; without it all rounds are grown.
         config: see :class:`BoostingConfig`.
-        on_round: called after each tree.
+        on_round: called after each round.
+        start: what to go on from; None to begin.
 
     Raises:
         ImportError: the library is not installed.
         ValueError: the library refuses an option or the data; the metric is undefined on every
             validation list; the built-in objective of XGBoost cannot take weights of items.
     """
-    validation = _ValidationCurve(vali, config, on_round)
-    make = _lightgbm if config.kind == "lightgbm" else _xgboost
+    rounds = _Rounds(vali, config, on_round, start)
+    grow = _lightgbm if config.kind == "lightgbm" else _xgboost
     try:
-        saved, best = make(train, vali, config, validation)
+        saved = grow(train, vali, config, rounds)
     except _errors(config.kind) as error:
         message = str(error).partition(" at /")[0]  # LightGBM goes on with a line of its source
         raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
-    return BoostedTrees(config.kind, saved, validation.curve, best)
+    return BoostedTrees(config.kind, saved, rounds.best, rounds.state())
 
 
 def _errors(kind: Kind) -> type[Exception]:
@@ -143,42 +196,116 @@ def _with_types(package: Any, booster: Any, features: Any, threads: int) -> Any:
     )
 
 
-class _ValidationCurve:
-    """The validation metric after each tree."""
+class _Rounds:
+    """The rounds of one boosting: evaluates them, tells of them, says when to stop."""
 
     def __init__(
-        self, vali: Dataset | None, config: BoostingConfig, on_round: OnRound | None
+        self,
+        vali: Dataset | None,
+        config: BoostingConfig,
+        on_round: OnRound | None,
+        start: BoostingState | None,
     ) -> None:
-        self.metric, self.curve = config.metric, list[float]()
-        self.higher = not metrics.get(config.metric).lower_is_better
-        self._on_round, self._counted = on_round, 0
-        self._lists = None if vali is None else (np.array(vali.labels), np.array(vali.offsets))
-        self._weights = None if vali is None or vali.weights is None else np.array(vali.weights)
+        self.config, self.start = config, start
+        self.curve = [] if start is None else list(start.curve)
+        self.trees = [] if start is None else list(start.trees)
+        loss = config.loss
+        self.loss = seeded(loss, config.seed) if isinstance(loss, str) else loss
+        self.save: Callable[[int], bytes]  # gives so many trees, in the library's format
+        self._lower = metrics.get(config.metric).lower_is_better
+        self._best = None if start is None else start.best
+        self._on_round, self._lists = on_round, None
+        self._scores: Any = None
+        if vali is not None:
+            weights = None if vali.weights is None else np.array(vali.weights)
+            self._lists = (np.array(vali.labels), np.array(vali.offsets), weights)
+        self._set_progress()
 
-    def __call__(self, scores: Any, _: Any) -> float:
+    @property
+    def done(self) -> int:
+        """How many rounds are done."""
+        return len(self.trees)
+
+    @property
+    def left(self) -> int:
+        """How many rounds there may be yet."""
+        return 0 if self.done and self._waited_enough() else self.config.rounds - self.done
+
+    def resumed_seed(self) -> int | None:
+        """A seed for draws of a library that goes on, other than the first trees had; or None."""
+        if self.start is None or not _is_random(self.config):
+            return None
+        numbers = [self.config.seed, len(self.start.trees)]
+        return int(np.random.SeedSequence(numbers).generate_state(1)[0]) % 2**31
+
+    @property
+    def best(self) -> int:
+        """The first of the best rounds, as both libraries choose; without a metric the last."""
+        if not self.curve:
+            return self.done
+        return int(np.argmin(self.curve) if self._lower else np.argmax(self.curve)) + 1
+
+    def state(self) -> BoostingState:
+        """What boosting can go on from."""
+        curve, trees = list(self.curve), list(self.trees)
+        return BoostingState(self.save(self.trees[-1]), curve, trees, self._best)
+
+    def saved(self) -> bytes:
+        """The trees up to the best round."""
+        return self._best or self.save(self.trees[self.best - 1])
+
+    def evaluate(self, scores: Any) -> None:
+        """Take the validation scores of the round that is about to end."""
         assert self._lists is not None
-        labels, offsets = self._lists
-        scores = np.asarray(scores, np.float32)
+        labels, offsets, weights = self._lists
+        self._scores = np.asarray(scores, np.float32)
         found = evaluate(
-            scores, labels, offsets=offsets, weights=self._weights, metrics=self.metric
+            self._scores, labels, offsets=offsets, weights=weights, metrics=self.config.metric
         )
         self.curve.append(next(iter(found.mean.values())))
         if np.isnan(self.curve[-1]):
-            raise ValueError(undefined(self.metric))
-        if self._on_round is not None:
-            self._on_round(len(self.curve), scores)
-        return self.curve[-1]
+            raise ValueError(undefined(self.config.metric))
 
-    def count(self, trees: int) -> None:
-        """Tell of a tree where there are no validation lists; LightGBM may grow none in a round."""
-        if self._on_round is not None and trees > self._counted:
-            self._on_round(trees, None)
-        self._counted = trees
+    def end(self, trees: int) -> bool:
+        """End a round, after which there are so many trees; whether to stop."""
+        self.trees.append(trees)
+        self._set_progress()
+        if self.config.is_dart and self.best == self.done:
+            self._best = self.save(trees)
+        stop = False
+        if self._on_round is not None:
+            stop = bool(self._on_round(Round(self.done, self._scores, self.state)))
+        return stop or self._waited_enough()
+
+    def _waited_enough(self) -> bool:
+        patience = self.config.patience
+        return bool(self.curve) and patience is not None and self.done - self.best >= patience
+
+    def _set_progress(self) -> None:
+        if self.loss is not None:
+            self.loss.progress = min(1.0, self.done / self.config.rounds)
+
+
+#: Seeds of LightGBM's draws for trees; others are of the bins of features.
+_DRAWING_SEEDS = ("bagging_seed", "feature_fraction_seed", "drop_seed", "extra_seed")
+
+#: Options that are fractions of what is drawn from, 1 for all of it.
+_FRACTIONS = (
+    *("bagging_fraction", "feature_fraction", "feature_fraction_bynode"),
+    *("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
+)
+
+
+def _is_random(config: BoostingConfig) -> bool:
+    """Whether the library draws random numbers while it grows trees."""
+    options = config.options
+    drawn = options.get("extra_trees") or options.get("data_sample_strategy") == "goss"
+    return bool(config.is_dart or drawn or any(options.get(name, 1) < 1 for name in _FRACTIONS))
 
 
 def _lightgbm(
-    train: Dataset, vali: Dataset | None, config: BoostingConfig, validation: _ValidationCurve
-) -> tuple[bytes, int]:
+    train: Dataset, vali: Dataset | None, config: BoostingConfig, rounds: _Rounds
+) -> bytes:
     package = library("lightgbm")
     options = {
         "metric": "none",
@@ -188,10 +315,14 @@ def _lightgbm(
         "force_row_wise": True,
         "seed": config.seed % 2**31,
         **config.options,
-        "objective": BUILT_IN["lightgbm"]
-        if config.loss is None
-        else for_lightgbm.objective(_seeded(config.loss, config.seed)),
+        "objective": BUILT_IN["lightgbm"],
     }
+    if rounds.loss is not None:
+        called = for_lightgbm.objective(rounds.loss, label_gain=config.label_gain)
+        # A function: LightGBM copies any other object, and with it the state of the loss.
+        options["objective"] = lambda scores, data: called(scores, data)
+    if (seed := rounds.resumed_seed()) is not None:
+        options |= dict.fromkeys(_DRAWING_SEEDS, seed)
     learn = package.Dataset(
         np.asarray(train.features),
         train.labels,
@@ -199,44 +330,73 @@ def _lightgbm(
         weight=train.weights,
         categorical_feature=_categorical(train),
     )
-    if vali is None:
-        booster = package.train(
+    checked: dict[str, Any] = {}
+    if vali is not None:
+        check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
+        checked = {"valid_sets": [check], "feval": _feval(rounds)}
+    before = None
+    if rounds.start is not None:
+        before = package.Booster(model_str=rounds.start.saved.decode())
+        rounds.save = _lightgbm_saver(before, config)
+    if rounds.left:
+        package.train(
             options,
             learn,
-            config.rounds,
-            callbacks=[lambda state: validation.count(state.model.num_trees())],
+            rounds.left,
+            callbacks=[_lightgbm_callback(package, rounds)],
+            init_model=before,
+            **checked,
         )
-        return booster.model_to_string().encode(), booster.num_trees()
-    check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
-    stop = [package.early_stopping(config.patience, verbose=False)] if config.patience else []
-    booster = package.train(
-        options,
-        learn,
-        config.rounds,
-        valid_sets=[check],
-        feval=lambda scores, data: (config.metric, validation(scores, data), validation.higher),
-        callbacks=stop,
-    )
-    best = _best_round(validation)
-    return booster.model_to_string(num_iteration=best).encode(), best
+    return rounds.saved()
+
+
+def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], bytes]:
+    def save(trees: int) -> bytes:
+        text = booster.model_to_string(num_iteration=trees)
+        # It writes down how many rounds were left, where boosting went on.
+        return re.sub(r"(?m)^\[num_iterations: \d+\]$", said, text).encode()
+
+    said = f"[num_iterations: {config.rounds}]"
+    return save
+
+
+def _feval(rounds: _Rounds) -> Callable[[Any, Any], tuple[str, float, bool]]:
+    """The metric that LightGBM computes after each tree; what stops is the callback."""
+
+    def feval(scores: Any, _: Any) -> tuple[str, float, bool]:
+        rounds.evaluate(scores)
+        return rounds.config.metric, rounds.curve[-1], True
+
+    return feval
+
+
+def _lightgbm_callback(package: Any, rounds: _Rounds) -> Callable[[Any], None]:
+    """Ends each round."""
+
+    def end(env: Any) -> None:
+        rounds.save = _lightgbm_saver(env.model, rounds.config)
+        if rounds.end(env.model.num_trees()):
+            raise package.callback.EarlyStopException(env.iteration, [])
+
+    return end
 
 
 def _xgboost(
-    train: Dataset, vali: Dataset | None, config: BoostingConfig, validation: _ValidationCurve
-) -> tuple[bytes, int]:
+    train: Dataset, vali: Dataset | None, config: BoostingConfig, rounds: _Rounds
+) -> bytes:
     package = library("xgboost")
     options = {
         "tree_method": "hist",
         "grow_policy": "lossguide",
         "max_depth": 0,
         "nthread": config.threads,
-        "seed": config.seed % 2**31,
+        "seed": rounds.resumed_seed() or config.seed % 2**31,
         "verbosity": 0,
         "disable_default_eval_metric": 1,
         **config.options,
     }
     objective = None
-    if config.loss is None:
+    if rounds.loss is None:
         options["objective"] = BUILT_IN["xgboost"]
         if train.weights is not None:
             raise ValueError(
@@ -244,36 +404,28 @@ def _xgboost(
             )
     else:
         objective = for_xgboost.objective(
-            _seeded(config.loss, config.seed), item_weights=train.weights
+            rounds.loss,
+            item_weights=train.weights,
+            label_gain=config.label_gain,
+            device=config.device,
         )
     learn = _matrix(package, train, config)
-    checked: dict[str, Any] = {"callbacks": [_counter(package, validation)]}
-    name = for_xgboost.name_of_metric(config.metric)
-    if vali is not None:
-        checked = {
-            "evals": [(_matrix(package, vali, config), "vali")],
-            "custom_metric": lambda scores, data: (name, validation(scores, data)),
-            "maximize": validation.higher,
-            "early_stopping_rounds": config.patience,
-        }
-    booster = package.train(
-        options, learn, config.rounds, obj=objective, verbose_eval=False, **checked
+    check = None if vali is None else _matrix(package, vali, config)
+    booster = package.Booster(
+        options,
+        [learn] if check is None else [learn, check],
+        model_file=None if rounds.start is None else bytearray(rounds.start.saved),
     )
-    best = booster.num_boosted_rounds() if vali is None else _best_round(validation)
     missing = np.flatnonzero(np.isnan(train.features).any(0)).tolist()
     booster.set_attr(**{MISSING_ATTRIBUTE: json.dumps(missing)})
-    return bytes(booster[:best].save_raw("json")), best
-
-
-def _counter(package: Any, validation: _ValidationCurve) -> Any:
-    """The callback of XGBoost that tells of each tree."""
-
-    class Counter(package.callback.TrainingCallback):  # type: ignore[misc]
-        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-            validation.count(model.num_boosted_rounds())
-            return False
-
-    return Counter()
+    rounds.save = lambda trees: bytes(booster[:trees].save_raw("json"))
+    for number in range(rounds.done, rounds.done + rounds.left):
+        booster.update(learn, number, fobj=objective)
+        if check is not None:
+            rounds.evaluate(booster.predict(check, output_margin=True))
+        if rounds.end(booster.num_boosted_rounds()):
+            break
+    return rounds.saved()
 
 
 def _categorical(lists: Dataset) -> list[int]:
@@ -281,19 +433,13 @@ def _categorical(lists: Dataset) -> list[int]:
     return [at for at, names in enumerate(lists.categories or ()) if names is not None]
 
 
-def _seeded(spec: str, seed: int) -> Loss:
+def seeded(spec: str, seed: int) -> Loss:
     """The loss; one that draws random numbers and has no seed of its own draws by this one."""
     parsed = losses.parse(spec)
     random = "seed" in inspect.signature(losses.factory(parsed.name)).parameters
     if random and parsed.options.get("seed") is None:
         return losses.get(spec, seed=seed)
     return losses.get(spec)
-
-
-def _best_round(validation: _ValidationCurve) -> int:
-    """The first of the best, as both libraries choose."""
-    best = np.argmax(validation.curve) if validation.higher else np.argmin(validation.curve)
-    return int(best) + 1
 
 
 def _matrix(package: Any, lists: Dataset, config: BoostingConfig) -> Any:

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from rankgrad.boosting.objectives import Array, RowLoss, RowMetric, offsets_of
+from rankgrad.boosting.objectives import (
+    Array,
+    CallerLists,
+    RowLists,
+    RowLoss,
+    RowMetric,
+    check_device,
+    offsets_of,
+    to_device,
+)
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 
@@ -22,21 +30,18 @@ class Objective:
     ``(y_true, y_pred, weight, group)``. ``lightgbm.train`` passes ``(scores, dataset)``.
     """
 
-    def __init__(self, loss: RowLoss, list_weights: Any = None) -> None:
-        self.row_loss = loss
-        self.list_weights = list_weights
+    def __init__(self, loss: RowLoss, caller: CallerLists, device: str = "cpu") -> None:
+        check_device(device)
+        self.row_loss, self.caller, self.device = loss, caller, device
         self.__name__ = str(loss.loss)
 
     def __call__(
         self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
     ) -> tuple[Array, Array]:
         """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
-        scores, labels, weight, group = _arguments(y_true, y_pred, weight, group)
-        offsets = offsets_of(group, len(scores), _REMEDY)
-        gradient, hessian = self.row_loss(
-            torch.as_tensor(np.asarray(scores)), labels, offsets, weight, self.list_weights
-        )
-        return gradient.to(torch.float32).numpy(), hessian.to(torch.float32).numpy()
+        scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
+        gradient, hessian = self.row_loss(to_device(scores, self.device), labels, lists)
+        return gradient.float().cpu().numpy(), hessian.float().cpu().numpy()
 
 
 class Evaluation(RowMetric):
@@ -46,18 +51,20 @@ class Evaluation(RowMetric):
         self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
     ) -> tuple[str, float, bool]:
         """The name, the mean over lists, and whether higher is better."""
-        scores, labels, weight, group = _arguments(y_true, y_pred, weight, group)
-        offsets = offsets_of(group, len(scores), _REMEDY)
-        return self.name, self.value(scores, labels, offsets, weight), self.higher_is_better
+        scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
+        return self.name, self.value(scores, labels, lists), self.higher_is_better
 
 
 def objective(
     loss: str | Loss,
     *,
+    item_weights: Any = None,
     list_weights: Any = None,
+    group: Any = None,
     label_gain: Sequence[float] | None = None,
     hessian_scale: float = 1.0,
     min_list_hessian: float = 1.0,
+    device: str = "cpu",
 ) -> Objective:
     """A loss of this library as an objective of LightGBM, native and scikit-learn API alike.
 
@@ -68,14 +75,21 @@ def objective(
 
     Args:
         loss: the spec of a loss, or a loss.
+        item_weights: one per row of the training data. Weights of a Dataset are such weights.
         list_weights: one per list of the training data, in their order.
+        group: the sizes of the lists, where the library does not pass them on; those of data
+            with groups must be the same.
         label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
             that have gains.
         hessian_scale: multiplies the Hessian, to take smaller steps.
         min_list_hessian: for losses whose Hessian is a bound by the gradient, as relaxed metrics:
             what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
             long lists it would be so little that no leaf has what the library asks for; gradient
-            and Hessian are multiplied by one constant then. 0 for the plain sum over lists.
+            and Hessian are multiplied by one constant then. With fewer than 100 lists, for every
+            loss, also what the Hessian of 200 rows sums to (up to 20 times this in all).
+            0 for the plain sum over lists.
+        device: where the loss is computed: ``"cpu"`` or ``"cuda"``. LightGBM has scores and
+            gradients on the host.
 
     Returns:
         A callable for ``params["objective"]`` of ``lightgbm.train``, or ``objective`` of
@@ -95,33 +109,53 @@ def objective(
         hessian_scale=hessian_scale,
         min_list_hessian=min_list_hessian,
     )
-    return Objective(row_loss, list_weights)
+    return Objective(row_loss, CallerLists(item_weights, list_weights, group), device)
 
 
-def metric(metric: str | Metric, *, label_gain: Sequence[float] | None = None) -> Evaluation:
+def metric(
+    metric: str | Metric,
+    *,
+    item_weights: Any = None,
+    list_weights: Any = None,
+    group: Any = None,
+    label_gain: Sequence[float] | None = None,
+) -> Evaluation:
     """An exact metric of this library for LightGBM's ``feval`` or ``eval_metric``.
 
-    Its conventions are this library's: see the options ``empty`` and ``ties`` of each metric.
+    Its conventions are this library's: see the options ``empty`` and ``ties`` of each metric. Its
+    name ends in ``_exact``, as LightGBM has metrics of the same names with other conventions.
 
     Args:
         metric: the spec of a metric, or a metric.
+        item_weights: one per row of the evaluated data, where it has no weights itself.
+        list_weights: one per list of the evaluated data: a weighted mean over lists.
+        group: the sizes of the lists, where the data do not say them; for several data sets, the
+            sizes of each.
         label_gain: the gain of each whole label in place of ``2^y - 1``.
 
     >>> from rankgrad.integrations.lightgbm import metric
     >>> metric("ndcg@10")([1, 0], np.array([0.2, 0.1]), None, [2])
-    ('ndcg@10', 1.0, True)
+    ('ndcg@10_exact', 1.0, True)
     """
-    return Evaluation(metric, label_gain)
+    return Evaluation(metric, CallerLists(item_weights, list_weights, group), label_gain)
 
 
-def _arguments(first: Any, second: Any, weight: Any, group: Any) -> tuple[Array, Array, Any, Any]:
-    """Scores, labels, weights and groups, of either API."""
+def _arguments(
+    caller: CallerLists, first: Any, second: Any, weight: Any, group: Any
+) -> tuple[Array, Array, RowLists]:
+    """Scores, labels and lists, of either API."""
     if hasattr(second, "get_label"):  # scores and a Dataset
         weight, group = second.get_weight(), second.get_group()
-        return np.asarray(first), np.asarray(second.get_label()), weight, group
-    if np.ndim(second) == 0:
+        scores, labels = np.asarray(first), np.asarray(second.get_label())
+    elif np.ndim(second) == 0:
         raise TypeError(
             f"expected (scores, lightgbm.Dataset) or (y_true, y_pred, weight, group), found a "
             f"{type(second).__name__} in the second place"
         )
-    return np.asarray(second), np.asarray(first), weight, group
+    else:
+        scores, labels = np.asarray(second), np.asarray(first)
+    offsets = None if group is None else offsets_of(group, len(scores), _REMEDY)
+    lists = caller.complete(
+        len(scores), _REMEDY, offsets=offsets, item_weights=weight, list_weights=None
+    )
+    return scores, labels, lists

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +15,15 @@ from torch import Tensor
 
 from rankgrad import losses, metrics
 from rankgrad.losses import Loss
+from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.quoting import quote
-from rankgrad.validation import check_positive
+from rankgrad.validation import check_choice, check_positive
 
 Array = np.ndarray[Any, Any]
+
+#: With fewer lists, the Hessian of all rows sums to at least 1 for so many rows, up to a maximum.
+_FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 200, 20.0
 
 
 def library(name: str) -> Any:
@@ -26,6 +32,92 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise ImportError(f"{name} is not installed: pip install 'rankgrad[trees]'") from None
+
+
+class RowLists(NamedTuple):
+    """Lists of rows: ``offsets [B + 1]``, and weights ``[N]`` of items and ``[B]`` of lists."""
+
+    offsets: Array
+    item_weights: Any
+    list_weights: Array | None
+
+
+@dataclass(frozen=True)
+class CallerLists:
+    """What an objective or a metric is told of the lists beside what its library passes on.
+
+    Args:
+        item_weights: one per row.
+        list_weights: one per list.
+        group: the sizes of the lists; or those of several data sets, one of which is meant by its
+            number of rows.
+    """
+
+    item_weights: Any = None
+    list_weights: Any = None
+    group: Any = None
+
+    def complete(
+        self, rows: int, remedy: str, *, offsets: Any, item_weights: Any, list_weights: Any
+    ) -> RowLists:
+        """The lists of a data set.
+
+        Args:
+            rows: how many there are.
+            remedy: what to do if there are no groups, for the error.
+            offsets: what the library says of the lists, or None.
+            item_weights: the library's, or None.
+            list_weights: the library's, or None.
+
+        Raises:
+            ValueError: there are no groups, or they are not those of the rows; there are weights
+                of one kind twice, or of another number.
+        """
+        if offsets is None:
+            offsets = offsets_of(self._group(rows), rows, remedy)
+        elif self.group is not None:
+            own = offsets_of(self._group(rows), rows, remedy)
+            if not np.array_equal(np.unique(own), np.unique(offsets)):  # but for empty lists
+                raise ValueError("group and the data say different lists: leave out group")
+        items = _either("item_weights", "rows", self.item_weights, item_weights)
+        if items is not None and len(items) != rows:  # as many as there are lists would weigh them
+            raise ValueError(f"item_weights has {len(items)} numbers for {rows} rows")
+        per_list = _either("list_weights", "lists", self.list_weights, list_weights)
+        return RowLists(offsets, items, _list_weights(per_list, len(offsets) - 1))
+
+    def _group(self, rows: int) -> Any:
+        """The sizes of the lists of the data set that has so many rows."""
+        group = self.group
+        if group is None or not len(group) or isinstance(group, str) or not np.ndim(group[0]):
+            return group
+        fitting = [sizes for sizes in group if np.sum(sizes) == rows]
+        if not fitting or any(not np.array_equal(one, fitting[0]) for one in fitting):
+            raise ValueError(
+                f"group has the sizes of {len(group)} data sets, {len(fitting)} of them with "
+                f"{rows} rows: one must be"
+            )
+        return fitting[0]
+
+
+def _either(name: str, what: str, own: Any, passed: Any) -> Any:
+    """The weights that are there; those of a caller and of a library at once are an error."""
+    if own is not None and passed is not None:
+        raise ValueError(
+            f"there are weights of {what} twice: {name} and those of the data; leave one of them "
+            "out"
+        )
+    return passed if own is None else own
+
+
+def _list_weights(values: Any, lists: int) -> Array | None:
+    if values is None:
+        return None
+    weights = _numbers("list_weights", values).reshape(-1)
+    if len(weights) != lists:
+        raise ValueError(f"list_weights has {len(weights)} numbers for {lists} lists")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("list_weights must be finite and not negative")
+    return weights
 
 
 class RowLoss:
@@ -37,8 +129,10 @@ class RowLoss:
         hessian_scale: the Hessian is multiplied by it.
         min_list_hessian: what the Hessian of a list sums to at tied scores, at least, in the mean
             over lists: for losses whose Hessian is a bound by the gradient
-            (:meth:`rankgrad.losses.Loss.derivatives`). Gradient and Hessian are multiplied by the
-            same constant where it would be less.
+            (:meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100 lists, for every loss
+            but the libraries' own (``norm=true``), the Hessian of all rows sums to at least this
+            times the rows over 200, or times 20 if that is less. Gradient and Hessian are
+            multiplied by the same constant where it would be less.
 
     Raises:
         ValueError: the loss has no gains, the gains fall, or a number is out of its range.
@@ -65,50 +159,85 @@ class RowLoss:
         self,
         scores: Tensor,
         labels: Array,
-        offsets: Array,
-        item_weights: Any = None,
-        list_weights: Any = None,
+        lists: RowLists,
     ) -> tuple[Tensor, Tensor]:
         """Gradient and Hessian of the rows, on the device of the scores.
 
         Args:
             scores: ``[N]``.
             labels: ``[N]``.
-            offsets: ``[B + 1]``.
-            item_weights: ``[N]`` or None.
-            list_weights: ``[B]`` or None.
+            lists: which rows belong together, and their weights.
         """
+        offsets = lists.offsets
         if self.label_gain is not None:
             labels = self.label_gain(labels)
         gradient, hessian = self.loss.gradient_and_hessian(
-            scores, torch.as_tensor(labels), offsets=torch.as_tensor(offsets), weights=item_weights
+            scores,
+            torch.as_tensor(labels),
+            offsets=torch.as_tensor(offsets),
+            weights=lists.item_weights,
         )
         scale = self._scale(scores, labels, offsets)
         if scale != 1:
             gradient, hessian = gradient * scale, hessian * scale
-        if list_weights is not None:
-            weights = _per_row(list_weights, offsets).to(gradient)
+        if lists.list_weights is not None:
+            rows = np.repeat(lists.list_weights, np.diff(offsets))
+            weights = torch.from_numpy(rows).to(gradient)
             gradient, hessian = gradient * weights, hessian * weights
         return gradient, hessian if self.hessian_scale == 1 else hessian * self.hessian_scale
 
     def _scale(self, scores: Tensor, labels: Array, offsets: Array) -> float:
-        """The constant that multiplies the loss, so that a list has ``min_list_hessian``.
+        """The constant that multiplies the loss, so that there is ``min_list_hessian``.
 
         It is that of tied scores in every round: boosting starts there, and one that followed the
         scores would take the steps that have become small for large ones.
         """
-        if type(self.loss).derivatives is not Loss.derivatives or not self.min_list_hessian:
+        is_bound = type(self.loss).derivatives is Loss.derivatives
+        if not self.min_list_hessian or not (is_bound or len(offsets) <= _FEW_LISTS):
             return 1.0
+        if getattr(self.loss, "norm", False):
+            return 1.0  # which is a library's own objective
         key = _checksum(labels), _checksum(offsets)
         if key not in self._scales:
+            per_list = self._list_hessians(scores, labels, offsets)
+            lacking = 1.0
+            if is_bound and len(per_list):
+                lacking = max(lacking, self.min_list_hessian / float(per_list.mean()))
+            if len(offsets) <= _FEW_LISTS and len(per_list):
+                least = min(_LEAST_HESSIAN, len(labels) / _ROWS) * self.min_list_hessian
+                lacking = max(lacking, least / float(per_list.sum()))
+            self._scales[key] = lacking
+        return self._scales[key]
+
+    def _list_hessians(self, scores: Tensor, labels: Array, offsets: Array) -> Array:
+        """The sum of the Hessian over each list at tied scores, where it is not 0."""
+        with _at_start(self.loss):
             _, hessian = self.loss.gradient_and_hessian(
                 torch.zeros_like(scores), torch.as_tensor(labels), offsets=torch.as_tensor(offsets)
             )
-            rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-            per_list = np.bincount(rows, hessian.double().cpu().numpy())
-            mean = per_list[per_list > 0].mean() if (per_list > 0).any() else self.min_list_hessian
-            self._scales[key] = max(1.0, self.min_list_hessian / float(mean))
-        return self._scales[key]
+        rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        per_list = np.bincount(rows, hessian.double().cpu().numpy())
+        return per_list[per_list > 0]
+
+
+@contextmanager
+def _at_start(loss: Loss) -> Iterator[None]:
+    """While open, a loss is as where training starts: its schedules, and its draws by a seed.
+
+    After that it goes on as if nothing had been, so that boosting may also go on from a checkpoint.
+    """
+    drawing, progress = list(randomness_of(loss).values()), loss.progress
+    before = [dict(one._generators) for one in drawing]
+    for one in drawing:
+        one._generators.clear()
+    loss.progress = 0.0
+    try:
+        yield
+    finally:
+        loss.progress = progress
+        for one, generators in zip(drawing, before, strict=True):
+            one._generators.clear()
+            one._generators.update(generators)
 
 
 def _checksum(array: Array) -> int:
@@ -121,16 +250,6 @@ def _numbers(name: str, values: Any) -> Array:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be numbers, found {quote(values)}") from None
-
-
-def _per_row(list_weights: Any, offsets: Array) -> Tensor:
-    weights = _numbers("list_weights", list_weights).reshape(-1)
-    lists = len(offsets) - 1
-    if len(weights) != lists:
-        raise ValueError(f"list_weights has {len(weights)} numbers for {lists} lists")
-    if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError("list_weights must be finite and not negative")
-    return torch.from_numpy(np.repeat(weights, np.diff(offsets)))
 
 
 class LabelGain:
@@ -183,17 +302,24 @@ class RowMetric:
 
     Args:
         metric: the spec of a metric, or a metric.
+        caller: weights and groups that the library does not pass on.
         label_gain: as for :class:`RowLoss`.
     """
 
-    def __init__(self, metric: str | Metric, label_gain: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, metric: str | Metric, caller: CallerLists, label_gain: Sequence[float] | None = None
+    ) -> None:
         self.metric = metrics.get(metric)
+        self.caller = caller
         self.label_gain = LabelGain.of(label_gain, self.metric)
 
     @property
     def name(self) -> str:
-        """What the library shows: the spec."""
-        return str(self.metric)
+        """What the library shows: the spec, marked, so that its own metrics have other names.
+
+        It has no spaces: XGBoost splits its line of metrics at them.
+        """
+        return f"{''.join(str(self.metric).split())}_exact"
 
     @property
     def __name__(self) -> str:  # scikit-learn estimators ask for it
@@ -204,22 +330,40 @@ class RowMetric:
         """For early stopping: whether the metric is to be maximized."""
         return not self.metric.lower_is_better
 
-    def value(self, scores: Array, labels: Array, offsets: Array, weights: Any = None) -> float:
+    def value(self, scores: Any, labels: Array, lists: RowLists) -> float:
         """The mean over lists; an error where the metric is undefined on all of them."""
         if self.label_gain is not None:
             labels = self.label_gain(labels)
         found = evaluate(
-            np.asarray(scores), labels, offsets=offsets, weights=weights, metrics=self.metric
+            np.asarray(scores),
+            labels,
+            offsets=lists.offsets,
+            weights=lists.item_weights,
+            metrics=self.metric,
         )
-        mean = float(next(iter(found.mean.values())))
-        if np.isnan(mean):
+        per_list = next(iter(found.per_list.values())).double().numpy()
+        weights = np.ones(len(per_list)) if lists.list_weights is None else lists.list_weights
+        counted = ~np.isnan(per_list) & (weights > 0)
+        if not counted.any():
             raise ValueError(undefined(self.metric))
-        return mean
+        return float(np.average(per_list[counted], weights=weights[counted]))
 
 
 def undefined(metric: str | Metric) -> str:
     """The error of a metric that no list of the evaluated data has a value of."""
     return f"{metric} is undefined on every list of the validation data"
+
+
+def check_device(device: str) -> None:
+    """An error if a loss cannot be computed there."""
+    check_choice("device", device, ("cpu", "cuda"))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
+
+
+def to_device(scores: Any, device: str) -> Tensor:
+    """A library's scores as a tensor where the loss is to be computed."""
+    return torch.as_tensor(np.asarray(scores)).reshape(-1).to(device)
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:

@@ -9,14 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.boosting.objectives import Array, RowLoss, RowMetric, library, offsets_of
+from rankgrad.boosting.objectives import (
+    Array,
+    CallerLists,
+    RowLists,
+    RowLoss,
+    RowMetric,
+    check_device,
+    library,
+    to_device,
+)
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
-from rankgrad.validation import check_choice
 
 _REMEDY = (
     "give xgboost.DMatrix(..., qid=qid) to xgboost.train; XGBoost's scikit-learn estimators pass "
-    "no groups (XGBRanker takes no objective of your own): give objective(..., group=sizes)"
+    "no groups (XGBRanker takes no objective of your own): give {}(..., group=sizes)"
 )
 
 
@@ -27,87 +35,47 @@ class Objective:
     ``(y_true, y_pred, sample_weight=...)``.
     """
 
-    def __init__(self, loss: RowLoss, item_weights: Any, group: Any, device: str) -> None:
-        check_choice("device", device, ("cpu", "cuda"))
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
-        self.row_loss = loss
-        self.item_weights = item_weights
-        self.group = group
-        self.device = device
+    def __init__(self, loss: RowLoss, caller: CallerLists, device: str = "cpu") -> None:
+        check_device(device)
+        self.row_loss, self.caller, self.device = loss, caller, device
 
     def __call__(self, predt: Any, dtrain: Any, sample_weight: Any = None) -> tuple[Any, Any]:
         """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
-        if hasattr(dtrain, "get_label"):
-            return self._of_matrix(predt, dtrain)
-        labels, scores = np.asarray(predt), dtrain
-        if sample_weight is not None and self.item_weights is not None:
-            raise ValueError("there are weights of rows twice: item_weights and sample_weight")
-        weights = self.item_weights if sample_weight is None else sample_weight
-        offsets = offsets_of(self.group, len(labels), _REMEDY)
-        return self._derivatives(scores, labels, offsets, weights, None)
-
-    def _of_matrix(self, scores: Any, matrix: Any) -> tuple[Any, Any]:
-        labels = matrix.get_label()
-        offsets = _offsets(matrix, self.group, len(labels), _REMEDY)
-        weights = np.asarray(matrix.get_weight())
-        list_weights, item_weights = (weights if len(weights) else None), self.item_weights
-        if list_weights is not None and len(list_weights) == len(labels) != len(offsets) - 1:
-            if item_weights is not None:
-                raise ValueError(
-                    "there are weights of rows twice: item_weights and those of the DMatrix"
-                )
-            list_weights, item_weights = None, list_weights
-        return self._derivatives(scores, labels, offsets, item_weights, list_weights)
-
-    def _derivatives(
-        self, scores: Any, labels: Array, offsets: Array, item_weights: Any, list_weights: Any
-    ) -> tuple[Any, Any]:
-        _check_item_weights(item_weights, len(labels))
-        found = self.row_loss(
-            to_device(scores, self.device), labels, offsets, item_weights, list_weights
-        )
-        return hand_over(*found)
+        remedy = _REMEDY.format("objective")
+        scores, labels, lists = _arguments(self.caller, remedy, predt, dtrain, sample_weight)
+        return hand_over(*self.row_loss(to_device(scores, self.device), labels, lists))
 
 
 class Evaluation(RowMetric):
-    """A metric as XGBoost calls it; made by :func:`metric`."""
+    """A metric as XGBoost calls it; made by :func:`metric`. Called like :class:`Objective`."""
 
-    def __init__(
-        self, metric: str | Metric, item_weights: Any, label_gain: Sequence[float] | None
-    ) -> None:
-        super().__init__(metric, label_gain)
-        self.item_weights = item_weights
+    def __call__(self, predt: Any, dmatrix: Any, sample_weight: Any = None) -> Any:
+        """The name and the mean over lists; the mean alone for scikit-learn estimators."""
+        remedy = _REMEDY.format("metric")
+        scores, labels, lists = _arguments(self.caller, remedy, predt, dmatrix, sample_weight)
+        value = self.value(scores, labels, lists)
+        return (self.name, value) if hasattr(dmatrix, "get_label") else value
 
-    @property
-    def name(self) -> str:
-        """What XGBoost shows: the spec without spaces."""
-        return name_of_metric(self.metric)
+    def early_stopping(self, rounds: int, **options: Any) -> Any:
+        """``xgboost.callback.EarlyStopping`` by this metric, in its direction.
 
-    def __call__(self, predt: Any, dmatrix: Any) -> tuple[str, float]:
-        """The name, and the mean over lists."""
-        if not hasattr(dmatrix, "get_label"):
-            raise ValueError(
-                "XGBoost's scikit-learn estimators pass no groups to a metric: give it to "
-                "xgboost.train as custom_metric"
-            )
-        labels = dmatrix.get_label()
-        offsets = _offsets(dmatrix, None, len(labels), "give xgboost.DMatrix(..., qid=qid)")
-        weights = np.asarray(dmatrix.get_weight())
-        if self.item_weights is not None and len(weights):
-            raise ValueError(
-                "there are weights twice: item_weights of the metric and those of the evaluated "
-                "DMatrix; leave one of them out"
-            )
-        _check_item_weights(self.item_weights, len(labels))
-        chosen = self.item_weights if not len(weights) else weights
-        return self.name, self.value(np.asarray(predt), labels, offsets, chosen)
+        XGBoost guesses the direction of a metric by its name, and ``early_stopping_rounds`` of its
+        scikit-learn estimators takes that: ``rr`` would be minimized.
+
+        Args:
+            rounds: to wait for a better value.
+            options: of ``EarlyStopping``, such as ``save_best=True``.
+        """
+        return library("xgboost").callback.EarlyStopping(
+            rounds=rounds, metric_name=self.name, maximize=self.higher_is_better, **options
+        )
 
 
 def objective(
     loss: str | Loss,
     *,
     item_weights: Any = None,
+    list_weights: Any = None,
     group: Any = None,
     label_gain: Sequence[float] | None = None,
     hessian_scale: float = 1.0,
@@ -124,15 +92,21 @@ def objective(
 
     Args:
         loss: the spec of a loss, or a loss.
-        item_weights: one per row. A DMatrix with groups takes weights of lists alone.
-        group: the sizes of the lists, where XGBoost does not pass them on; those of a DMatrix with
-            groups must be the same.
-        label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
-        hessian_scale: multiplies the Hessian.
+        item_weights: one per row of the training data. A DMatrix with groups takes weights of
+            lists alone.
+        list_weights: one per list of the training data, in their order. Weights of a
+            DMatrix with groups are such weights.
+        group: the sizes of the lists, where the library does not pass them on; those of data
+            with groups must be the same.
+        label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
+            that have gains.
+        hessian_scale: multiplies the Hessian, to take smaller steps.
         min_list_hessian: for losses whose Hessian is a bound by the gradient, as relaxed metrics:
             what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
             long lists it would be so little that no leaf has what the library asks for; gradient
-            and Hessian are multiplied by one constant then. 0 for the plain sum over lists.
+            and Hessian are multiplied by one constant then. With fewer than 100 lists, for every
+            loss, also what the Hessian of 200 rows sums to (up to 20 times this in all).
+            0 for the plain sum over lists.
         device: ``"cuda"`` computes on the GPU and hands CUDA arrays over without a copy. Scores
             come from the host, as XGBoost has them there.
 
@@ -153,7 +127,7 @@ def objective(
         hessian_scale=hessian_scale,
         min_list_hessian=min_list_hessian,
     )
-    return Objective(row_loss, item_weights, group, device)
+    return Objective(row_loss, CallerLists(item_weights, list_weights, group), device)
 
 
 def tree_objective(loss: str | Loss, **options: Any) -> Any:
@@ -181,55 +155,69 @@ def tree_objective(loss: str | Loss, **options: Any) -> Any:
         def __call__(self, iteration: int, y_pred: Any, dtrain: Any) -> tuple[Any, Any]:
             return called(y_pred, dtrain)
 
+        def __reduce__(self) -> Any:  # its class is made where XGBoost is imported
+            return _tree_objective, (loss, options)
+
     return RankingObjective()
+
+
+def _tree_objective(loss: str | Loss, options: dict[str, Any]) -> Any:
+    return tree_objective(loss, **options)
 
 
 def metric(
     metric: str | Metric,
     *,
     item_weights: Any = None,
+    list_weights: Any = None,
+    group: Any = None,
     label_gain: Sequence[float] | None = None,
 ) -> Evaluation:
-    """An exact metric of this library for ``custom_metric`` of ``xgboost.train``.
+    """An exact metric of this library: ``custom_metric`` of ``xgboost.train``.
 
-    ``metric(...).higher_is_better`` is for ``maximize=``.
+    ``metric(...).higher_is_better`` is for ``maximize=``. With ``group`` it is also an
+    ``eval_metric`` of ``XGBRegressor``; stop there with the callback that
+    :meth:`Evaluation.early_stopping` gives. Its name ends in ``_exact``, as XGBoost has metrics of
+    the same names with other conventions.
 
     Args:
         metric: the spec of a metric, or a metric.
-        item_weights: one per row of the evaluated data, whose DMatrix then has no weights; those of
-            a DMatrix are of lists.
+        item_weights: one per row of the evaluated data; those of a DMatrix are of lists.
+        list_weights: one per list of the evaluated data, where its DMatrix has none: a weighted
+            mean over lists.
+        group: the sizes of the lists, where XGBoost does not pass them on; for several evaluated
+            data sets, the sizes of each.
         label_gain: the gain of each whole label in place of ``2^y - 1``.
+
+    >>> from rankgrad.integrations.xgboost import metric
+    >>> metric("ndcg@10", group=[2])([1, 0], np.array([0.2, 0.1]))
+    1.0
     """
-    return Evaluation(metric, item_weights, label_gain)
+    return Evaluation(metric, CallerLists(item_weights, list_weights, group), label_gain)
 
 
-def _offsets(matrix: Any, group: Any, rows: int, remedy: str) -> Array:
-    """Where each list begins and ends: the groups of a DMatrix, or those given if it has none."""
-    offsets = np.asarray(matrix.get_uint_info("group_ptr"), np.int64)
-    if len(offsets) < 2:
-        return offsets_of(group, rows, remedy)
-    if group is None:
-        return offsets
-    given = offsets_of(group, rows, remedy)
-    if not np.array_equal(np.unique(given), np.unique(offsets)):  # but for empty lists
-        raise ValueError("group and the qid of the DMatrix say different lists: leave out group")
-    return offsets
-
-
-def _check_item_weights(weights: Any, rows: int) -> None:
-    """One weight per row: as many as there are lists would weigh the lists."""
-    if weights is not None and len(weights) != rows:
-        raise ValueError(f"item_weights has {len(weights)} numbers for {rows} rows")
-
-
-def name_of_metric(metric: str | Metric) -> str:
-    """The spec without spaces, as XGBoost splits its line of metrics at them."""
-    return "".join(str(metric).split())
-
-
-def to_device(scores: Any, device: str) -> Tensor:
-    """XGBoost's scores as a tensor where the loss is to be computed."""
-    return torch.as_tensor(np.asarray(scores)).reshape(-1).to(device)
+def _arguments(
+    caller: CallerLists, remedy: str, first: Any, second: Any, sample_weight: Any
+) -> tuple[Any, Array, RowLists]:
+    """Scores, labels and lists, of either API."""
+    if not hasattr(second, "get_label"):
+        labels = np.asarray(first)
+        lists = caller.complete(
+            len(labels), remedy, offsets=None, item_weights=sample_weight, list_weights=None
+        )
+        return second, labels, lists
+    labels, weights = np.asarray(second.get_label()), np.asarray(second.get_weight())
+    offsets = np.asarray(second.get_uint_info("group_ptr"), np.int64)
+    has_groups = len(offsets) >= 2
+    of_items = len(weights) == len(labels) and not (has_groups and len(offsets) - 1 == len(labels))
+    lists = caller.complete(
+        len(labels),
+        remedy,
+        offsets=offsets if has_groups else None,
+        item_weights=weights if len(weights) and of_items else None,
+        list_weights=weights if len(weights) and not of_items else None,
+    )
+    return first, labels, lists
 
 
 def hand_over(gradient: Tensor, hessian: Tensor) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ import typer
 from rankgrad.cli import settings as options
 from rankgrad.cli import text_arguments
 from rankgrad.cli.arguments import Json, Metrics
-from rankgrad.cli.errors import stop
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_csv, show_json, show_results
 
 if TYPE_CHECKING:
@@ -246,7 +246,9 @@ def compare(
                 plan, output, workers=workers, on_change=show, how=how, baseline=baseline
             )
     except KeyboardInterrupt:
-        raise stop(f"interrupted; what is done is in {output}. To go on: {_again()}") from None
+        raise interrupted(
+            f"interrupted; what is done is in {output}. To go on: {_again()}"
+        ) from None
     _finish(found, intervals, format, json)
 
 

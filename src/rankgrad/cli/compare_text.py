@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rankgrad.cli.errors import stop
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import show_notes
 
 if TYPE_CHECKING:
@@ -100,4 +100,6 @@ def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> 
     with Watching(quiet=False) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
-        raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
+        raise interrupted(
+            f"interrupted; {output} holds all that is needed: the same command goes on"
+        )

@@ -117,10 +117,12 @@ def _read(
 
 
 def _show(found: list[QualityLoss], title: str, lists: int) -> None:
+    from rankgrad.results.comparison_tables import p_value
+
     rows = [
         (
             *(one.metric, f"{one.teacher:.4f}", f"{one.student:.4f}", f"{one.difference:+.4f}"),
-            *(f"{one.interval.low:+.4f} to {one.interval.high:+.4f}", f"{one.p:.4f}"),
+            *(f"{one.interval.low:+.4f} to {one.interval.high:+.4f}", p_value(one.p)),
         )
         for one in found
     ]

@@ -50,9 +50,9 @@ def stop(text: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-def interrupted() -> typer.Exit:
+def interrupted(text: str = "interrupted; what was finished before is kept") -> typer.Exit:
     """Say that Ctrl-C ended the command; the exit to raise."""
-    typer.echo("rankgrad: interrupted; what was finished before is kept", err=True)
+    typer.echo(f"rankgrad: {shorten(text, _LONGEST)}", err=True)
     return typer.Exit(_INTERRUPTED)
 
 

@@ -28,6 +28,7 @@ _OF_TREES = "TreeSHAP values of the upper item less those of the lower one"
 
 
 def explain(
+    ctx: typer.Context,
     run: Run,
     data: Data,
     split: Split = None,
@@ -109,6 +110,7 @@ def explain(
     if query is not None:
         if save or output is not None:
             raise ValueError("--query only prints: leave out --save and --output")
+        _check_options_of_pairs(ctx)
         pair = explanations.explain_pair(ranker, dataset, query, _places(above, below))
         trees = isinstance(ranker.network, TreeScorer)
         return _explain_query(pair, top, json, _OF_TREES if trees else _OF_NETWORKS)
@@ -141,6 +143,18 @@ def explain(
     else:
         _show(found, dataset, f"{run} on {data}", top)
     show_notes(dataset.notes)
+
+
+def _check_options_of_pairs(ctx: typer.Context) -> None:
+    """An error if an option that counts for importance alone is there with --query."""
+    names = ("metric", "repeats", "permute", "sample", "queries", "seed")
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    there = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if there:
+        raise ValueError(
+            f"--{there[0]} is an option of importance, and --query explains a pair: leave out one "
+            "of the two"
+        )
 
 
 def _places(above: int | None, below: int | None) -> tuple[int, int] | None:
@@ -207,9 +221,15 @@ def _explain_query(pair: PairExplanation, top: int, json: bool, method: str) -> 
         f"{item} (label {label:g}, score {score:.4g})"
         for item, label, score in zip(items, pair.labels, pair.scores, strict=True)
     ]
+    under = [f"{method}; parts add up to the difference"]
+    if pair.order == "tied with":
+        under.append(
+            "both have one score: what speaks for either cancels out, and a ranking has them "
+            "in the order of the data"
+        )
     show_table(
         ("feature", *items, "adds"),
         rows,
-        title=f"query {pair.qid}: {about[0]} above {about[1]}",
-        under=[f"{method}; parts add up to the difference"],
+        title=f"query {pair.qid}: {about[0]} {pair.order} {about[1]}",
+        under=under,
     )

@@ -73,7 +73,7 @@ def show_notes(notes: Iterable[str]) -> None:
 
 def _is_number(text: str) -> bool:
     """Whether a cell is a number, a range of them, one with its error, or none."""
-    return re.fullmatch(r"-|-?[\d.,]+(( to |\s±)[\d.,]+)?", text) is not None
+    return re.fullmatch(r"-|[+-]?[\d.,]+(( to |\s±)[+-]?[\d.,]+)?", text) is not None
 
 
 def _plain(value: Any) -> Any:

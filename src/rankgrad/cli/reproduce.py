@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad.cli.arguments import Json
-from rankgrad.cli.errors import stop
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _run(
         from rankgrad.training.run import command
 
         again = shlex.join(command())
-        raise stop(f"interrupted; what is done is in {output}. To go on: {again}") from None
+        raise interrupted(f"interrupted; what is done is in {output}. To go on: {again}") from None
 
 
 @contextmanager

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from rankgrad.training.settings import Settings
+from rankgrad.training.settings import Settings, TomlSettings
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 Command = TypeVar("Command", bound=Callable[..., None])
+Panels = dict[str, tuple[str, ...]]
 
 #: The panels of the help, and which settings are in each.
-PANELS = {
+PANELS: Panels = {
     "What is learned": (
         *("loss", "model", "metric", "metrics", "transforms", "missing", "categorical"),
         *("list_size", "holdout"),
@@ -45,22 +49,32 @@ Log = Annotated[
 
 
 def settings_options(
-    *names: str, defaults: dict[str, str] | None = None
+    *names: str,
+    defaults: dict[str, str] | None = None,
+    settings: type[TomlSettings] = Settings,
+    panels: Panels = PANELS,
 ) -> Callable[[Command], Command]:
     """Give a command an option for each setting, in place of its ``**`` parameter.
 
-    Types, defaults and help texts are those of :class:`~rankgrad.training.Settings`. The command
-    gets the value of each option, None where the user has not given it.
+    Types, defaults and help texts are those of the settings. The command gets the value of each
+    option, None where the user has not given it.
 
     Args:
-        *names: the settings; all of them if there are none.
+        *names: the settings; all that are in a panel if there are none.
         defaults: what the help says of defaults that the command chooses itself.
+        settings: the class of the settings.
+        panels: the panels of the help, and which settings are in each.
     """
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         rest = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        added = list(_parameters(names or tuple(Settings.model_fields), defaults or {}))
+        added = [
+            _parameter(settings.model_fields[name], name, panel, defaults or {})
+            for panel, inside in panels.items()
+            for name in inside
+            if not names or name in names
+        ]
         command.__signature__ = own.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
         command.__annotations__ |= {p.name: p.annotation for p in added}
         return command
@@ -68,43 +82,43 @@ def settings_options(
     return decorate
 
 
-def _parameters(names: tuple[str, ...], defaults: dict[str, str]) -> Iterator[inspect.Parameter]:
-    for panel, inside in PANELS.items():
-        for name in inside:
-            if name in names:
-                option = typer.Option(
-                    *_FLAGS.get(name, ()),
-                    help=_help(name),
-                    show_default=defaults.get(name, _default(name)),
-                    rich_help_panel=panel,
-                )
-                kind = inspect.Parameter.KEYWORD_ONLY
-                annotated: Any = Annotated[_type(name), option]
-                yield inspect.Parameter(name, kind, default=None, annotation=annotated)
+def _parameter(
+    field: FieldInfo, name: str, panel: str, defaults: dict[str, str]
+) -> inspect.Parameter:
+    option = typer.Option(
+        *_FLAGS.get(name, ()),
+        help=_help(field),
+        show_default=defaults.get(name, _default(field)),
+        rich_help_panel=panel,
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    annotated: Any = Annotated[_type(field), option]
+    return inspect.Parameter(name, kind, default=None, annotation=annotated)
 
 
-def _type(name: str) -> Any:
-    """The type of an option: a text, which Settings parses, unless the parser can say more."""
-    annotation = Settings.model_fields[name].annotation
-    if annotation in (bool, int, float):
-        return annotation | None
-    return list[str] | None if _is_several(name) else str | None
+def _type(field: FieldInfo) -> Any:
+    """The type of an option: a text, which the settings parse, unless the parser can say more."""
+    if field.annotation in (bool, int, float):
+        return field.annotation | None
+    return list[str] | None if _is_several(field) else str | None
 
 
-def _is_several(name: str) -> bool:
-    return Ellipsis in get_args(Settings.model_fields[name].annotation)
+def _is_several(field: FieldInfo) -> bool:
+    return Ellipsis in get_args(field.annotation)
 
 
-def _help(name: str) -> str:
-    description = " ".join(str(Settings.model_fields[name].description).split())
-    return f"{description} {_SEVERAL}" if _is_several(name) else description
+def _help(field: FieldInfo) -> str:
+    description = " ".join(str(field.description).split())
+    return f"{description} {_SEVERAL}" if _is_several(field) else description
 
 
-def _default(name: str) -> str:
-    default = Settings.model_fields[name].default
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return ", ".join(default) or "none" if _is_several(name) else str(default).lower()
+def _default(field: FieldInfo) -> str | bool:
+    if field.is_required():
+        return False
+    if isinstance(field.default, bool):
+        return "yes" if field.default else "no"
+    several = _is_several(field)
+    return ", ".join(field.default) or "none" if several else str(field.default).lower()
 
 
 def chosen(options: dict[str, Any], file: Path | None) -> Settings:

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from rankgrad.text.candidates import Candidates
-    from rankgrad.text.scorers import Prompt
+    from rankgrad.text.reading import Prompt
 
 Run = Annotated[
     Path,
@@ -66,7 +66,7 @@ def max_length(panel: str) -> Any:
 
 def read_prompt(path: Path | None) -> Prompt | None:
     """The prompt of a file, if there is one."""
-    from rankgrad.text.scorers import Prompt
+    from rankgrad.text.reading import Prompt
 
     return None if path is None else Prompt.read(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -64,7 +64,8 @@ def rerank(
     from rankgrad.data.trec import read_run, write_run
     from rankgrad.experiments.text import device_of
     from rankgrad.text.interpolation import interpolate as mix
-    from rankgrad.text.ranker import Reading, TextRanker
+    from rankgrad.text.ranker import TextRanker
+    from rankgrad.text.reading import Reading
     from rankgrad.text.runs import TextRun, is_text_run
 
     if output.exists() and not overwrite:
@@ -83,11 +84,10 @@ def rerank(
         reading = None if asked is None else Reading(prompt=asked)
         ranker = TextRanker.from_pretrained(model, reading, trained=True)
     ranker.to(device_of(device))
-    scores = ranker.score(
-        ranker.tokenize(*candidates.pairs()), batch_size=batch_size, precision=precision
-    )
+    inputs = ranker.tokenize(*candidates.pairs())
+    scores: Any = ranker.score(inputs, batch_size=batch_size, precision=precision)
     if weight is not None:
-        scores = mix(scores, candidates.first_stage, candidates.offsets, weight)  # type: ignore[assignment]
+        scores = mix(scores, candidates.first_stage, candidates.offsets, weight)
     write_run(output, candidates.run(scores, tag), overwrite=overwrite)
     left_out = len(read_run(run)) - len(candidates)
     if left_out:

@@ -10,22 +10,33 @@ import typer
 
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Json
-from rankgrad.cli.errors import stop
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
+from rankgrad.cli.settings import settings_options
+from rankgrad.text.settings import TextSettings
 
 if TYPE_CHECKING:
     from rankgrad.experiments.text import Callbacks, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
-    from rankgrad.text.settings import TextSettings
 
-_READING, _LEARNING, _MACHINE = "How documents are read", "How it is learned", "Machine"
+#: The panels of the help, and which settings are in each; losses, seeds and the prompt have
+#: options of their own.
+_PANELS = {
+    "How documents are read": (
+        *("model", "head", "cross_attention", "max_length", "passages", "document_tokens"),
+        "pooling",
+    ),
+    "How it is learned": (
+        *("teacher_weight", "teacher_loss", "metric", "metrics", "epochs", "patience"),
+        *("learning_rate", "head_learning_rate", "schedule", "warmup", "weight_decay"),
+        *("lists_per_step", "documents", "clip"),
+    ),
+    "Machine": ("mini_batch_size", "cache", "precision", "device"),
+}
 
 
-def _option(help: str, default: str, panel: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, show_default=default, rich_help_panel=panel)
-
-
+@settings_options(settings=TextSettings, panels=_PANELS)
 def train(
     run: arguments.Run,
     collection: arguments.Collection,
@@ -44,20 +55,6 @@ def train(
             "the grades, or beside them, which evaluate as ever.",
         ),
     ] = None,
-    teacher_weight: Annotated[
-        float | None,
-        typer.Option(
-            help="Of the loss by the teacher's labels, from 0 to 1; the rest is that of the loss "
-            "by the grades.",
-            min=0.0,
-            max=1.0,
-            show_default="1, the teacher alone",
-        ),
-    ] = None,
-    teacher_loss: Annotated[
-        str | None,
-        typer.Option(help="Of the teacher's labels.", show_default="that of the grades"),
-    ] = None,
     teacher_labels: Annotated[
         Literal["shift", "minmax", "softmax", "rank"],
         typer.Option(
@@ -65,13 +62,12 @@ def train(
             "probabilities, or by its order alone, 1 / rank.",
         ),
     ] = "shift",
-    model: Annotated[
-        str | None, typer.Option(help="A Hugging Face folder, or a name on the hub.")
-    ] = None,
     losses: Annotated[
         list[str] | None,
         typer.Option(
-            "--loss", "-l", help="See `rankgrad losses`; several times to compare several.",
+            "--loss",
+            "-l",
+            help="See `rankgrad losses`; several times to compare several.",
             show_default="softmax",
         ),
     ] = None,
@@ -105,60 +101,10 @@ def train(
         Path | None,
         typer.Option(help="Settings in TOML, as run folders have; options go before them."),
     ] = None,
-    metric: Annotated[
-        str | None,
-        _option("Chooses the best epoch.", "ndcg@10(gain=linear)", _LEARNING, "--metric", "-m"),
-    ] = None,
-    epochs: Annotated[int | None, _option("At most.", "4", _LEARNING)] = None,
-    patience: Annotated[
-        str | None, _option("Stop after so many epochs without a better value.", "none", _LEARNING)
-    ] = None,
-    learning_rate: Annotated[
-        float | None, _option("Of the encoder.", "2e-5", _LEARNING, "--learning-rate", "--lr")
-    ] = None,
-    head_learning_rate: Annotated[float | None, _option("Of the head.", "1e-3", _LEARNING)] = None,
-    schedule: Annotated[str | None, _option("linear or constant.", "linear", _LEARNING)] = None,
-    warmup: Annotated[float | None, _option("Part of all steps.", "0.1", _LEARNING)] = None,
-    weight_decay: Annotated[float | None, _option("Of the weights.", "0.01", _LEARNING)] = None,
-    lists_per_step: Annotated[int | None, _option("Queries a step.", "4", _LEARNING)] = None,
-    documents: Annotated[
-        str | None,
-        _option("Of a query in a step: relevant ones up to a half.", "all", _LEARNING),
-    ] = None,
-    head: Annotated[
-        str | None,
-        _option(
-            "classifier, similarity, embedding or causal.",
-            "causal for causal language models, else classifier",
-            _READING,
-        ),
-    ] = None,
-    cross_attention: Annotated[
-        float | None,
-        _option("Of the head embedding: the factor of attention between texts.", "0", _READING),
-    ] = None,
     prompt: arguments.PromptFile = None,
-    max_length: Annotated[str | None, arguments.max_length(_READING)] = None,
-    passages: Annotated[int | None, _option("Inputs a document, at most.", "1", _READING)] = None,
-    document_tokens: Annotated[
-        str | None, _option("Of a document, at most.", "what fits", _READING)
-    ] = None,
-    pooling: Annotated[
-        str | None, _option("Of the passages' vectors: mean or max.", "mean", _READING)
-    ] = None,
-    mini_batch_size: Annotated[
-        int | None, _option("Documents that have a graph at a time.", "64", _MACHINE)
-    ] = None,
-    cache: Annotated[
-        bool | None,
-        _option("Gradient caching: memory does not grow with the list.", "yes", _MACHINE),
-    ] = None,
-    precision: Annotated[
-        str | None, _option("32-true or bf16-mixed.", "32-true", _MACHINE)
-    ] = None,
-    device: Annotated[str | None, _option("auto, cpu or cuda.", "auto", _MACHINE)] = None,
     json: Json = False,
-) -> None:  # fmt: skip
+    **passed: Any,
+) -> None:
     """Train text rankers by cross-validation, and test them on the fold they have not seen.
 
     Each query is in the test fold once; the next fold chooses the best epoch (and with
@@ -181,9 +127,7 @@ def train(
     """  # noqa: D301
     from rankgrad.data.trec import read_run
     from rankgrad.experiments.text import CrossValidation, cross_validate
-    from rankgrad.text.settings import TextSettings
 
-    passed = {name: value for name, value in locals().items() if name in TextSettings.model_fields}
     passed["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
     chosen = settings_of(passed, settings, paper)
@@ -197,7 +141,7 @@ def train(
     )
     depth = depth or (paper.text.depth if paper and paper.text else None)
     candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
-    if teacher is None and (teacher_weight, teacher_loss) != (None, None):
+    if teacher is None and (passed["teacher_weight"], passed["teacher_loss"]) != (None, None):
         raise ValueError("--teacher-weight and --teacher-loss need a teacher: give --teacher RUN")
     if teacher is not None:
         candidates = candidates.with_teacher(read_run(teacher), teacher_labels)
@@ -207,7 +151,9 @@ def train(
     with Watching(quiet=json) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
-        raise stop(f"interrupted; {output} holds all that is needed: the same command goes on")
+        raise interrupted(
+            f"interrupted; {output} holds all that is needed: the same command goes on"
+        )
     _show(output, json)
     if paper is not None and not json:
         _show_published(paper)
@@ -243,8 +189,6 @@ def settings_of(
     passed: dict[str, Any], file: Path | None, paper: Protocol | None = None
 ) -> TextSettings:
     """The options that were passed, over settings of a file or a paper, over the defaults."""
-    from rankgrad.text.settings import TextSettings
-
     overrides = {name: value for name, value in passed.items() if value is not None}
     if file is not None and paper is not None:
         raise ValueError("--protocol has settings of its own: leave out --settings")

@@ -13,7 +13,7 @@ import typer
 
 from rankgrad.cli import settings as options
 from rankgrad.cli.arguments import Data, Fold, Json, check_known, check_stdin, features_of
-from rankgrad.cli.errors import stop
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def train(
       rankgrad train train.txt --vali vali.txt --loss neural_ndcg@10 -o runs/neural
       rankgrad train data --loss lambdarank --model context_aware -o runs/b
       rankgrad train data --loss lambdaloss@10 --model "lightgbm(num_leaves=15)" -o runs/t
+      rankgrad train data --loss lambdarank@10 --model "xgboost(label_gain=[0, 1, 5])" -o runs/x
       rankgrad train data --settings runs/b/settings.toml --seed 1 -o runs/b1
       rankgrad train data --resume -o runs/b1
       rankgrad train data --resume -o runs/b1 --epochs 150
@@ -110,7 +111,7 @@ def train(
         quiet=json,
     )
     if result.stopped == "interrupted":
-        raise stop(f"interrupted and saved; to go on: {_resuming(run, output is None)}")
+        raise interrupted(f"interrupted and saved; to go on: {_resuming(run, output is None)}")
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun, the first process speaks for all
     if json:

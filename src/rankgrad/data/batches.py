@@ -107,6 +107,7 @@ class Batches:
         transform: applied to the features; fitted.
         memory: how many bytes the features may take on the device; None for half of what is free.
             Beyond that they stay where they are and are read ahead.
+        trained: ``[B]``, True on the lists that training takes; None for all of them.
 
     >>> from rankgrad.data import Dataset
     >>> lists = Dataset(np.arange(4)[:, None], [0, 1, 2, 0], [0, 3, 4], ["a", "b"])
@@ -131,6 +132,7 @@ class Batches:
         device: torch.device | str = "cpu",
         transform: Transform | None = None,
         memory: int | None = None,
+        trained: Array | None = None,
     ) -> None:
         check_choice("batching", batching, BATCHINGS)
         self.dataset, self.batching, self.flat, self.seed = dataset, batching, flat, seed
@@ -145,7 +147,7 @@ class Batches:
         self._max_length = min(int(dataset.lengths.max(initial=0)), list_size or dataset.n_items)
         self._labels = self._to_gather_device(dataset.labels)
         self._weights = None if dataset.weights is None else self._to_gather_device(dataset.weights)
-        self._transform = transform
+        self._transform, self._trained = transform, trained
         # What is small is loaded when it is needed: it may never be (see take_inputs).
         small = needed <= 4 * _BLOCK
         self._features = self._load() if self.resident and not small else None
@@ -210,6 +212,8 @@ class Batches:
         """Which lists make each batch of an epoch."""
         random = np.random.default_rng([self.seed, epoch, _ORDER])
         lengths = self.dataset.lengths
+        if self._trained is not None:
+            lengths = np.where(self._trained, lengths, 0)
         if self.batching == "documents":
             if self.list_size is not None:
                 lengths = np.minimum(lengths, self.list_size)
@@ -360,7 +364,7 @@ class Batches:
             return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
         if self._features is None:
             self._features = self._load()
-        features = self._features[rows]
+        features = self._features.index_select(0, rows.flatten()).unflatten(0, rows.shape)
         return features if mask is None else features.masked_fill_(~mask[..., None], 0.0)
 
     def _finish(self, batch: Batch) -> Batch:

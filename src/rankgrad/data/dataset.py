@@ -379,11 +379,9 @@ def _numbers(
 
 def _rows(array: Any, rows: Any) -> np.ndarray:
     """Some rows of an array; a slice of one that is checked as it is read stays unread."""
-    if isinstance(array, ChecksummedArray) and isinstance(rows, slice):
-        part: Any = array.part(rows.start, rows.stop)
-    else:
-        part = array[rows]
-    return part  # type: ignore[no-any-return]
+    unread = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
+    part: np.ndarray = array.part(rows.start, rows.stop) if unread else array[rows]
+    return part
 
 
 def id_array(name: str, values: Sequence[str]) -> np.ndarray:

@@ -7,8 +7,7 @@ same spec takes it back. Several in a row are a :class:`Pipeline`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -17,9 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
+from rankgrad.data.blocks import (
+    Blocks,
+    Moments,
+    block_height,
+    check_infinite,
+    imputation_weights,
+    quantiles_of,
+    sample_rows,
+    varies_in_lists,
+)
 from rankgrad.data.quantile_kernel import quantile_levels
 from rankgrad.deprecation import renamed_attributes
-from rankgrad.shapes import Bool, Float, Int, Real
+from rankgrad.shapes import Float, Int, Real
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_positive, check_whole
 
@@ -29,50 +38,7 @@ Array = NDArray[Any]
 Fitted = TypeVar("Fitted", bound="Transform")
 Distribution = Literal["normal", "uniform"]
 
-_BLOCK = 1 << 22  # values worked on at a time, where work needs memory
-_RIDGE = 1e-3  # added to variances of 1 in the regression that imputes
 _NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The rows of an array, block by block, passed through transforms that are fitted already."""
-
-    features: Array
-    offsets: Array | None = None
-    through: tuple[Transform, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __iter__(self) -> Iterator[Float[Tensor, "m f"]]:
-        height = max(1, _BLOCK // max(1, self.features.shape[1]))
-        for start in range(0, len(self), height):
-            yield self.rows(slice(start, start + height))
-
-    def then(self, transform: Transform) -> Blocks:
-        """The rows behind one more transform: computed now if they are a single block."""
-        behind = replace(self, through=(*self.through, transform))
-        if self.features.size > _BLOCK:
-            return behind
-        return Blocks(behind.rows(slice(None)).numpy(), self.offsets)
-
-    def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
-        """Some rows, to the last bit as the transforms before will give them in prediction."""
-        values = torch.from_numpy(np.array(self.features[which], _numpy_float(self.features)))
-        for transform in self.through:
-            values = transform(values)
-        return values
-
-    @property
-    def width(self) -> int:
-        """The number of columns of a block."""
-        return self.through[-1].n_outputs if self.through else self.features.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """float64 for float64 features, float32 for all others."""
-        return torch.float64 if _numpy_float(self.features) is np.float64 else torch.float32
 
 
 class Transform(nn.Module):
@@ -209,7 +175,7 @@ class Standardize(Transform):
     deviation: Tensor
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        moments = _Moments.of(blocks)
+        moments = Moments.of(blocks)
         varies = moments.varies & (moments.deviation > torch.finfo(blocks.dtype).tiny)
         return {"mean": moments.mean, "deviation": torch.where(varies, moments.deviation, 1.0)}
 
@@ -273,9 +239,9 @@ class Quantile(Transform):
         self.output, self.quantiles, self.sample, self.seed = output, quantiles, sample, seed
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        values = _sample(blocks, self.sample, self.seed).numpy()
+        values = sample_rows(blocks, self.sample, self.seed).numpy()
         levels = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
-        table = np.stack([_quantiles(column, levels) for column in values.T])
+        table = np.stack([quantiles_of(column, levels) for column in values.T])
         return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -285,7 +251,7 @@ class Quantile(Transform):
             quantile_levels(rows.numpy(), table.numpy(), levels.numpy())
             return self._distributed(levels.reshape(values.shape))
         # In blocks: the search takes many times the memory of what it searches.
-        height = max(1, _BLOCK // rows.shape[-1])
+        height = block_height(rows.shape[-1])
         # An exported program has one block: it would only do for the number of rows of its example.
         whole = torch.compiler.is_exporting()
         starts = range(1) if whole else range(0, max(1, len(rows)), height)
@@ -330,7 +296,7 @@ class Clip(Transform):
         self.limit = limit
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        moments = _Moments.of(blocks)
+        moments = Moments.of(blocks)
         if self.limit is None:
             return {"low": moments.low, "high": moments.high}
         reach = torch.where(moments.varies, self.limit * moments.deviation, 0.0)
@@ -376,7 +342,7 @@ class DropConstant(Transform):
         return self.kept.cpu()
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        varies = _varies_in_lists(blocks) if self.per_list else _Moments.of(blocks).informs
+        varies = varies_in_lists(blocks) if self.per_list else Moments.of(blocks).informs
         if not varies.any():
             where = "within every list" if self.per_list else "in the training data"
             raise ValueError(
@@ -451,15 +417,15 @@ class Impute(Transform):
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        moments, weights = _Moments.of(blocks), torch.empty(0)
+        moments, weights = Moments.of(blocks), torch.empty(0)
         if self.fill == "mean" or (self.fill == "linear" and moments.missing.any()):
             values = moments.mean
         elif isinstance(self.fill, str):
-            values = _sample(blocks, self.sample, self.seed).nanmedian(0).values.nan_to_num()
+            values = sample_rows(blocks, self.sample, self.seed).nanmedian(0).values.nan_to_num()
         else:
             values = torch.full((blocks.width,), float(self.fill))
         if self.fill == "linear" and moments.missing.any():
-            weights = _imputation_weights(_sample(blocks, self.sample, self.seed), moments)
+            weights = imputation_weights(sample_rows(blocks, self.sample, self.seed), moments)
         indicated = (moments.missing > 0) & (moments.count > 0) & self.indicator
         found = {"values": values, "weights": weights}
         return {**found, "indicated": indicated.nonzero().flatten()}
@@ -623,126 +589,6 @@ class _Columns(Transform):
         return values.index_select(-1, self._chosen)
 
 
-@dataclass
-class _Moments:
-    """Mean, standard deviation and range of each column, in float64; missing values left out."""
-
-    mean: Float[Tensor, " f"]
-    deviation: Float[Tensor, " f"]
-    low: Float[Tensor, " f"]
-    high: Float[Tensor, " f"]
-    missing: Int[Tensor, " f"]  # how many values are missing
-    count: Int[Tensor, " f"]  # how many are not
-
-    @classmethod
-    def of(cls, blocks: Blocks) -> _Moments:
-        """One pass; blocks are merged by the update of Chan, Golub and LeVeque, which is stable."""
-        count = missing = torch.zeros(blocks.width, dtype=torch.int64)
-        mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
-        low, high = mean + float("inf"), mean - float("inf")
-        for block in blocks:
-            values = block.double()
-            absent = values.isnan()
-            here = len(values) - absent.sum(0)
-            total = count + here
-            if absent.any():
-                own = values.nansum(0) / here.clamp(min=1)
-                values = torch.where(absent, own, values)  # which adds nothing to the squares
-                low = low.minimum(values.where(~absent, float("inf")).amin(0))
-                high = high.maximum(values.where(~absent, float("-inf")).amax(0))
-            else:
-                own = values.mean(0)
-                low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
-            step = own - mean
-            squares = squares + (values - own).square().sum(0)
-            squares = squares + step.square() * (count * here / total.clamp(min=1).double())
-            mean = mean + step * (here / total.clamp(min=1).double())
-            count, missing = total, missing + absent.sum(0)
-        empty = count == 0
-        low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
-        deviation = (squares / count.clamp(min=1)).sqrt()
-        # Rounding may leave a constant column with a mean a little beside its one value.
-        return cls(mean.clamp(low, high), deviation, low, high, missing, count)
-
-    @property
-    def varies(self) -> Bool[Tensor, " f"]:
-        return self.high > self.low
-
-    @property
-    def informs(self) -> Bool[Tensor, " f"]:
-        """Whether items differ by the column: by its values, or by whether it has one."""
-        return self.varies | ((self.missing > 0) & (self.count > 0))
-
-
-def _varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether a column differs between two items of some list: then it does between neighbors."""
-    if blocks.offsets is None:
-        raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
-    starts = np.zeros(len(blocks) + 1, bool)
-    starts[blocks.offsets] = True
-    varies = torch.zeros(blocks.width, dtype=torch.bool)
-    before, first = None, 0
-    for block in blocks:
-        rows = block if before is None else torch.cat([before, block])
-        missing = rows.isnan()
-        differs = (rows[1:] != rows[:-1]) & ~(missing[1:] & missing[:-1])
-        end = first + len(block)
-        inside = torch.from_numpy(~starts[end - len(differs) : end])
-        varies |= (differs & inside[:, None]).any(0)
-        before, first = block[-1:], end
-    return varies
-
-
-def _imputation_weights(values: Float[Tensor, "m f"], moments: _Moments) -> Float[Tensor, "f f"]:
-    """W of :class:`Impute`; column j has the weights for feature j, and 0 for j itself.
-
-    With p_k the share of items that have feature k, S the covariances and z as there,
-    ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
-    equations of each j leave out row and column j, which follows from one inverse of all.
-    """
-    there = ~values.isnan()
-    scale = torch.where(moments.varies, moments.deviation, 1.0)
-    z = torch.where(there, (values.double() - moments.mean) / scale, 0.0)
-    present = there.double()
-    share = present.mean(0)
-    covariance = z.T @ z / (present.T @ present).clamp(min=1)
-    normal = covariance * share * share[:, None]
-    normal.diagonal().copy_(share * covariance.diagonal() + _RIDGE)
-    inverse = torch.linalg.inv(normal)
-    target = covariance * share[:, None]
-    target.fill_diagonal_(0.0)
-    weights = inverse @ target
-    weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
-    weights.fill_diagonal_(0.0)
-    found: Tensor = weights * scale / scale[:, None]
-    return found
-
-
-def _sample(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
-    """All rows, or so many of them drawn without replacement."""
-    if len(blocks) <= size:
-        return blocks.rows(slice(None))
-    drawn = np.random.default_rng(seed).choice(len(blocks), size, replace=False)
-    return blocks.rows(np.sort(drawn))
-
-
-def _quantiles(values: Array, levels: Array) -> Array:
-    """The quantiles of the values that are not missing; zeros if all are.
-
-    This is ``numpy.quantile``, to the last bit, which takes several times as long for many levels.
-    """
-    ordered = np.sort(values).astype(np.float64)  # missing values are last
-    count = len(ordered) - int(np.isnan(ordered).sum())
-    if count == 0:
-        return np.zeros(len(levels))
-    places = (count - 1) * levels
-    low = np.floor(places).astype(np.int64)
-    below, above, part = ordered[low], ordered[np.minimum(low + 1, count - 1)], places - low
-    gap = above - below
-    quantiles: Array = np.where(part >= 0.5, above - gap * (1 - part), below + gap * part)
-    return quantiles
-
-
 def _is_plain(values: Tensor) -> bool:
     """Whether the compiled search takes these values; others are searched by PyTorch."""
     traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
@@ -761,24 +607,6 @@ def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> F
         gap > 0, (columns - below) / torch.where(gap > 0, gap, 1.0), 0.0
     )
     return torch.where(right > left, (left + right - 1) / 2, between) / last
-
-
-def check_infinite(values: Tensor, first: int = 0) -> None:
-    """An error that names the first infinite value; rows count from ``first``."""
-    infinite = values.isinf()
-    if not bool(infinite.any()):
-        return
-    at = infinite.nonzero()[0].tolist()
-    value = values[tuple(at)].item()
-    where = ", ".join(str(index + (first if axis == 0 else 0)) for axis, index in enumerate(at))
-    raise ValueError(
-        f"feature index {at[-1]} (counting from 0) is infinite: features[{where}] = {value}. Give "
-        "a finite value, or NaN for a missing one"
-    )
-
-
-def _numpy_float(features: Array) -> type[np.floating[Any]]:
-    return np.float64 if features.dtype == np.float64 else np.float32
 
 
 get = transforms.get

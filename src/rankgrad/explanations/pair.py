@@ -44,6 +44,12 @@ class PairExplanation:
     baseline: float
     residual: float
 
+    @property
+    def order(self) -> str:
+        """How the first item stands to the second: ``"above"``, ``"below"`` or ``"tied with"``."""
+        first, second = self.scores
+        return "tied with" if first == second else "above" if first > second else "below"
+
     def rows(self) -> list[tuple[str, float, float, float]]:
         """Feature, its two values and what it adds; the largest part first."""
         order = np.argsort(-np.abs(self.attributions), kind="stable")
@@ -61,6 +67,7 @@ class PairExplanation:
             "lower_item": self.items[1] + 1,
             "labels": list(self.labels),
             "scores": list(self.scores),
+            "order": self.order,
             "score_difference": self.difference,
             "not_of_features": self.baseline,
             "integration_error": self.residual,
@@ -78,7 +85,8 @@ def explain_pair(
         data: with the query.
         qid: its id.
         items: the upper and the lower item, counting from 0. None for the first neighbors in the
-            ranking of which the upper one is less relevant; without any, the first two.
+            ranking of which the upper one is less relevant; without any, the first two that are not
+            tied; where all are, the first two.
 
     Raises:
         ValueError: the query or an item is not there.
@@ -116,9 +124,11 @@ def explain_pair(
 
 
 def _mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[int, int]:
-    """The first neighbors in the ranking that stand the wrong way, or the first two."""
+    """The first neighbors in the ranking that stand the wrong way, or the first two.
+
+    Tied ones do not stand above each other, so others go before them.
+    """
     order = [int(item) for item in np.argsort(-scores, kind="stable")]
-    for upper, lower in pairwise(order):
-        if labels[upper] < labels[lower]:
-            return upper, lower
-    return order[0], order[1]
+    apart = [(a, b) for a, b in pairwise(order) if scores[a] > scores[b]]
+    wrong = [(a, b) for a, b in apart if labels[a] < labels[b]]
+    return next(iter([*wrong, *apart]), (order[0], order[1]))

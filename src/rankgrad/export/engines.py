@@ -77,8 +77,8 @@ def to_linear(ranker: FittedRanker) -> str:
     Raises:
         ValueError: the ranker is not linear in its raw features.
     """
-    is_perceptron = isinstance(ranker.network, MLPNet)
-    layers = folded_layers(ranker, "linear models") if is_perceptron else []
+    plain = isinstance(ranker.network, MLPNet) or ranker.categories is not None
+    layers = folded_layers(ranker, "linear models") if plain else []
     if len(layers) != 1 or layers[0][2] != "identity":
         raise ValueError(
             f"{ranker.settings.model} is not linear: train mlp(hidden=[]) without an output "
@@ -169,6 +169,11 @@ def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
         ValueError: some part cannot be folded.
     """
     network = ranker.network
+    if ranker.categories is not None:
+        raise ValueError(
+            f"{what} have no categorical features: write each as columns of 0 and 1, one for a "
+            "category, and train on those"
+        )
     if not isinstance(network, MLPNet):
         raise ValueError(
             f"{what} are plain perceptrons that score one item at a time, and this ranker is "
@@ -216,11 +221,6 @@ def _affine(step: Transform, what: str, raw: bool) -> tuple[np.ndarray, np.ndarr
             f"replaces them by {step}. Let it take them for 0: train with --transform "
             f"'{ZERO_FILL}' --transform standardize, or a student, which does so: rankgrad distill "
             "RUN DATA -o RUN2"
-        )
-    if isinstance(step, transforms.SplitColumns):
-        raise ValueError(
-            f"{what} have no categorical features: write each as columns of 0 and 1, one for a "
-            "category, and train on those"
         )
     raise ValueError(
         f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
@@ -291,8 +291,8 @@ def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    narrow = values.astype(np.float32)
-    return [_numbers(row) for row in narrow] if narrow.ndim > 1 else list(map(_number, narrow))
+    """Nested lists of what :func:`_number` makes of each value."""
+    return values.astype(np.float32).astype(str).astype(np.float64).tolist()
 
 
 def _number(value: Any) -> float:

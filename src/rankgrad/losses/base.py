@@ -92,7 +92,9 @@ class Loss(DeclaresKernel, nn.Module):
                     return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
                 except ops.InvalidValuesError:
                     pass  # what follows says where, or takes the labels too large for kernels
-        return self.of(check_values(lists) if lists.readable else lists)
+        if lists.readable:
+            lists = check_values(lists)
+        return self._reduced(lists, self.kernel_call(lists))
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
         """The loss of lists already brought together."""
@@ -358,3 +360,15 @@ def item_mean_terms(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, 
     """What each item adds to :func:`item_mean`."""
     weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
     return weighted / lists.lengths.clamp(min=1)[:, None]
+
+
+def randomness_of(loss: Loss) -> dict[str, Randomness]:
+    """What draws random numbers in a loss, by the part of it that does."""
+    owners = {"loss": loss, "relaxation": getattr(loss, "relaxation", None)}
+    return {
+        name: value
+        for name, owner in owners.items()
+        if owner is not None
+        for value in vars(owner).values()
+        if isinstance(value, Randomness)
+    }

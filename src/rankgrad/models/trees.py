@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from typing_extensions import override
 
 from rankgrad.models.base import Model, models
 from rankgrad.quoting import quote
-from rankgrad.validation import check_positive, check_whole
+from rankgrad.validation import check_choice, check_positive, check_whole
 
 
 def _aliases(names: Mapping[str, str]) -> dict[str, str]:
@@ -41,9 +41,23 @@ class TreeModel(Model):
     #: The name of the trees in a folder of a saved model, in the library's own format.
     file: ClassVar[str]
 
+    #: The gain of each whole label in place of ``2^y - 1``, for losses with gains.
+    label_gain: tuple[float, ...] | None = None
+
+    @property
+    def is_dart(self) -> bool:
+        """Whether later trees change the weights of earlier ones."""
+        return False
+
+    @property
+    def loss_device(self) -> str:
+        """Where the loss is computed."""
+        return "cpu"
+
     def options(self) -> dict[str, Any]:
-        """What the library is given."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """What the library is given: what is None is left to its default."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {k: v for k, v in values.items() if v is not None and k != "label_gain"}
 
     def build(self, n_features: int) -> NoReturn:
         """Trees are no network: they are made by ``rankgrad.training.fit``."""
@@ -54,12 +68,28 @@ def _check_numbers(model: TreeModel, fractions: Sequence[str]) -> None:
     """Fractions are above 0 and at most 1, other numbers at least 0."""
     for option in fields(model):
         value = getattr(model, option.name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if value is None or not ("int" in option.type or "float" in option.type):
+            continue
+        if "tuple" in option.type:
+            if not isinstance(value, list | tuple) or not all(map(_is_number, value)):
+                raise ValueError(f"{option.name} must be a list of numbers, found {quote(value)}")
+            object.__setattr__(model, option.name, tuple(value))
+            continue
+        if not _is_number(value):
             raise ValueError(f"{option.name} must be a number, found {quote(value)}")
         if option.name in fractions and not 0 < value <= 1:
             raise ValueError(f"{option.name} must be above 0 and at most 1, found {value}")
         if option.name != "max_depth" and not 0 <= value < math.inf:
             raise ValueError(f"{option.name} must be at least 0, found {value}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, found {quote(value)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @models.register("lightgbm")
@@ -78,6 +108,25 @@ class LightGBM(TreeModel):
         lambda_l2: the penalty of the squares of leaf values.
         feature_fraction: of the features, drawn for each tree.
         bagging_fraction: of the items, drawn for each tree.
+        bagging_freq: draw items anew after so many trees; None for 1 where some are left out.
+        feature_fraction_bynode: of the features, drawn for each split.
+        extra_trees: whether thresholds are drawn.
+        boosting: ``gbdt`` or ``dart``.
+        drop_rate: of ``dart``: the fraction of trees left out.
+        skip_drop: of ``dart``: the probability of leaving out none.
+        max_drop: of ``dart``: trees left out, at most.
+        data_sample_strategy: ``bagging`` or ``goss``.
+        top_rate: of ``goss``: the fraction of items with large gradients that stay.
+        other_rate: of ``goss``: the fraction drawn of all others.
+        max_bin: into which values of a feature are put, at most.
+        path_smooth: how much leaves are drawn to their parents.
+        cat_smooth: how much categories with few items are drawn to the others.
+        cat_l2: ``lambda_l2`` of splits by categories.
+        monotone_constraints: of each feature: 1 for scores that rise with it, -1 for such as fall.
+        device_type: ``cpu``, ``gpu`` or ``cuda``, where LightGBM is built for it.
+        label_gain: of each whole label, in place of 2^y - 1, for losses with gains.
+
+    None leaves an option to LightGBM.
 
     >>> print(models.get("lightgbm(num_leaves=15, reg_alpha=0.5)"))
     lightgbm(num_leaves=15, lambda_l1=0.5)
@@ -97,6 +146,14 @@ class LightGBM(TreeModel):
             "lambda_l2": "reg_lambda lambda l2_regularization",
             "feature_fraction": "sub_feature colsample_bytree",
             "bagging_fraction": "sub_row subsample bagging",
+            "bagging_freq": "subsample_freq",
+            "feature_fraction_bynode": "sub_feature_bynode colsample_bynode",
+            "extra_trees": "extra_tree",
+            "boosting": "boosting_type boost booster",
+            "drop_rate": "rate_drop",
+            "max_bin": "max_bins",
+            "monotone_constraints": "mc monotone_constraint monotonic_cst",
+            "device_type": "device",
         }
     )
 
@@ -110,17 +167,45 @@ class LightGBM(TreeModel):
     lambda_l2: float = 0.0
     feature_fraction: float = 1.0
     bagging_fraction: float = 1.0
+    bagging_freq: int | None = None
+    feature_fraction_bynode: float | None = None
+    extra_trees: bool = False
+    boosting: Literal["gbdt", "dart"] = "gbdt"
+    drop_rate: float | None = None
+    skip_drop: float | None = None
+    max_drop: int | None = None
+    data_sample_strategy: Literal["bagging", "goss"] = "bagging"
+    top_rate: float | None = None
+    other_rate: float | None = None
+    max_bin: int | None = None
+    path_smooth: float | None = None
+    cat_smooth: float | None = None
+    cat_l2: float | None = None
+    monotone_constraints: tuple[int, ...] | None = None
+    device_type: Literal["cpu", "gpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         check_whole("num_leaves", self.num_leaves, least=2)
         check_whole("max_depth", self.max_depth, least=-1)
         check_positive("learning_rate", self.learning_rate)
         check_whole("min_data_in_leaf", self.min_data_in_leaf)
-        _check_numbers(self, ("feature_fraction", "bagging_fraction"))
+        check_choice("boosting", self.boosting, ("gbdt", "dart"))
+        check_choice("data_sample_strategy", self.data_sample_strategy, ("bagging", "goss"))
+        check_choice("device_type", self.device_type, ("cpu", "gpu", "cuda"))
+        _check_flag("extra_trees", self.extra_trees)
+        _check_numbers(self, ("feature_fraction", "bagging_fraction", "feature_fraction_bynode"))
+
+    @property
+    @override
+    def is_dart(self) -> bool:
+        return self.boosting == "dart"
 
     @override
     def options(self) -> dict[str, Any]:
-        return {**super().options(), "bagging_freq": int(self.bagging_fraction < 1)}
+        frequency = self.bagging_freq
+        if frequency is None:
+            frequency = int(self.bagging_fraction < 1)
+        return {**super().options(), "bagging_freq": frequency}
 
 
 @models.register("xgboost")
@@ -138,6 +223,24 @@ class XGBoost(TreeModel):
         reg_lambda: the penalty of the squares of leaf values.
         colsample_bytree: of the features, drawn for each tree.
         subsample: of the items, drawn for each tree.
+        colsample_bylevel: of the features, drawn for each level.
+        colsample_bynode: of the features, drawn for each split.
+        sampling_method: ``uniform``, or ``gradient_based`` on a GPU.
+        tree_method: ``hist``, ``approx`` or ``exact``.
+        grow_policy: ``lossguide``, leaf by leaf, or ``depthwise``.
+        max_bin: into which values of a feature are put, at most.
+        max_delta_step: the largest value of a leaf; 0 for any.
+        booster: ``gbtree`` or ``dart``.
+        rate_drop: of ``dart``: the fraction of trees left out.
+        skip_drop: of ``dart``: the probability of leaving out none.
+        one_drop: of ``dart``: whether at least one tree is left out.
+        max_cat_to_onehot: categories up to which each is split off alone.
+        max_cat_threshold: categories in a split, at most.
+        monotone_constraints: of each feature: 1 for scores that rise with it, -1 for such as fall.
+        device: ``cpu``, or ``cuda`` where XGBoost is built for it; the loss is computed there too.
+        label_gain: of each whole label, in place of 2^y - 1, for losses with gains.
+
+    None leaves an option to XGBoost.
 
     >>> print(models.get("xgboost(max_leaves=15)"))
     xgboost(max_leaves=15)
@@ -155,6 +258,10 @@ class XGBoost(TreeModel):
             "reg_lambda": "lambda lambda_l2",
             "colsample_bytree": "feature_fraction",
             "subsample": "bagging_fraction",
+            "colsample_bynode": "feature_fraction_bynode",
+            "booster": "boosting boosting_type",
+            "rate_drop": "drop_rate",
+            "device": "device_type",
         }
     )
 
@@ -167,9 +274,48 @@ class XGBoost(TreeModel):
     reg_lambda: float = 1.0
     colsample_bytree: float = 1.0
     subsample: float = 1.0
+    colsample_bylevel: float | None = None
+    colsample_bynode: float | None = None
+    sampling_method: Literal["uniform", "gradient_based"] = "uniform"
+    tree_method: Literal["hist", "approx", "exact"] = "hist"
+    grow_policy: Literal["lossguide", "depthwise"] = "lossguide"
+    max_bin: int | None = None
+    max_delta_step: float | None = None
+    booster: Literal["gbtree", "dart"] = "gbtree"
+    rate_drop: float | None = None
+    skip_drop: float | None = None
+    one_drop: bool = False
+    max_cat_to_onehot: int | None = None
+    max_cat_threshold: int | None = None
+    monotone_constraints: tuple[int, ...] | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         check_whole("max_leaves", self.max_leaves, least=2)
         check_whole("max_depth", self.max_depth, least=0)
         check_positive("learning_rate", self.learning_rate)
-        _check_numbers(self, ("colsample_bytree", "subsample"))
+        check_choice("sampling_method", self.sampling_method, ("uniform", "gradient_based"))
+        check_choice("tree_method", self.tree_method, ("hist", "approx", "exact"))
+        check_choice("grow_policy", self.grow_policy, ("lossguide", "depthwise"))
+        check_choice("booster", self.booster, ("gbtree", "dart"))
+        check_choice("device", self.device, ("cpu", "cuda"))
+        _check_flag("one_drop", self.one_drop)
+        drawn = ("colsample_bytree", "colsample_bylevel", "colsample_bynode", "subsample")
+        _check_numbers(self, drawn)
+
+    @property
+    @override
+    def is_dart(self) -> bool:
+        return self.booster == "dart"
+
+    @property
+    @override
+    def loss_device(self) -> str:
+        return self.device
+
+    @override
+    def options(self) -> dict[str, Any]:
+        found = super().options()
+        if not found.pop("one_drop"):
+            return found
+        return {**found, "one_drop": 1}

@@ -53,9 +53,9 @@ class Gumbel(Relaxation):
         set_temperature(self, "scale")
         object.__setattr__(self, "samples", check_whole("samples", self.samples))
         check_flag("log_scores", self.log_scores)
-        if self._random is None:
-            object.__setattr__(self, "_random", Randomness(self.seed))
-        object.__setattr__(self, "seed", self._random.seed)  # type: ignore[union-attr]
+        random = self._random or Randomness(self.seed)
+        object.__setattr__(self, "_random", random)
+        object.__setattr__(self, "seed", random.seed)
 
     @property
     @override

@@ -6,14 +6,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, with_config
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
@@ -32,76 +32,16 @@ from rankgrad.text.inputs import (
     to_device,
     tokenize,
 )
-from rankgrad.text.scorers import Prompt, PromptTokens
-from rankgrad.validation import check_choice
+from rankgrad.text.reading import CAUSAL, Head, Pooling, Prompt, Reading
+from rankgrad.text.scorers import PromptTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Head = Literal["auto", "classifier", "similarity", "embedding", "causal"]
-Pooling = Literal["mean", "max"]
-HEADS = ("auto", "classifier", "similarity", "embedding", "causal")
-POOLINGS = ("mean", "max")
 MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
 _FORMAT, _VERSION = "rankgrad text ranker", 1
-_CAUSAL = ("ForCausalLM", "LMHeadModel")  # how classes of causal language models end
 _SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
 _CENTER = 0.5  # the cosine whose score is 0 at the start
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a ranker reads a pair of texts and makes a score of it.
-
-    Args:
-        max_length: tokens per input, special ones included; None for the model's limit.
-        passages: inputs per document, at most.
-        document_tokens: of a document that are read, at most; None for as many as fit.
-        pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
-        head: ``"auto"``, a causal language model's own for one, and a classifier for others;
-            ``"classifier"``, the [CLS] vector through the model's classification head, which is
-            new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
-            the query's and of the document's tokens, plus a linear function of the [CLS] vector
-            that is 0 at the start, so that an encoder trained for sentence embeddings starts from
-            what it knows; ``"embedding"``, the same with both texts encoded as if alone, which is a
-            bi-encoder as long as ``cross_attention`` is 0; ``"causal"``, the logit of "yes" minus
-            that of "no" after a prompt, of a causal language model, which has no new head.
-        cross_attention: with ``"embedding"``, what attention from one text to the other is
-            multiplied by before it is normalized, from 0 to 1. Above 0 it is a cross-encoder,
-            which starts near the bi-encoder if it is small.
-        prompt: what a causal language model is asked; None for what Qwen3-Reranker is.
-    """
-
-    max_length: int | None = None
-    passages: int = 1
-    document_tokens: int | None = None
-    pooling: Pooling = "mean"
-    head: Head = "auto"
-    cross_attention: float = 0.0
-    prompt: Prompt | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, POOLINGS)
-        check_choice("head", self.head, HEADS)
-        if not 0 <= self.cross_attention <= 1:
-            raise ValueError(f"cross_attention must be from 0 to 1, found {self.cross_attention}")
-        if self.prompt is not None and self.head not in ("auto", "causal"):
-            raise ValueError(f"a prompt is for causal language models, found head={self.head!r}")
-        if self.cross_attention and self.head != "embedding":
-            raise ValueError(
-                f"cross_attention needs head='embedding', found head={self.head!r}, whose texts "
-                "see each other anyway"
-            )
-
-    def resolved(self, architecture: str) -> Reading:
-        """The same for a network of some class, whose head is not ``"auto"``."""
-        if self.head != "auto":
-            return self
-        if architecture.endswith(_CAUSAL):
-            return replace(self, head="causal")
-        if self.prompt is not None:
-            raise ValueError(f"a prompt is for causal language models, and not for {architecture}")
-        return replace(self, head="classifier")
 
 
 class Similarity(nn.Module):
@@ -364,10 +304,9 @@ def architecture(name_or_path: str | os.PathLike[str]) -> str:
     return str(found[0])
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _PromptMetadata(TypedDict):
     """A :class:`Prompt` in ``rankgrad.json``."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     prefix: str
     body: str
@@ -376,10 +315,9 @@ class _PromptMetadata(TypedDict):
     no: str
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _ReadingMetadata(TypedDict):
     """A :class:`Reading` in ``rankgrad.json``."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     max_length: Annotated[int, Field(ge=1)] | None
     passages: Annotated[int, Field(ge=1)]
@@ -461,7 +399,7 @@ def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
         )
     if reading.head == "causal" and reading.passages > 1:
         raise ValueError("passages are not supported for causal language models: use passages=1")
-    if reading.head == "causal" and not name.endswith(_CAUSAL):
+    if reading.head == "causal" and not name.endswith(CAUSAL):
         raise ValueError(f"head='causal' needs a causal language model, found {name}")
     if reading.head != "embedding":
         return
@@ -487,21 +425,21 @@ def _without_autocast(module: nn.Module, args: tuple[Any, ...], output: Any) -> 
     return found
 
 
-def _bert_head(network: Any, vectors: Tensor) -> Tensor:
-    return network.classifier(network.dropout(network.bert.pooler(vectors[:, None])))  # type: ignore[no-any-return]
+def _bert_head(network: Any, vectors: Tensor) -> Any:
+    return network.classifier(network.dropout(network.bert.pooler(vectors[:, None])))
 
 
-def _deberta_head(network: Any, vectors: Tensor) -> Tensor:
-    return network.classifier(network.dropout(network.pooler(vectors[:, None])))  # type: ignore[no-any-return]
+def _deberta_head(network: Any, vectors: Tensor) -> Any:
+    return network.classifier(network.dropout(network.pooler(vectors[:, None])))
 
 
-def _distilbert_head(network: Any, vectors: Tensor) -> Tensor:
+def _distilbert_head(network: Any, vectors: Tensor) -> Any:
     hidden = torch.relu(network.pre_classifier(vectors))
-    return network.classifier(network.dropout(hidden))  # type: ignore[no-any-return]
+    return network.classifier(network.dropout(hidden))
 
 
-def _roberta_head(network: Any, vectors: Tensor) -> Tensor:
-    return network.classifier(vectors[:, None])  # type: ignore[no-any-return]
+def _roberta_head(network: Any, vectors: Tensor) -> Any:
+    return network.classifier(vectors[:, None])
 
 
 #: What each class does with the vectors of first tokens ``[p, d]``. There is no such method in

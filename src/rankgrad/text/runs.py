@@ -30,7 +30,7 @@ from typing import Any, NotRequired
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -48,10 +48,9 @@ _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _State(TypedDict):
     """What ``last/state.json`` holds: the fields of a :class:`TrainState`, and checksums."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     epoch: int
     best_epoch: int

@@ -7,9 +7,7 @@ takes.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 
 from rankgrad.text.checkpoints import load_network
 from rankgrad.text.inputs import length_limit
+from rankgrad.text.reading import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -127,64 +126,6 @@ class EncoderScorer(TextScorer):
         """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
         logits: Tensor = self.model(**_moved(batch, self.device)).logits
         return logits.squeeze(-1).float()
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What a causal language model is asked about a pair. The default is that of Qwen3-Reranker.
-
-    Attributes:
-        prefix: text before the pair, never cut.
-        body: the pair; ``{query}`` and ``{document}`` are replaced. Cut at its end if too long.
-        suffix: text after the pair, never cut; the answer follows it.
-        yes: the answer for a relevant document, a single token.
-        no: the answer for another one, a single token.
-    """
-
-    prefix: str = (
-        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
-        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-        "<|im_start|>user\n"
-    )
-    body: str = (
-        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
-        "<Query>: {query}\n<Document>: {document}"
-    )
-    suffix: str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    yes: str = "yes"
-    no: str = "no"
-
-    @classmethod
-    def read(cls, path: str | Path) -> Prompt:
-        """A prompt from TOML with some of the attributes.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is not TOML, has another key, or its body lacks a part.
-        """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no prompt at {path}")
-        try:
-            found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} is not TOML: {error}") from None
-        known = [field.name for field in fields(cls)]
-        for name, value in found.items():
-            if name not in known:
-                raise ValueError(f"{path}: there is no {name!r} in a prompt, only: {known}")
-            if not isinstance(value, str):
-                raise ValueError(f"{path}: {name} must be a text, found {value!r}")
-        prompt = cls(**found)
-        for part in ("{query}", "{document}"):
-            if part not in prompt.body:
-                raise ValueError(f"{path}: the body must have {part} in it")
-        return prompt
-
-    def pair(self, query: str, document: str) -> str:
-        """The body for a pair; braces in the texts stay as they are."""
-        parts = self.body.split("{query}")
-        filled = [part.replace("{document}", document) for part in parts]
-        return query.join(filled)
 
 
 class CausalScorer(TextScorer):

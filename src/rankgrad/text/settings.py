@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
-from rankgrad.text.ranker import Head, Pooling, Reading
-from rankgrad.text.scorers import Prompt
+from rankgrad.text.reading import Head, Pooling, Prompt, Reading
 from rankgrad.training.settings import (
     Count,
     MaybeCount,
@@ -20,41 +19,9 @@ MaybeText = Annotated[str | None, BeforeValidator(none)]
 
 
 class TextSettings(TomlSettings):
-    """The settings of a text ranker's training. Specs are checked and kept as ``str`` gives them.
+    """The settings of a text ranker's training. Specs are stored in the form ``str`` gives.
 
-    Args:
-        model: a Hugging Face folder, or a name on the hub.
-        loss: what is minimized, over the candidates of a query.
-        teacher_weight: of the loss by a teacher's labels, where there is a teacher; the rest is
-            that of the loss by the grades. 1 is training on the teacher alone.
-        teacher_loss: what is minimized by the teacher's labels; None for the same loss.
-        metric: the validation metric that chooses the best epoch.
-        metrics: further ones, logged each epoch.
-        head: see :class:`rankgrad.text.ranker.Reading`, also for the next six.
-        cross_attention: of the head ``embedding``.
-        prompt: of a causal language model: ``prefix``, ``body``, ``suffix``, ``yes`` and ``no``.
-        max_length: tokens per input.
-        passages: inputs per document, at most.
-        document_tokens: of a document that are read, at most.
-        pooling: of the vectors of a document's passages.
-        epochs: at most.
-        patience: stop after so many epochs without a better value of the metric; None for never.
-        learning_rate: of the encoder, at its highest.
-        head_learning_rate: of the head, at its highest.
-        weight_decay: of the weights, not of biases and norms.
-        warmup: the part of all steps in which learning rates rise from 0.
-        schedule: of the learning rates after that: ``linear`` falls to 0, ``constant`` does not.
-        lists_per_step: queries per step of the optimizer.
-        documents: of a query that a training step takes, at most, drawn anew each epoch: relevant
-            ones up to a half, at least one, or more where others are too few. None for all
-            candidates.
-        mini_batch_size: documents that have a graph at a time.
-        cache: gradient caching: peak memory is that of a mini-batch, for one more forward pass.
-            Without it all mini-batches of a step keep their graphs.
-        clip: the largest norm of a gradient.
-        precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
-        seed: of everything random.
-        device: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+    The options of ``rankgrad text train`` are made of them.
 
     >>> settings = TextSettings(model="bert-base-uncased", loss="neural_ndcg@10( temperature=1.0 )")
     >>> settings.loss
@@ -69,33 +36,92 @@ class TextSettings(TomlSettings):
     model_config = ConfigDict(protected_namespaces=())
 
     model: str
+    """A Hugging Face folder, or a name on the hub."""
+
     loss: str = "softmax"
+    """The loss that is minimized, over the candidates of a query: see `rankgrad losses`."""
+
     teacher_weight: float = Field(default=1.0, ge=0, le=1)
+    """With a teacher, the weight of the loss by its labels, from 0 to 1; the rest is that of the
+    loss by the grades. 1 is training on the teacher alone."""
+
     teacher_loss: MaybeText = None
+    """With a teacher, the loss by its labels; none for the same loss as of the grades."""
+
     metric: str = "ndcg@10(gain=linear)"
+    """The validation metric that chooses the best epoch."""
+
     metrics: tuple[str, ...] = ("ap",)
+    """Further validation metrics, logged each epoch."""
+
     head: Head = "auto"
+    """classifier, similarity, embedding or causal; auto for causal where the model is a causal
+    language model, else classifier."""
+
     cross_attention: float = Field(default=0.0, ge=0, le=1)
+    """With the head embedding, the factor of attention between the two texts."""
+
     prompt: Annotated[Prompt | None, BeforeValidator(none)] = None
+    """What a causal language model is asked: prefix, body, suffix, yes and no."""
+
     max_length: MaybeCount = None
+    """Tokens per input; none for the model's limit."""
+
     passages: Count = 1
+    """Inputs per document, at most."""
+
     document_tokens: MaybeCount = None
+    """Tokens of a document that are read, at most; none for as many as fit."""
+
     pooling: Pooling = "mean"
+    """How the vectors of a document's passages become one: mean or max."""
+
     epochs: Count = 4
+    """The number of epochs, at most."""
+
     patience: MaybeCount = None
+    """Stop after so many epochs without a better value of the metric; none for never."""
+
     learning_rate: float = Field(default=2e-5, gt=0)
+    """The highest learning rate of the encoder."""
+
     head_learning_rate: float = Field(default=1e-3, gt=0)
+    """The highest learning rate of the head."""
+
     weight_decay: float = Field(default=0.01, ge=0)
+    """Weight decay, of weights but not of biases and norms."""
+
     warmup: float = Field(default=0.1, ge=0, lt=1)
+    """The fraction of all steps in which learning rates rise from 0."""
+
     schedule: Literal["linear", "constant"] = "linear"
+    """The schedule of the learning rates after that: linear falls to 0, constant does not."""
+
     lists_per_step: Count = 4
+    """Queries per step of the optimizer."""
+
     documents: MaybeCount = None
+    """Documents of a query that a training step takes, at most, drawn anew each epoch: relevant
+    ones up to a half, at least one, or more where others are too few; none for all candidates."""
+
     mini_batch_size: Count = 64
+    """Documents that have a graph at a time."""
+
     cache: bool = True
+    """Gradient caching: peak memory is that of a mini-batch, for one more forward pass. Without it
+    all mini-batches of a step keep their graphs."""
+
     clip: MaybePositive = 1.0
+    """The largest norm of the gradient; none for no clipping."""
+
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """32-true, or bf16-mixed for the network's matrix products."""
+
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """The seed of everything random."""
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """cpu, cuda, or auto for a GPU where there is one."""
 
     @field_validator("teacher_loss")
     @classmethod

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankgrad.losses import Loss, losses
+from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.cached import cached_backward
 from rankgrad.text.candidates import Candidates
@@ -22,7 +23,7 @@ from rankgrad.text.distillation import MixedLoss
 from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
-from rankgrad.training.random_state import isolated, randomness_of
+from rankgrad.training.random_state import isolated
 
 Lists = NDArray[np.int64]
 LossFunction = Callable[..., Tensor]

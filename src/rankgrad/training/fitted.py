@@ -353,7 +353,7 @@ class FittedRanker:
             "zero_based": self.zero_based,
             "categories": self.categories,
             "custom": type(self.network).__qualname__ if self.custom else None,
-            "settings": self.settings.model_dump(mode="json"),
+            "settings": self.settings.applicable(),
         }
 
 

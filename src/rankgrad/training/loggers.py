@@ -321,7 +321,8 @@ class MLflow(Logger):
             else found.experiment_id
         )
         self._id = self._client.create_run(number, run_name=self.run).info.run_id
-        parameters = [Param(key, str(value)) for key, value in settings.model_dump().items()]
+        names = settings.applicable()
+        parameters = [Param(name, str(getattr(settings, name))) for name in names]
         self._client.log_batch(self._id, params=parameters)
         _remember(folder, self.name, self._id)
 
@@ -382,7 +383,7 @@ class WandB(Logger):
             name=self.run,
             mode=self.mode,
             dir=None if place is None else str(place),
-            config=settings.model_dump(mode="json"),
+            config=settings.applicable(),
             id=before,
             resume=None if before is None else "allow",
             reinit="create_new",  # a run of the user's own stays as it is

@@ -17,6 +17,7 @@ from torch import nn
 
 from rankgrad.compilation import compile_cached
 from rankgrad.data import transforms
+from rankgrad.data.blocks import check_infinite
 from rankgrad.data.quantile_kernel import Knots
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
@@ -74,7 +75,7 @@ class Preparation:
             ValueError: a value is infinite.
         """
         if not math.isfinite(items.sum()):
-            transforms.check_infinite(torch.from_numpy(np.array(items)))
+            check_infinite(torch.from_numpy(np.array(items)))
         inputs = np.empty((len(items), self.width), np.float32)
         _prepare(
             items,

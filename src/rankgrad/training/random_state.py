@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rankgrad.losses import Loss
+from rankgrad.losses.base import randomness_of
 from rankgrad.models.dropout import draw_from
-from rankgrad.padded import Randomness
 
 _turn = threading.RLock()  # for trainings that draw from the generators that all threads share
 
@@ -69,18 +69,6 @@ def isolated(device: torch.device, custom: bool) -> Iterator[RandomState]:
         return
     with _turn, torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield state
-
-
-def randomness_of(loss: Loss) -> dict[str, Randomness]:
-    """What draws random numbers in a loss, by the part of it that does."""
-    owners = {"loss": loss, "relaxation": getattr(loss, "relaxation", None)}
-    return {
-        name: value
-        for name, owner in owners.items()
-        if owner is not None
-        for value in vars(owner).values()
-        if isinstance(value, Randomness)
-    }
 
 
 _DRAWING: set[Callable[..., Any]] = {

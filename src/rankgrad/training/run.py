@@ -25,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, with_config
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
@@ -92,10 +92,9 @@ class TrainState:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _TrainStateFields(TypedDict):
     """What ``state.json`` holds: the fields of a :class:`TrainState`."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     epoch: int
     step: int
@@ -285,7 +284,7 @@ class RunFolder:
     def log(self, line: Mapping[str, float]) -> None:
         """Add an epoch to ``metrics.jsonl``."""
         with files.appended(self.path / METRICS) as file:
-            file.write(_line(line).encode())
+            file.write(history_line(line).encode())
 
     def save_best(self, ranker: FittedRanker) -> None:
         """Replace ``best/``."""
@@ -323,7 +322,7 @@ class RunFolder:
         )
         best = self.path / BEST
         chosen = files.read_tensors(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
-        files.write(self.path / METRICS, "".join(map(_line, state.history)))
+        files.write(self.path / METRICS, "".join(map(history_line, state.history)))
         return Checkpoint(state, model, other, chosen)
 
     def _check_saved(self, saved: Mapping[str, Any], place: Path) -> None:
@@ -379,7 +378,7 @@ def read_history(path: Path) -> list[dict[str, float]]:
         content = (path / METRICS).read_bytes()
     lines = [_parse(line, at, path) for at, line in enumerate(content.splitlines(), start=1)]
     written = content.splitlines(keepends=True)[: len(known)]
-    if "files" in metadata and written != [_line(line).encode() for line in known]:
+    if "files" in metadata and written != [history_line(line).encode() for line in known]:
         raise ValueError(files.damaged(path / METRICS, f"it does not have the lines of {state}"))
     return lines
 
@@ -393,7 +392,8 @@ def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
     return values
 
 
-def _line(values: Mapping[str, float]) -> str:
+def history_line(values: Mapping[str, float]) -> str:
+    """An epoch as a line of ``metrics.jsonl``."""
     return json.dumps(values) + "\n"
 
 

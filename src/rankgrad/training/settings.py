@@ -77,11 +77,15 @@ class TomlSettings(BaseModel):
         return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
 
     def to_toml(self) -> str:
-        """The settings, every one of them, as TOML."""
+        """The settings that count, every one of them, as TOML."""
         import tomli_w
 
-        values = self.model_dump(mode="json")
+        values = self.applicable()
         return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
+
+    def applicable(self) -> dict[str, Any]:
+        """The settings that count for the model, as JSON has them."""
+        return self.model_dump(mode="json")
 
     @classmethod
     def from_toml(cls, text: str, **overrides: Any) -> Self:
@@ -121,6 +125,13 @@ def _sentence(error: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(none)]
+
+
+#: Settings that do not apply to boosted trees.
+OF_NETWORKS = (
+    *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
+    *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
+)
 
 
 class Settings(TomlSettings):
@@ -281,6 +292,19 @@ class Settings(TomlSettings):
         from rankgrad.training.optimizers import learning_rates
 
         return str(learning_rates.get(spec))
+
+    def applicable(self) -> dict[str, Any]:
+        """The settings that count for the model, as JSON has them.
+
+        >>> sorted({*Settings().applicable()} - {*Settings(model="lightgbm").applicable()})[:3]
+        ['accumulate', 'average', 'batch_size']
+        """
+        from rankgrad.models import models
+        from rankgrad.models.trees import TreeModel
+
+        tree = isinstance(models.get(self.model), TreeModel)
+        left_out = {*OF_NETWORKS, "device", "devices"} if tree else set()
+        return self.model_dump(mode="json", exclude=left_out)
 
     @property
     def logged(self) -> tuple[str, ...]:

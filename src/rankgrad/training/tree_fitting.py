@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+from typing_extensions import TypedDict
 
-from rankgrad import files
-from rankgrad.boosting.boosters import BoostedTrees, BoostingConfig, boost
+from rankgrad import files, schemas
+from rankgrad.boosting.boosters import (
+    BoostedTrees,
+    BoostingConfig,
+    BoostingState,
+    Round,
+    boost,
+    seeded,
+)
 from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline
+from rankgrad.losses import Loss
+from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import evaluate, metrics
 from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
 from rankgrad.training.fitted import FitResult, FittedRanker, TreeScorer
 from rankgrad.training.loggers import Callbacks, TensorBoard
-from rankgrad.training.run import BEST, METRICS, Job, RunFolder
-from rankgrad.training.settings import Settings
+from rankgrad.training.processes import Interrupts
+from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
+from rankgrad.training.settings import OF_NETWORKS, Settings
 
-#: Settings that do not apply to trees.
-_OF_NETWORKS = (
-    *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
-    *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
-)
+#: In last/: the random state of the loss, and of DART the trees after the best round.
+RANDOM, DART = "random.safetensors", "best-trees"
+_SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
 def is_tree(settings: Settings) -> bool:
@@ -52,60 +63,138 @@ def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
     Of the settings count loss, model, metric and metrics, transforms, epochs (trees), patience and
-    seed. A run that was interrupted is made again from the start, to the same bytes.
+    seed. Ctrl-C saves all trees after the one that is being grown, and so does every minute. A run
+    that is resumed goes on from them: see :func:`rankgrad.boosting.boosters.boost` for what is the
+    same then.
     """
     _check(job.settings)
     with ExitStack() as lock:
         run = _folder(job, lock)
-        if run is not None and job.resume and (run.path / BEST).exists():
-            return _finished(run)
+        checkpoint = None if run is None or not job.resume else _checkpoint(run)
+        if run is not None and checkpoint is None and (run.path / BEST).exists():
+            return _finished(run)  # of an earlier version
         try:
-            with _callbacks(job) as called:
-                return _Trees(job, run, called).fit()
-        except Exception:  # an interrupted run stays, to be resumed
-            if run is not None and not job.resume:
+            with _callbacks(job) as called, Interrupts() as interrupts:
+                return _Trees(job, run, called, interrupts, checkpoint).fit()
+        except Exception:  # a run with trees stays, to be resumed
+            if run is not None and not job.resume and not run.started:
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
 
 
-@dataclass
+class _TreeState(TypedDict):
+    """What the ``state.json`` of trees holds."""
+
+    history: list[dict[str, float]]
+    trees: list[int]  # after each round
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """What boosting goes on from."""
+
+    state: BoostingState
+    history: list[dict[str, float]]
+    seconds: float
+    random: dict[str, Tensor]
+
+
 class _Trees:
     """A training: the job, its folder, and what was logged so far."""
 
-    job: Job
-    run: RunFolder | None
-    called: Callbacks
-    history: list[dict[str, float]] = field(default_factory=list)
-
-    def fit(self) -> FitResult:
-        job, settings, began = self.job, self.job.settings, time.perf_counter()
-        model = models.get(settings.model)
+    def __init__(
+        self,
+        job: Job,
+        run: RunFolder | None,
+        called: Callbacks,
+        interrupts: Interrupts,
+        checkpoint: _Checkpoint | None,
+    ) -> None:
+        self.job, self.run, self.called, self.interrupts = job, run, called, interrupts
+        self.start = checkpoint
+        self.history = [] if checkpoint is None else list(checkpoint.history)
+        self.before = 0.0 if checkpoint is None else checkpoint.seconds
+        self.began = self.saved_at = time.perf_counter()
+        model = models.get(job.settings.model)
         assert isinstance(model, TreeModel)
-        if job.train.categories is not None and settings.transforms:
+        if job.train.categories is not None and job.settings.transforms:
             raise ValueError(
                 f"{model.name} takes categorical features as they are: leave out the transforms"
             )
-        transform = Pipeline(settings.transforms).fit(job.train.features, job.train.offsets)
+        self.model = model
+        self.loss = seeded(job.settings.loss, job.settings.seed)
+        if checkpoint is not None:
+            for name, generator in _generators(self.loss).items():
+                generator.set_state(checkpoint.random[name])
 
-        def log(tree: int, scores: np.ndarray | None) -> None:
-            seconds = time.perf_counter() - began
-            values = {} if scores is None else self._values(scores)
-            self._log({"epoch": tree, "seconds": seconds, **values})
-
-        train = _transformed(job.train, transform)
-        vali = None if job.vali is None else _transformed(job.vali, transform)
-        done = boost(train, vali, _boosting(settings, model), log)
-        ranker = FittedRanker(
-            settings,
-            transform,
-            TreeScorer(model, done.saved).eval(),
-            feature_names=job.train.feature_names,
-            zero_based=job.train.zero_based,
-            categories=job.train.categories,
+    def fit(self) -> FitResult:
+        job = self.job
+        self.transform = Pipeline(job.settings.transforms).fit(
+            job.train.features, job.train.offsets
         )
-        if self.run is not None:
+        train = _transformed(job.train, self.transform)
+        vali = None if job.vali is None else _transformed(job.vali, self.transform)
+        done = boost(
+            train,
+            vali,
+            _boosting(job.settings, self.model, self.loss),
+            self._end_round,
+            None if self.start is None else self.start.state,
+        )
+        ranker = self._ranker(done.saved)
+        if self.run is not None and len(self.history) > self._rounds_before:
             self.run.save_best(ranker)
-        return self._result(ranker, done, time.perf_counter() - began)
+            self._save(done.state)
+        return self._result(ranker, done)
+
+    @property
+    def _rounds_before(self) -> int:
+        return 0 if self.start is None else len(self.start.history)
+
+    def _end_round(self, done: Round) -> bool:
+        """Log a round, and save now and then; whether Ctrl-C asks to stop."""
+        values = {} if done.scores is None else self._values(done.scores)
+        line = {"epoch": done.number, "seconds": self._seconds(), **values}
+        line = {name: value for name, value in line.items() if not math.isnan(value)}
+        self.history.append(line)
+        if self.run is not None:
+            self.run.log(line)
+        self.called(line)
+        if time.perf_counter() - self.saved_at > _SAVE_EVERY:
+            self._save(done.state())
+        return self.interrupts.stop_requested
+
+    def _save(self, state: BoostingState) -> None:
+        """Replace ``last/``, which has all trees and what boosting goes on from."""
+        if self.run is None:
+            return
+        saved: _TreeState = {
+            "history": self.history,
+            "trees": state.trees,
+            "seconds": self._seconds(),
+        }
+        random = {name: each.get_state() for name, each in _generators(self.loss).items()}
+        with files.atomic_folder(self.run.path / LAST) as place:
+            self._ranker(state.saved).write(place)
+            files.write_tensors(place / RANDOM, random)
+            parts = [RANDOM]
+            if state.best is not None:
+                files.write(place / DART, state.best)
+                parts.append(DART)
+            files.write_json(place / STATE, saved, parts)
+        self.saved_at = time.perf_counter()
+
+    def _ranker(self, saved: bytes) -> FittedRanker:
+        train = self.job.train
+        return FittedRanker(
+            self.job.settings,
+            self.transform,
+            TreeScorer(self.model, saved).eval(),
+            feature_names=train.feature_names,
+            zero_based=train.zero_based,
+            categories=train.categories,
+        )
 
     def _values(self, scores: np.ndarray) -> dict[str, float]:
         vali, specs = self.job.vali, self.job.settings.logged
@@ -115,22 +204,20 @@ class _Trees:
         )
         return dict(found.mean)
 
-    def _log(self, line: dict[str, float]) -> None:
-        self.history.append(line)
-        if self.run is not None:
-            self.run.log(line)
-        self.called(line)
+    def _seconds(self) -> float:
+        return self.before + time.perf_counter() - self.began
 
-    def _result(self, ranker: FittedRanker, done: BoostedTrees, seconds: float) -> FitResult:
+    def _result(self, ranker: FittedRanker, done: BoostedTrees) -> FitResult:
         settings = self.job.settings
+        stopped = _stopped(done.curve, len(self.history), settings)
         return FitResult(
             model=ranker,
             history=self.history,
             best_epoch=done.best_round,
             best_value=done.curve[done.best_round - 1] if done.curve else None,
             settings=settings,
-            seconds=seconds,
-            stopped=_stopped(done.curve, settings),
+            seconds=self._seconds(),
+            stopped=stopped,
         )
 
 
@@ -141,27 +228,37 @@ def _callbacks(job: Job) -> Callbacks:
     return Callbacks(called, job.settings, job.folder)
 
 
-def _boosting(settings: Settings, model: TreeModel) -> BoostingConfig:
+def _generators(loss: Loss) -> dict[str, torch.Generator]:
+    """What draws random numbers in the loss, by name."""
+    cpu = torch.device("cpu")
+    found = {name: one.generator(cpu) for name, one in randomness_of(loss).items()}
+    return {name: generator for name, generator in found.items() if generator is not None}
+
+
+def _boosting(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfig:
     return BoostingConfig(
         model.name,  # type: ignore[arg-type]  # a library
-        settings.loss,
+        loss,
         settings.metric,
         model.options(),
         settings.epochs,
         settings.patience,
         settings.seed,
         available(),
+        model.label_gain,
+        model.loss_device,
+        model.is_dart,
     )
 
 
 def _check(settings: Settings) -> None:
+    kind, wrong = settings.model.partition("(")[0], []
     if settings.devices > 1 or settings.device == "cuda":
         raise ValueError(
-            f"{settings.model} is trained on the CPU, in one process: leave out device and "
-            "devices. For XGBoost on a GPU, see rankgrad.integrations.xgboost.objective"
+            f"{kind} is trained on the CPU, in one process: leave out device and devices. Where "
+            f"{kind} is built for GPUs, write {kind}(device=cuda)"
         )
-    kind, wrong = settings.model.partition("(")[0], []
-    for name in _OF_NETWORKS:
+    for name in OF_NETWORKS:
         value = getattr(settings, name)
         if value != Settings.model_fields[name].default:
             remedy = f"write {kind}({name}={value})" if name == "learning_rate" else "leave it out"
@@ -180,34 +277,67 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
     run = RunFolder.open(job.folder)
     lock.enter_context(run.locked())
     run.check(job.settings, job.data)
-    if (run.path / BEST).exists() and job.settings.extension(run.settings):
+    if _of_earlier_version(run) and job.settings.extension(run.settings):
         raise ValueError(f"{run.path} is finished, and more trees need a new run: name another")
     run.extend(job.settings)
-    if not (run.path / BEST).exists():
-        files.write(run.path / METRICS, "")
     return run
+
+
+def _of_earlier_version(run: RunFolder) -> bool:
+    """Whether a run has its best trees and none to go on from."""
+    return (run.path / BEST).exists() and not run.started
+
+
+def _checkpoint(run: RunFolder) -> _Checkpoint | None:
+    """What a run goes on from; ``metrics.jsonl`` is cut back to it."""
+    for name in (BEST, LAST, METRICS):
+        files.recover(run.path / name)
+        files.clean(run.path / name)
+    last = run.path / LAST
+    if not last.exists():
+        if not (run.path / BEST).exists():
+            files.write(run.path / METRICS, "")
+        return None
+    saved = files.read_json(last / STATE)
+    schemas.check(last / STATE, saved, _TreeState)
+    ranker = FittedRanker.load(last)
+    assert isinstance(ranker.network, TreeScorer)
+    history, settings = saved["history"], run.settings
+    curve = [line[settings.metric] for line in history if settings.metric in line]
+    if len(saved["trees"]) != len(history) or len(curve) not in (0, len(history)):
+        raise ValueError(files.damaged(last / STATE, "its counts are wrong"))
+    files.write(run.path / METRICS, "".join(map(history_line, history)))
+    best = files.read_part(last / DART, saved) if (last / DART).exists() else None
+    return _Checkpoint(
+        BoostingState(ranker.network.saved, curve, saved["trees"], best),
+        history,
+        saved["seconds"],
+        files.read_tensors(last / RANDOM, saved),
+    )
 
 
 def _finished(run: RunFolder) -> FitResult:
     """The result of a run that is there."""
     history, settings = run.history, run.settings
     values = [line[settings.metric] for line in history if settings.metric in line]
-    ranker = run.best()
     best = _best_epoch(values, settings) if values else len(history) or settings.epochs
     return FitResult(
-        model=ranker,
+        model=run.best(),
         history=history,
         best_epoch=best,
         best_value=values[best - 1] if values else None,
         settings=settings,
         seconds=history[-1]["seconds"] if history else 0.0,
-        stopped=_stopped(values, settings),
+        stopped=_stopped(values, len(history), settings),
     )
 
 
-def _stopped(values: list[float], settings: Settings) -> str:
+def _stopped(values: list[float], rounds: int, settings: Settings) -> str:
     """Why boosting ended. Without values of a validation metric, patience has nothing to judge."""
-    return "patience" if 0 < len(values) < settings.epochs else "epochs"
+    if rounds >= settings.epochs:
+        return "epochs"
+    waited = rounds - _best_epoch(values, settings) if values else 0
+    return "patience" if waited >= (settings.patience or math.inf) else "interrupted"
 
 
 def _best_epoch(values: list[float], settings: Settings) -> int:
