@@ -15,6 +15,7 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch import nn
 
 from rankgrad.data import blocks, transforms
+from rankgrad.data.blocks import quantiles_of
 from rankgrad.data.transforms import (
     Clip,
     Distribution,

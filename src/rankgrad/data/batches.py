@@ -364,7 +364,8 @@ class Batches:
             return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
         if self._features is None:
             self._features = self._load()
-        features = self._features.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        features = self._features.index_select(0, rows.flatten())
+        features = features.reshape(*rows.shape, features.shape[-1])
         return features if mask is None else features.masked_fill_(~mask[..., None], 0.0)
 
     def _finish(self, batch: Batch) -> Batch:
