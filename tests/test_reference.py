@@ -23,5 +23,10 @@ def test_an_entry_is_complete():
     for kind, entries in WRITTEN.items():
         for name in entries:
             found = entry(kind, name)
-            assert found.formula and found.use.endswith(".") and found.elsewhere.endswith(".")
+            assert (
+                found.formula
+                and found.paper.endswith(".")
+                and found.use.endswith(".")
+                and found.elsewhere.endswith(".")
+            )
             assert bool(found.cost) == (kind != "metrics")

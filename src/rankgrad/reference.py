@@ -17,12 +17,14 @@ class Entry:
 
     Attributes:
         formula: LaTeX.
+        paper: where it is from, with the equation.
         use: when to choose it.
         elsewhere: its names in other libraries, and how ours differs.
         cost: time and memory for a list of n items; empty for metrics.
     """
 
     formula: str
+    paper: str
     use: str
     elsewhere: str
     cost: str = ""

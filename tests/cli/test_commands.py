@@ -70,7 +70,9 @@ def test_losses(rankgrad, in_json):
     assert everything["neural_ndcg"]["cutoff"] is True
     assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
     assert "through" in rankgrad("losses", "lapsum_rr").stdout
-    assert "Use: " in rankgrad("losses", "softmax").stdout
+    for name in ("softmax", "neural_ndcg", "gumbel_approx_ap"):
+        printed = rankgrad("losses", name).stdout
+        assert all(f"{part}: " in printed for part in ("Formula (LaTeX)", "Paper", "Use", "Cost"))
     spec = "neural_ndcg@10(temperature=0.5)"
     assert rankgrad("losses", spec).stdout == rankgrad("losses", "neural_ndcg").stdout
     assert in_json("losses", spec)[0]["name"] == "neural_ndcg"

@@ -3,6 +3,7 @@
 import functools
 import http.server
 import importlib
+import json
 import re
 import shlex
 import shutil
@@ -143,6 +144,44 @@ def test_formats_are_those_of_the_code(tmp_path):
         assert (f"`{place.parts[0]}" in page and f"{place.name}`" in page) or path.is_dir(), place
 
 
+def test_a_notebook_has_the_code_of_its_page(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
+    import nbformat
+    import notebooks
+
+    tutorials = sorted((DOCS / "tutorials").glob("*.md"))
+    assert len(tutorials) == 7
+    for page in tutorials:
+        shown = [
+            code.strip()
+            for _, language, _, code in BLOCKS.findall(page.read_text())
+            if not (language == "sh" and code.startswith("#"))
+        ]
+        shutil.copy(page, tmp_path)
+        notebook = nbformat.read(notebooks.write_notebook(tmp_path / page.name), as_version=4)
+        nbformat.validate(notebook)
+        cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+        assert [cell.removeprefix("%%sh\n") for cell in cells] == shown, page.name
+
+
+def test_figures_of_the_decision_tree_are_those_of_the_results():
+    """What the page says of a results page that it links to is printed there.
+
+    But for direct.md, which a program writes: its figures are looked at by whoever runs it.
+    """
+    page = DOCS / "how-to" / "choose_a_loss.md"
+    checked = 0
+    for item in re.split(r"\n\s*(?:-|\d\.|\|) ", page.read_text()):
+        linked = re.findall(r"\]\((\.\./results/[\w/]+\.md)", item)
+        if not linked or any(name.endswith("direct.md") for name in linked):
+            continue
+        text = "".join((page.parent / name).read_text() for name in linked)
+        for number in re.findall(r"\b0\.\d{3,4}\b", item):
+            assert number in text, f"{number} is not in {linked}"
+            checked += 1
+    assert checked > 15
+
+
 def test_every_kind_of_spec_has_an_example(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
     import grammar_pages
@@ -194,6 +233,34 @@ def test_links_resolve(site):
     assert not broken, "\n".join(broken[:20])
 
 
+def test_reference_pages_are_complete(site):
+    """Every page of a loss has its parts, and every option says what it is for."""
+    parts = ("options", "shapes", "paper", "when-to-use-it", "cost", "elsewhere", "in-code")
+    pages = list((site / "reference" / "losses").glob("*.html"))
+    assert len(pages) > 90
+    for page in pages:
+        text = page.read_text()
+        if page.stem in ("index", "relaxed"):
+            continue
+        assert all(f'id="{part}"' in text for part in parts), page
+        assert text.count('class="plot"') == 2 and "<math" in text, page
+        options = text[text.index('id="options"') : text.index('id="shapes"')]
+        undescribed = re.findall(
+            r"<code>(\w+)</code></td>\s*<td[^>]*>.*?</td>\s*<td[^>]*></td>", options
+        )
+        assert not undescribed, (page, undescribed)
+
+
+def test_formulas_stay_in_their_paragraphs(site):
+    inline = 0
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert "$$" not in re.sub(r"<(code|script)\b.*?</\1>", "", text, flags=re.DOTALL), page
+        inline += text.count("<span><math")
+        assert not re.search(r"</p>\s*(<span>)?<math", text), page
+    assert inline > 10
+
+
 def test_every_public_name_has_its_place(site, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
     import reference_pages
@@ -236,6 +303,13 @@ def test_pages_fit_a_phone_and_stay_offline(site):
             view.on(
                 "request", lambda r: r.url.startswith((base, "data:")) or troubles.append(r.url)
             )
+            view.goto(base + "index.html")
+            view.keyboard.press("Control+k")
+            view.keyboard.type("Sinkhorn")
+            view.locator("text=Sinkhorn without >> visible=true").first.wait_for()
+            index = json.loads((site / "search.json").read_text()) | {"items": []}
+            # Each page would read a megabyte of it again.
+            view.route("**/search.json", lambda route: route.fulfill(json=index))
             for page in sorted(site.rglob("*.html")):
                 name = str(page.relative_to(site))
                 view.goto(base + name)

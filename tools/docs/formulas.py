@@ -25,4 +25,7 @@ def _render(text: str) -> str:
 
 def _mathml(latex: str, display: str) -> str:
     rendered = convert(" ".join(latex.split()), display=display)
-    return f'<div class="formula">{rendered}</div>' if display == "block" else rendered
+    # A line that begins with <math> would end the paragraph: Markdown takes it for a block.
+    if display == "inline":
+        return f"<span>{rendered}</span>"
+    return f'<div class="formula">{rendered}</div>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def _settings() -> str:
             for name in names
         ]
         parts.append(f"## {panel}\n\n| setting | default | |\n|:--|:--|:--|\n" + "\n".join(rows))
-    described = _arguments(TextSettings)
+    described = arguments_of(TextSettings)
     rows = [
         f"| `{name}` | `{_shown(field.default)}` | {described.get(name, '')} |"
         for name, field in TextSettings.model_fields.items()
@@ -127,7 +128,7 @@ def _settings() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _arguments(factory: Any) -> dict[str, str]:
+def arguments_of(factory: Any) -> dict[str, str]:
     """What a docstring says of each argument."""
     section = (inspect.getdoc(factory) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
     found: dict[str, str] = {}
@@ -137,12 +138,12 @@ def _arguments(factory: Any) -> dict[str, str]:
             found[name] += " " + line.strip()
         else:
             name, _, text = line.partition(": ")
-            found[name] = text
+            found[name := name.split(" ")[0]] = text
     return {name: _text(text) for name, text in found.items()}
 
 
 def _text(text: str | None) -> str:
-    return " ".join((text or "").replace("``", "`").replace(":class:", "").split())
+    return " ".join(re.sub(r":\w+:`~?", "`", text or "").replace("``", "`").split())
 
 
 def _shown(default: Any) -> str:

@@ -8,15 +8,20 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Python, shell, and what the page takes for granted, in a comment: <!-- setup
+_BLOCK = re.compile(
+    r"^(?:```(python|sh)|<!-- (?:setup))\n(.*?)^(?:```|-->)$", re.MULTILINE | re.DOTALL
+)
+_LAYOUT = re.compile(r"^</?div[^>]*>\n?", re.MULTILINE)
 
 
 def write_notebook(page: Path) -> Path:
     """Write the notebook beside the page, and a link to it under the page's title.
 
     Args:
-        page: Markdown. Its Python blocks become cells; its shell blocks become cells that
-            run each command.
+        page: Markdown. Its Python blocks and its setup become cells; its shell blocks become
+            cells that run each command, but for those that begin with a comment and need what
+            the reader has: they stay text.
 
     Returns:
         The notebook's path.
@@ -25,6 +30,8 @@ def write_notebook(page: Path) -> Path:
     notebook = new_notebook(metadata={"language_info": {"name": "python"}})
     end = 0
     for block in _BLOCK.finditer(text):
+        if block[1] == "sh" and block[2].startswith("#"):
+            continue
         _add_text(notebook, text[end : block.start()])
         code = block[2].rstrip()
         if block[1] == "sh":
@@ -44,5 +51,6 @@ def write_notebook(page: Path) -> Path:
 
 
 def _add_text(notebook: nbformat.NotebookNode, text: str) -> None:
-    if text.strip():
-        notebook.cells.append(new_markdown_cell(text.strip()))
+    text = _LAYOUT.sub("", text).strip()
+    if text:
+        notebook.cells.append(new_markdown_cell(text))

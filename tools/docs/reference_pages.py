@@ -12,13 +12,15 @@ from typing import Any
 
 import plots
 from command_pages import write_commands
-from grammar_pages import write_grammar
+from grammar_pages import arguments_of, write_grammar
 
 import rankgrad.losses
 import rankgrad.metrics
+from rankgrad.losses import NeuralNDCG, RelaxedMetric
 from rankgrad.losses.relaxed import cell_options, grid_metrics
 from rankgrad.reference import Entry, Kind, entry
 from rankgrad.sorting import FAMILIES
+from rankgrad.sorting.tree import Tree
 from rankgrad.specs import Registry
 
 LOSSES = rankgrad.losses.losses
@@ -147,7 +149,8 @@ def _page_of_loss(name: str, draw: bool) -> str:
         f"# {name}",
         _formula(known.formula),
         _documentation(factory),
-        _options(inspect.signature(factory).parameters.values()),
+        _options(inspect.signature(factory).parameters.values(), factory),
+        _shapes(),
         _plots(name) if draw and name != "relaxed" else "",
         _known(known),
         _example(name, "k" in inspect.signature(factory).parameters),
@@ -168,11 +171,20 @@ def _page_of_cell(family: str, metric: str, draw: bool) -> str:
         "The metric, over ranks or rows that the relaxation makes differentiable:",
         _formula(measured.formula),
         _formula(relaxation.formula),
-        _options(cell_options(family, metric).values()),
+        _options(cell_options(family, metric).values(), *_parts(family, metric)),
+        _shapes(),
         _plots(name) if draw else "",
         _known(relaxation),
         _example(name, cutoff=True),
     )
+
+
+def _parts(family: str, metric: str) -> list[Any]:
+    """The classes whose options a cell of the grid has: of loss, relaxation and metric."""
+    made = FAMILIES[family]()
+    inside = [type(made), {"neural": NeuralNDCG, "pirank": Tree}.get(family, made)]
+    loss = type(LOSSES.get(f"{family}_{metric}"))
+    return [loss, RelaxedMetric, FAMILIES[family], *inside, type(METRICS.get(metric))]
 
 
 def _page_of_relaxation(family: str) -> str:
@@ -185,7 +197,7 @@ def _page_of_relaxation(family: str) -> str:
         f"# {family}",
         _formula(known.formula),
         _documentation(factory),
-        _options(inspect.signature(factory).parameters.values()),
+        _options(inspect.signature(factory).parameters.values(), *_parts(family, "ndcg")),
         _known(known),
         f"## Losses\n\n{cells}.",
     )
@@ -203,7 +215,7 @@ def _page_of_metric(name: str) -> str:
         f"# {name}",
         _formula(known.formula),
         _documentation(factory),
-        _options(inspect.signature(factory).parameters.values()),
+        _options(inspect.signature(factory).parameters.values(), factory),
         _known(known),
         f"## As a loss\n\n{', '.join(cells)}." if cells else "",
     )
@@ -252,7 +264,7 @@ def _formula(latex: str) -> str:
 
 def _documentation(factory: Any) -> str:
     """A docstring as Markdown: its text, its arguments as a list, its examples as code."""
-    text = inspect.getdoc(factory) or ""
+    text = re.sub(r"\nArgs:\n.*?(?=\n\S|\Z)", "", inspect.getdoc(factory) or "", flags=re.DOTALL)
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("::\n", ":\n")
     lines: list[str] = []
     section = ""
@@ -286,16 +298,23 @@ def _fence_examples(text: str) -> str:
     return "\n".join([*fenced, "```"] if inside else fenced)
 
 
-def _options(parameters: Iterable[inspect.Parameter]) -> str:
-    shown = [
-        p
-        for p in parameters
-        if p.name not in ("self", "k") and not p.name.startswith("_") and p.kind != p.VAR_KEYWORD
-    ]
+def _options(parameters: Iterable[inspect.Parameter], *described: Any) -> str:
+    """A table of options; what each is for is said in the docstrings of these classes."""
+    shown = [p for p in parameters if not p.name.startswith("_") and p.kind not in (p.VAR_KEYWORD,)]
     if not shown:
         return ""
-    rows = [f"| `{p.name}` | `{_default(p.default)}` |" for p in shown]
-    return "## Options\n\n| option | default |\n|:--|:--|\n" + "\n".join(rows)
+    said: dict[str, str] = {}
+    for factory in reversed(described):
+        for base in reversed(getattr(factory, "__mro__", (factory,))):
+            said |= arguments_of(base)
+    rows = [
+        f"| `{p.name}` | `{_default(p.default)}` | {said.get(p.name, '')} |"
+        for p in shown
+        if p.name not in ("self", "k")
+    ]
+    if "k" in said and any(p.name == "k" for p in shown):
+        rows.insert(0, f"| `@k` |  | {said['k']} |")
+    return "## Options\n\n| option | default | |\n|:--|:--|:--|\n" + "\n".join(rows)
 
 
 def _default(value: Any) -> str:
@@ -316,9 +335,29 @@ def _plots(name: str) -> str:
 
 def _known(known: Entry) -> str:
     return _join(
+        f"## Paper\n\n{_link_papers(known.paper)}",
         f"## When to use it\n\n{known.use}",
         f"## Cost\n\n{known.cost}" if known.cost else "",
         f"## Elsewhere\n\n{known.elsewhere}",
+    )
+
+
+def _link_papers(text: str) -> str:
+    text = re.sub(r"doi:(10\.[^\s,;]+[^\s,;.])", r"[doi:\1](https://doi.org/\1)", text)
+    return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+
+
+def _shapes() -> str:
+    return (
+        "## Shapes\n\n"
+        "| argument | padded | flat |\n|:--|:--|:--|\n"
+        "| `scores` | `[..., n]`, real | `[N]` |\n"
+        "| `labels` | as the scores, at least 0 | `[N]` |\n"
+        "| `mask` | as the scores, true on items; none for all | |\n"
+        "| `offsets`, `lengths` or `qid` | | `[B + 1]`, `[B]` or `[N]` |\n"
+        "| `weights` | `[...]` per list, or as the scores per item | `[B]` or `[N]` |\n\n"
+        "A scalar comes back, or one value per list with `reduction=none`. "
+        "[Lists of unequal length](../../how-to/ragged.md)."
     )
 
 

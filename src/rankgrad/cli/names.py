@@ -127,18 +127,20 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
 
 
 def _advice(kind: str, name: str) -> list[str]:
-    """When to use it, its cost, its names elsewhere; for the grid, those of the relaxation."""
-    from rankgrad.reference import entry
+    """Its formula, paper, use, cost and names elsewhere; of a cell, those of its relaxation."""
+    from rankgrad.reference import Kind, entry
 
-    found = None
-    if kind == "metrics":
-        found = entry("metrics", name)
-    elif kind == "losses":
-        family = name.removeprefix("gumbel_").partition("_")[0]
-        found = entry("losses", name) or entry("relaxations", family)
+    of: Kind = "metrics" if kind == "metrics" else "losses"
+    found = entry(of, name) if kind != "models" else None
+    formula = found.formula if found else ""
+    if found is None and kind == "losses":
+        family, _, metric = name.removeprefix("gumbel_").partition("_")
+        found, measured = entry("relaxations", family), entry("metrics", metric)
+        formula = f"{measured.formula}, with {found.formula}" if found and measured else ""
     if found is None:
         return []  # a model, or registered by a user
-    lines = {"Use": found.use, "Cost": found.cost, "Elsewhere": found.elsewhere}
+    lines = {"Formula (LaTeX)": formula, "Paper": found.paper, "Use": found.use}
+    lines |= {"Cost": found.cost, "Elsewhere": found.elsewhere}
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 
 
