@@ -7,11 +7,10 @@ import pytest
 import torch
 from learnable import lists as learnable
 
-from rankgrad.data.batches import Batches
 from rankgrad.models import models
 from rankgrad.models.tabm import TabMNet
 from rankgrad.serving.ranker import ServedRanker
-from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training import FittedRanker, Settings
 from rankgrad.training.preparation import Preparation
 
 TRANSFORMS = [
@@ -122,15 +121,3 @@ def test_a_network_of_ones_own_is_left_to_pytorch():
     )
     expected = scores_by_pytorch(ranker, features, offsets)
     np.testing.assert_allclose(ranker.predict(features, offsets), expected, atol=3e-6)
-
-
-def test_training_takes_prepared_inputs(monkeypatch):
-    """The same curve as with inputs derived by PyTorch, to rounding."""
-    lists = learnable(30, features=6)
-    settings = Settings(epochs=2, device="cpu")
-    found = fit(settings, lists, lists).history
-    monkeypatch.setattr(Batches, "take_inputs", None)  # not called any more
-    monkeypatch.setattr(Preparation, "of", lambda ranker: None)
-    expected = fit(settings, lists, lists).history
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)

@@ -148,9 +148,7 @@ class Batches:
         self._labels = self._to_gather_device(dataset.labels)
         self._weights = None if dataset.weights is None else self._to_gather_device(dataset.weights)
         self._transform, self._trained = transform, trained
-        # What is small is loaded when it is needed: it may never be (see take_inputs).
-        small = needed <= 4 * _BLOCK
-        self._features = self._load() if self.resident and not small else None
+        self._features = self._load() if self.resident else None
 
     @property
     def is_cut(self) -> bool:
@@ -179,11 +177,6 @@ class Batches:
         if derived is not None:
             self._features = derived
         self.flat = True
-
-    def take_inputs(self, inputs: Float[Tensor, "N w"]) -> None:
-        """Take columns ``[N, w]`` in place of the features; see :meth:`derive`."""
-        assert self.resident
-        self._features, self.flat = inputs, True
 
     def steps(self, epoch: int = 0) -> int:
         """The number of batches of an epoch."""
@@ -360,10 +353,8 @@ class Batches:
         return (part.starts[:, None] + torch.where(mask, places, 0)).clamp(max=last), mask
 
     def _take(self, rows: Tensor, mask: Tensor | None) -> Tensor:
-        if not self.resident:
-            return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
         if self._features is None:
-            self._features = self._load()
+            return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
         features = self._features.index_select(0, rows.flatten())
         features = features.reshape(*rows.shape, features.shape[-1])
         return features if mask is None else features.masked_fill_(~mask[..., None], 0.0)

@@ -26,7 +26,6 @@ from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, Total, capturable, own_stream
 from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
 from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
-from rankgrad.training.preparation import Preparation
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.random_state import RandomState
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
@@ -432,14 +431,9 @@ class Trainer:
             return network
         if not all(each.resident for each in batches):
             return network
-        prepare = Preparation.of(self.ranker)
         with torch.no_grad():
             for each in batches:
-                if prepare is None:
-                    each.derive(network.inputs)
-                else:
-                    rows = np.ascontiguousarray(each.dataset.features, np.float32)
-                    each.take_inputs(torch.from_numpy(prepare(rows, each.dataset.offsets)))
+                each.derive(network.inputs)
         return _InputScorer(network)
 
     def _batches(self, dataset: Dataset, trained: np.ndarray | None = None) -> Batches:
@@ -478,8 +472,10 @@ def _with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
     """Which lists have a loss; None for all of them.
 
     Without a label above 0, most losses are undefined, whatever the scores: such lists add nothing
-    to the mean, and need not be scored.
+    to the mean, and need not be scored. Losses of the user's own get all lists.
     """
+    if not loss.kernel_applies:
+        return None
     relevant = np.zeros(len(dataset), bool)
     filled = np.flatnonzero(dataset.lengths)
     relevant[filled] = np.maximum.reduceat(dataset.labels, dataset.offsets[filled]) > 0
