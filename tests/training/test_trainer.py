@@ -420,3 +420,12 @@ def test_lists_without_a_loss_are_left_out_of_training(loss, counts, batching, m
     seen.clear()
     fit(settings, replace(data, labels=0 * labels))  # nothing to learn from: no error
     assert sorted(seen) == list(range(24))
+
+
+def test_patience_is_short_at_first(train, vali):
+    """Without a gain the first epoch stays the best: four more, if they are 60 steps."""
+    stuck = {"epochs": 50, "optimizer": "sgd", "learning_rate": 1e-12, "patience": "auto"}
+    done = fit(small(batch_size=2, **stuck), train, vali)
+    assert (len(done.history), done.best_epoch, done.stopped) == (5, 1, "patience")
+    done = fit(small(batch_size=40, **stuck), train, vali)
+    assert (len(done.history), done.stopped) == (21, "patience")

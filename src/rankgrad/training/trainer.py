@@ -133,13 +133,13 @@ class Trainer:
 
     def _reason(self) -> str | None:
         """Why training is over, or None."""
-        state, patience = self.state, self.settings.patience
+        state = self.state
         if state.epoch >= self.settings.epochs:
             return "epochs"
-        if self.vali is not None and patience is not None:
-            waited = state.epoch - state.best_epoch
-            return "patience" if waited >= patience else None
-        return None
+        if self.vali is None:
+            return None
+        most = self.settings.waits(state.best_epoch, self.train.steps())
+        return "patience" if state.epoch - state.best_epoch >= most else None
 
     def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
         """The rest of an epoch; False if it was interrupted between two steps."""
