@@ -1,17 +1,24 @@
-"""Names and docstrings use the field's words (docs/glossary.md), not private ones."""
+"""Names, docstrings and comments use the field's words (docs/glossary.md), not private ones."""
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
-#: No name has one of these as a part, nor a docstring as a word.
+#: No name has one of these as a part, nor a docstring or comment as a word.
 PRIVATE = (
     "twin twins slots slopes verdict verdicts begun settled steady arriving contender contenders "
     "journal journals noting unseen trusted room rooms lean"
+)
+#: No docstring or comment of the source has one of these.
+PHRASES = re.compile(
+    r"there and back|on the way back|what is no |is told|are told|gives? back|given back|one's own"
+    r"|looked at|a look at|facts about|is worth to|nobody looks|what it knows|written down"
 )
 #: No name has one of these as a part. In sentences they are plain English.
 NAME_PARTS = f"{PRIVATE} facts house look maker shares spread standing tell told gap gaps"
@@ -50,14 +57,25 @@ def _private_names(path: str, tree: ast.Module) -> list[str]:
     ]
 
 
-def _private_terms(path: str, tree: ast.Module) -> list[str]:
-    """Private words in the docstrings of a file."""
+def _prose(source: str) -> list[tuple[int, str]]:
+    """The docstrings and comments of a file, each with its line."""
+    found = [
+        (getattr(node, "lineno", 1), ast.get_docstring(node) or "")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return found + [(x.start[0], x.string) for x in tokens if x.type == tokenize.COMMENT]
+
+
+def _private_terms(path: str, source: str) -> list[str]:
+    """Private words and phrases in the docstrings and comments of a file."""
     found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            words = set(re.findall(r"[a-z]+", (ast.get_docstring(node) or "").lower()))
-            line = getattr(node, "lineno", 1)
-            found += [f"{path}:{line}: {word}" for word in sorted(words & set(PRIVATE.split()))]
+    for line, text in _prose(source):
+        words = set(re.findall(r"[a-z]+", text.lower())) & set(PRIVATE.split())
+        if path.startswith("src/") and "kernels" not in path:
+            words |= set(PHRASES.findall(" ".join(text.split())))
+        found += [f"{path}:{line}: {word}" for word in sorted(words)]
     return found
 
 
@@ -74,13 +92,15 @@ def _packages() -> list[str]:
 def test_names_and_docstrings_have_no_private_words(package):
     top, found = ROOT / package, []
     for file in [top] if top.suffix == ".py" else sorted(top.rglob("*.py")):
-        path, tree = str(file.relative_to(ROOT)), ast.parse(file.read_text())
+        path, source = str(file.relative_to(ROOT)), file.read_text()
         if path != "tests/test_vocabulary.py":
-            found += _private_names(path, tree) + _private_terms(path, tree)
+            found += _private_names(path, ast.parse(source)) + _private_terms(path, source)
     assert not found, "use the words of docs/glossary.md:\n" + "\n".join(found)
 
 
 def test_private_words_are_found():
-    tree = ast.parse('class Twin:\n    def gap(self, given): "A verdict."')
-    assert len(_private_names("x/rows.py", tree)) == 4
-    assert _private_terms("x/rows.py", tree) == ["x/rows.py:2: verdict"]
+    source = 'class Twin:\n    def gap(self, given): "A verdict."  # a twin of rows'
+    assert len(_private_names("x/rows.py", ast.parse(source))) == 4
+    assert _private_terms("x/rows.py", source) == ["x/rows.py:2: verdict", "x/rows.py:2: twin"]
+    source = '"""Constant on the way back."""'
+    assert _private_terms("src/a.py", source) == ["src/a.py:1: on the way back"]

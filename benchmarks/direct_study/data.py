@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from rankgrad.data import Dataset, synthetic
 from rankgrad.data.transforms import Pipeline
-from rankgrad.models.in_list import list_ranks, list_scores
+from rankgrad.models.in_list import in_list_columns
 from rankgrad.training import Settings
 
 PARTS = ("train", "vali", "test")
@@ -33,6 +36,9 @@ class Data:
         shift: added to every judgement: below 0, few items are relevant; above 0, many are.
         length: lists are cut to so many items, drawn at random; 0 for whole lists.
         world: ``listwise``, or ``pointwise``, where no term of the utility compares items.
+        in_list: what models take in beside features of where they put an item in its list.
+        transforms: of features, in a row with ``"; "`` between them; the columns of several such
+            rows stand side by side. Empty for the default ones.
     """
 
     lists: tuple[int, int, int]
@@ -42,6 +48,8 @@ class Data:
     shift: float = 0.0
     length: int = 0
     world: str = "listwise"
+    in_list: tuple[str, ...] = ("rank", "score")
+    transforms: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -52,6 +60,8 @@ class Data:
         own += [f"shift{self.shift:g}"] * (self.shift != 0)
         own += [f"length{self.length}"] * (self.length != 0)
         own += [self.world] * (self.world != "listwise")
+        own += ["-".join(("in", *self.in_list))] * (self.in_list != ("rank", "score"))
+        own += ["-".join(re.findall(r"[a-z]+", " ".join(self.transforms)))] * bool(self.transforms)
         return "_".join([lists, *own])
 
     @property
@@ -93,6 +103,33 @@ def _cut(made: Dataset, length: int, random: np.random.Generator) -> Dataset:
     return Dataset(made.features[rows], made.labels[rows], offsets, made.qids, feature_names=names)
 
 
+_DEFAULT = "; ".join(Settings().transforms)
+
+
+class Union:
+    """Columns of several pipelines of transforms, side by side.
+
+    Args:
+        pipelines: each the specs of its transforms.
+    """
+
+    def __init__(self, pipelines: Sequence[Sequence[str]]) -> None:
+        self.pipelines = [Pipeline(each) for each in pipelines]
+
+    def fit(self, made: Dataset, device: str) -> None:
+        """Learn from training lists."""
+        self.pipelines = [p.fit(made.features, made.offsets).to(device) for p in self.pipelines]
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of columns."""
+        return sum(each.n_outputs for each in self.pipelines)
+
+    def transform(self, raw: torch.Tensor) -> torch.Tensor:
+        """All columns."""
+        return torch.cat([each.transform(raw) for each in self.pipelines], -1)
+
+
 def prepare(data: Data, cache: Path, device: str) -> Path:
     """Make the data and the inputs of the default model, unless they are there.
 
@@ -109,16 +146,17 @@ def prepare(data: Data, cache: Path, device: str) -> Path:
     for part in PARTS:
         made = data.make(part)
         if pipeline is None:
-            pipeline = Pipeline(Settings().transforms).fit(made.features, made.offsets).to(device)
+            pipeline = Union([each.split("; ") for each in data.transforms or (_DEFAULT,)])
+            pipeline.fit(made, device)
         np.save(folder / f"{part}_labels.npy", made.labels)
         np.save(folder / f"{part}_offsets.npy", made.offsets)
         best = synthetic.oracle(made, world=data.world)
         np.save(folder / f"{part}_oracle.npy", best.astype(np.float32))
-        width = 3 * pipeline.n_outputs
+        width = (1 + len(data.in_list)) * pipeline.n_outputs
         inputs = np.lib.format.open_memmap(
             folder / f"{part}_inputs.npy", "w+", np.float32, (made.n_items, width)
         )
-        _write_inputs(inputs, made, pipeline, device)
+        _write_inputs(inputs, made, pipeline, data.in_list, device)
     seconds = round(time.perf_counter() - began, 2)
     text = json.dumps({**asdict(data), "seconds": seconds})
     temporary = folder / f".done{os.getpid()}"
@@ -128,7 +166,9 @@ def prepare(data: Data, cache: Path, device: str) -> Path:
 
 
 @torch.no_grad()
-def _write_inputs(inputs: np.ndarray, made: Dataset, pipeline: Pipeline, device: str) -> None:
+def _write_inputs(
+    inputs: np.ndarray, made: Dataset, pipeline: Union, in_list: Any, device: str
+) -> None:
     """Lists of like length together, so that little is padding."""
     order = np.argsort(made.lengths, kind="stable")
     start = 0
@@ -148,7 +188,7 @@ def _write_inputs(inputs: np.ndarray, made: Dataset, pipeline: Pipeline, device:
         values = pipeline.transform(raw)
         padded = values.new_zeros(*mask.shape, values.shape[-1])
         padded[here] = values
-        found = torch.cat([padded, list_ranks(padded, here), list_scores(padded, here)], -1)
+        found = torch.cat([padded, *in_list_columns(padded, here, in_list)], -1)
         inputs[rows[mask]] = found[here].cpu().numpy()
 
 

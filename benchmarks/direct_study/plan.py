@@ -77,6 +77,8 @@ class Task:
         recipe: a name in :data:`RECIPES`.
         model: of inputs that are there.
         budget: only the first training lists; 0 for all.
+        changes: settings, as name and value, that differ from the recipe's.
+        diagnosed: whether gradients are measured along training.
     """
 
     data: Data
@@ -85,6 +87,8 @@ class Task:
     recipe: str = "cosine"
     model: str = MODEL
     budget: int = 0
+    changes: tuple[tuple[str, Any], ...] = ()
+    diagnosed: bool = True
 
     @property
     def key(self) -> str:
@@ -97,15 +101,22 @@ class Task:
         """The task of a key."""
         own = json.loads(key)
         data = own.pop("data")
-        data["lists"] = tuple(data["lists"])
+        for name in {"lists", "in_list", "transforms"} & set(data):
+            data[name] = tuple(data[name])
         own["losses"] = tuple(own["losses"])
+        own["changes"] = tuple((name, value) for name, value in own.get("changes", ()))
         return cls(Data(**data), **own)
 
     def settings(self, spec: str, changes: Mapping[str, Any]) -> Settings:
         """Of one of its trainings."""
         values = {"metric": METRIC, "metrics": (), "transforms": (), **RECIPES[self.recipe]}
         values |= {"loss": spec, "model": self.model, "seed": self.seed}
-        return Settings(**{**values, **changes})
+        return Settings(**{**values, **dict(self.changes), **changes})
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What it has in common with tasks that take about as long."""
+        return (self.data.key, self.recipe, self.model, len(self.losses), self.changes)
 
 
 Results = Mapping[str, Mapping[str, Any]]

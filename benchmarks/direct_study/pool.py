@@ -20,7 +20,7 @@ from data import Data, prepare
 from plan import Task
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-_PREPARING = 2  # data sets made at a time, while others are trained on
+_PREPARING = 3  # data sets made at a time, while others are trained on
 _FOR_WORKERS = 0.85  # of a GPU: CUDA itself and processes that make data take the rest
 _ATTEMPTS = 3  # at a run that has failed for want of memory
 
@@ -71,7 +71,7 @@ class Pool:
         self.count, self.arguments, self.deadline = count, arguments, deadline
         self.context = multiprocessing.get_context("spawn")
         self.given, self.found = self.context.Queue(), self.context.Queue()
-        self.longest: dict[tuple[str, str], float] = {}
+        self.longest: dict[tuple[Any, ...], float] = {}
         self.begun: set[str] = set()
         self.attempts: Counter[str] = Counter()
 
@@ -144,7 +144,7 @@ class Pool:
         """The first task whose data are there and that can be finished."""
         left = self.deadline - time.monotonic()
         for task in self._waiting(tasks, results):
-            if 1.2 * self.longest.get((task.data.key, task.recipe), 0.0) > left or left <= 0:
+            if 1.2 * self.longest.get(task.kind, 0.0) > left or left <= 0:
                 continue
             if (self.arguments[0] / task.data.key / "done.json").is_file():
                 return task
@@ -159,8 +159,7 @@ class Pool:
             self.begun.discard(task.key)
         if "error" not in found:
             results[task.key] = found
-            kind = (task.data.key, task.recipe)
-            self.longest[kind] = max(self.longest.get(kind, 0.0), found["seconds"])
+            self.longest[task.kind] = max(self.longest.get(task.kind, 0.0), found["seconds"])
         left = self.deadline - time.monotonic()
         print(f"{left:5.0f} s left  {_words(task, found)}", flush=True)
 
@@ -202,7 +201,9 @@ def attempt(worker: Any, task: Task) -> dict[str, Any]:
 
 
 def _words(task: Task, found: Mapping[str, Any]) -> str:
-    name = " then ".join(task.losses) + f" | {task.data.key} {task.recipe} {task.budget or ''}"
+    own = [task.data.key, task.recipe, str(task.budget or "")]
+    own += [task.model] * (task.model != plan.MODEL) + [f"{n}={v}" for n, v in task.changes]
+    name = " then ".join(task.losses) + " | " + " ".join(own)
     if "error" in found:
         return f"{name} FAILED: {found['error'].strip().splitlines()[-1]}"
     values = f"vali {found['best_value']:.4f} test {found['test']:.4f} train {found['train']:.4f}"

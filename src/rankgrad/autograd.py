@@ -1,4 +1,4 @@
-"""Autograd functions that work by themselves, under ``torch.func`` and with batched gradients."""
+"""Autograd functions that also work under ``torch.func`` and with batched gradients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def split(tensor: Tensor, calls: int) -> Tensor:
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """``function.apply``, less its binding of arguments by name where that can be left out.
+    """``function.apply`` without the time-consuming binding of arguments by name.
 
     Only transforms of ``torch.func`` and compilers need it.
     """
@@ -60,7 +60,7 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def is_transformed(*tensors: Tensor | None) -> bool:
-    """Whether a tensor stands for several ones, or is that of a ``torch.func`` transform."""
+    """Whether a tensor is batched, or wrapped by a ``torch.func`` transform."""
     return any(
         tensor is not None
         and (is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor))
@@ -101,7 +101,7 @@ def differentiable_once(backward: Backward) -> Backward:
 
 
 class _Final(ListFunction):
-    """A tensor as it is, the derivative of which is refused."""
+    """The identity, whose derivative is an error."""
 
     @staticmethod
     def forward(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checksums: whether files are as they were written.
+"""Checksums, which tell whether files are as they were written.
 
 CRC-32 finds every error of up to 32 bits in a row and misses one in 4 billion of others. Small
 files have one; arrays too large to be read at once have one per block of :data:`BLOCK` bytes. A
@@ -53,7 +53,7 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
     """JSON that ends with its own checksum.
 
     Args:
-        values: what it says.
+        values: its contents.
         parts: the checksums of other files that belong to it, by name, for ``"files"``.
 
     >>> from rankgrad import checksums

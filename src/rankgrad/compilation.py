@@ -1,4 +1,4 @@
-"""Numba compilation with an on-disk cache that is neither required nor relied on.
+"""Numba compilation with an on-disk cache, which may be missing or damaged.
 
 The parser and the CPU kernels share it. It stands outside both packages, as neither imports the
 other.
@@ -51,7 +51,7 @@ def compile_cached(function: Function, **options: Any) -> Function:
 
 
 def _without_garbage_collection(compile_for: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile without the garbage collector, which takes a tenth of the time and finds little."""
+    """Compile without garbage collection, which takes a tenth of the time and frees little."""
 
     def compile_quietly(*arguments: Any, **named: Any) -> Any:
         enabled = gc.isenabled()
@@ -92,7 +92,7 @@ class _Cache(FunctionCache):
             self._forget()  # a full disk, or an index that cannot be replaced: go on without
 
     def _forget(self) -> None:
-        """Start an empty index, so that the next process does not meet the damage again."""
+        """Start an empty index, so that the next process does not read the damaged file."""
         try:
             self._cache_file.flush()
         except OSError:
@@ -125,7 +125,7 @@ class _CheckedFiles(IndexDataCacheFile):
 
 
 def _sources(path: str) -> str:
-    """What tells the source files in the folder of this one apart from others."""
+    """A digest of the source files in the folder of this one."""
     return _digest(str(Path(path).parent))
 
 

@@ -1,4 +1,4 @@
-"""Former names and spellings, which work and warn of the ones that replace them."""
+"""Former names and spellings: they work, and warn that others replace them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class MissingExtraError(ImportError):
 
 @contextmanager
 def requires(extra: str) -> Iterator[None]:
-    """Around imports: a missing package becomes an error that says how to install it.
+    """A context manager for imports: the error of a missing package says how to install it.
 
     Args:
         extra: of rankgrad, such as ``"train"``.

@@ -1,4 +1,4 @@
-"""Writing so that nothing half-written is ever seen: a temporary name, fsync, rename.
+"""Atomic writes: a temporary name, fsync, rename.
 
 What is being written lies beside its place under a hidden name of its writer's own, so that two
 writers of one place do not meet. What a writer that was killed left there is removed by a later
@@ -164,7 +164,7 @@ class _Output(io.BufferedIOBase):
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of the disk are of this path, and not of the hidden one beside it or of none."""
+    """Errors of the disk name this path, not the temporary one."""
     try:
         yield
     except OSError as error:
@@ -225,7 +225,7 @@ def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
         if replace and path.exists():
             _exchange(unfinished, path)
         else:
-            os.rename(unfinished, path)  # fails, as it should, where another came up meanwhile
+            os.rename(unfinished, path)  # fails, as it should, if another writer was faster
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     sync(path.parent)
@@ -241,7 +241,7 @@ def _inside(error: OSError, unfinished: Path, path: Path) -> OSError:
 
 
 def recover(path: Path) -> None:
-    """Bring back a folder that was moved away to be replaced by another that never came.
+    """Restore a folder whose replacement was interrupted between the two renames.
 
     For writers: readers take :func:`readable_path`, which changes nothing.
     """
@@ -295,7 +295,7 @@ def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
 
 
 def clean(path: Path, older: float = 0) -> None:
-    """Remove what killed writers of a file or folder left beside it.
+    """Remove temporary files that killed writers of a file or folder left.
 
     Args:
         path: the file or folder.
@@ -362,12 +362,12 @@ def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def damaged(path: Path, what: str) -> str:
-    """What to say of a file that is not as it was written."""
+    """The message for a file that is not as it was written."""
     return f"{path} is damaged ({what}): put back a copy of it, or make it anew"
 
 
 def sync(path: Path) -> None:
-    """Make the names in a folder last."""
+    """Write the entries of a folder through to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The values of what callers pass: checked, and named where they are wrong."""
+"""Checks of the values that callers pass; an error names the argument and the item."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def as_lists(
 
 
 def check_values(lists: Lists) -> Lists:
-    """The lists with what is known of their values then.
+    """Check the values of lists, and return the lists with what is known of them (finite, large).
 
-    A kernel says first whether all are valid, as they nearly always are.
+    A kernel checks all at once; only if it finds an invalid value is it searched for.
 
     Raises:
         ValueError: a value is not valid; the message names the argument and the item.
@@ -82,7 +82,7 @@ def unchecked_lists(
     max_length: int = 0,
     weights: Float[Tensor, "*items"] | None = None,
 ) -> Lists:
-    """:func:`as_lists` for what is known to be right: nothing is checked, so nothing waited for.
+    """:func:`as_lists` for tensors that are known to be valid: no check, so no synchronization.
 
     All tensors are on one device. With offsets, ``max_length`` bounds the lists' lengths, and the
     last list may be followed by further memory, as :class:`rankgrad.lists.FlatLists` says.
@@ -97,7 +97,7 @@ def unchecked_lists(
 
 
 def check_finite(lists: Lists) -> None:
-    """Refuse infinite scores, which exact metrics take and nothing else does."""
+    """Raise if a score is infinite; only exact metrics take infinite scores."""
     if lists.finite or is_unchecked(lists.flat.scores):
         return
     bad = ~lists.scores.isfinite()
@@ -108,7 +108,7 @@ def check_finite(lists: Lists) -> None:
 
 
 def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
-    """An error that says where a score or a label is wrong; whether all scores are finite."""
+    """Raise if a score is NaN or a label not valid; return whether all scores are finite."""
     if scores.numel() == 0:
         return True
     # One reduction checks all: roots of negative labels are NaN, as are sums with a NaN.
@@ -154,15 +154,15 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
 
 
 def largest_exponent(dtype: torch.dtype) -> float:
-    """Up to which labels ``2^y``, sums of it and its inverse are safe: 120 in float32."""
+    """The largest label for which ``2^y``, its sums and its inverse are finite: 120 in float32."""
     return round(math.log2(torch.finfo(dtype).max)) - 8
 
 
 def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Labels of which ``2^y`` is to be taken: an error if one is too large for it.
+    """Check that ``2^y`` of each label is finite, and return the labels.
 
-    Compiled code says so as well, on CPUs. On a GPU it cannot without waiting, nor can
-    ``torch.func``: such a label becomes infinite there, so that its list's loss or metric is NaN.
+    Compiled code raises, too, on CPUs. On a GPU that would synchronize, and ``torch.func`` cannot
+    raise: there, such a label becomes infinite, so that its list's loss or metric is NaN.
     """
     most = largest_exponent(labels.dtype)
     if labels.is_meta or labels.numel() == 0:

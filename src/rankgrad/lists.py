@@ -25,7 +25,10 @@ from torch.nn import functional as F
 from rankgrad.quoting import quote
 from rankgrad.shapes import Bool, Float, Int
 
-_MOST_CACHED, _MOST_LISTS = 64, 1 << 16  # cached offsets of padded lists, and the most lists of one
+_MOST_CACHED, _MOST_LISTS = (
+    64,
+    1 << 16,
+)  # at most so many cached offsets, each of at most so many lists
 
 
 class FlatLists(NamedTuple):
@@ -33,6 +36,9 @@ class FlatLists(NamedTuple):
 
     Padded ``[b, n]`` tensors are flat as they lie, with ``offsets = 0, n, 2n, ...`` and a mask. As
     a tuple, they are the arguments that every operation of a loss begins with.
+
+    The tensors are contiguous. On a CPU they have the shape that the caller gave, as a view would
+    be one more step of autograd; the layout is that of their memory.
 
     Attributes:
         scores: ``[items]``.
@@ -65,7 +71,7 @@ class Lists:
         list_weights: one for each list, or None.
         shape: the caller's batch shape, which per-list results are given in.
         ragged: whether the caller gave flat tensors with offsets.
-        readable: whether values could be read when the lists were made: see :func:`is_unchecked`.
+        readable: whether values can be read, as :func:`is_unchecked` says.
         finite: whether the scores are known to be finite.
         large: whether a label may be too large for the gain 2^y - 1.
         arguments: scores, labels, mask, item weights and list weights in the caller's shapes, for
@@ -200,7 +206,23 @@ def make_lists(
     qid: Any = None,
     weights: Any = None,
 ) -> Lists:
-    """:func:`rankgrad.inputs.as_lists` without a check of the values."""
+    """Bring the arguments of a loss or metric into the common layout; values are not checked.
+
+    Args:
+        scores: ``[..., n]`` padded, or ``[N]`` flat.
+        labels: of the same shape.
+        mask: padded lists: True on real items.
+        offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+        qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
+        weights: one per list, or one per item.
+
+    Raises:
+        ValueError: an argument is not a tensor of numbers, or shapes do not agree.
+
+    >>> make_lists([3.0, 1.0, 2.0], [1, 0, 2], lengths=[1, 2]).flat.offsets
+    tensor([0, 1, 3])
+    """
     if lengths is not None or qid is not None:
         offsets = as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
@@ -229,15 +251,17 @@ def make_lists(
         None if list_weights is None else list_weights.reshape(-1).contiguous(),
         shape,
         ragged=ragged,
-        readable=not is_unchecked(scores) and not is_unchecked(labels),
+        readable=not is_unchecked(scores, labels),
         arguments=(scores, labels, mask, item_weights, list_weights),
     )
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
     """A dense tensor of real numbers from a tensor, an array or nested lists."""
+    if type(value) is Tensor and value.layout is torch.strided and not value.dtype.is_complex:
+        return value
     try:
-        tensor: Tensor = value if type(value) is Tensor else torch.as_tensor(value)
+        tensor: Tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
         raise ValueError(
@@ -283,7 +307,7 @@ def check_column(scores: Tensor) -> None:
 
 
 def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
-    """The mask of padded scores, all True when there is none."""
+    """The mask of padded scores; None means that all items are real."""
     if mask is None:
         return torch.ones_like(scores, dtype=torch.bool)
     tensor = as_tensor("mask", mask).to(scores.device)
@@ -331,7 +355,7 @@ def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any
     """The offsets of flat lists, from the one argument of three that says where lists end.
 
     Args:
-        offsets: ``[B + 1]``, given back as they are.
+        offsets: ``[B + 1]``, returned unchanged.
         lengths: ``[B]``, the number of items of each list.
         qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
 
@@ -470,24 +494,34 @@ def flatten(
 
 
 def contiguous(lists: FlatLists) -> FlatLists:
-    """Tensors of any shape as flat memory."""
+    """Tensors of any shape as contiguous memory, flat tensors but on a CPU."""
     scores, labels, mask, weights, offsets, max_length = lists
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if transformed or not scores.is_cpu:
+        scores, labels = scores.reshape(-1), labels.reshape(-1)
+        mask = None if mask is None else mask.reshape(-1)
+        weights = None if weights is None else weights.reshape(-1)
     return FlatLists(
-        scores.reshape(-1).contiguous(),
-        labels.reshape(-1).contiguous(),
-        None if mask is None else mask.reshape(-1).contiguous(),
-        None if weights is None else weights.reshape(-1).contiguous(),
+        scores.contiguous(),
+        labels.contiguous(),
+        None if mask is None else mask.contiguous(),
+        None if weights is None else weights.contiguous(),
         offsets.contiguous(),
         max_length,
     )
 
 
-def is_unchecked(tensor: Tensor) -> bool:
-    """Whether values cannot be read now.
+def is_unchecked(*tensors: Tensor) -> bool:
+    """Whether values of one of these tensors cannot be read now.
 
     That is in compiled code, where a CUDA graph is captured, under a transform of ``torch.func``,
     and where there are no values.
     """
-    if torch.compiler.is_compiling() or tensor.is_meta or is_functorch_wrapped_tensor(tensor):
+    if torch.compiler.is_compiling():
         return True
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    for tensor in tensors:
+        if tensor.is_meta or is_functorch_wrapped_tensor(tensor):
+            return True
+        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+            return True
+    return False

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankgrad.shapes import Bool, Float, Int
 from rankgrad.validation import check_whole
 
-_TILE = 1 << 18  # numbers held at a time: what a processor cache takes
+_TILE = 1 << 18  # numbers in memory at a time, which fit a processor's cache
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -169,7 +169,8 @@ class Randomness:
 def splitmix(seed: Int[Tensor, 1], counters: Int[Tensor, "*items"]) -> Int[Tensor, "*items"]:
     """SplitMix64 (Steele et al. 2014) of a seed and counters, as kernels compute it.
 
-    Products of 64 bits wrap around alike with and without a sign; shifts must not copy it.
+    Products of 64 bits wrap around alike for signed and unsigned integers; shifts do not, so the
+    sign bit is cleared after each.
     """
     state = seed + counters * (0x9E3779B97F4A7C15 - 2**64)
     state = (state ^ _shift(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)

@@ -1,4 +1,4 @@
-"""Text from outside in error messages: quoted, and shortened to what a person reads."""
+"""Quotes and shortens a user's text for error messages."""
 
 from __future__ import annotations
 

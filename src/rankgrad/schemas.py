@@ -1,4 +1,4 @@
-"""JSON files that were written by rankgrad, read back and checked: wrong types are one sentence."""
+"""Reads JSON and array files that rankgrad wrote, and validates them; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Scalar = str | int | float | bool | None
 
 
 def read_json(path: Path, schema: Any) -> Any:
-    """What a JSON file holds, of the types of a schema.
+    """Read a JSON file and validate it against a schema.
 
     Args:
         path: the file.
-        schema: a type, such as a ``TypedDict``; keys beside those it names are let through.
+        schema: a type, such as a ``TypedDict``; further keys are allowed.
 
     Raises:
         ValueError: the file is damaged, with the first key that is wrong.
@@ -45,7 +45,7 @@ def parse_array(path: Path, content: bytes) -> np.ndarray:
 
     Args:
         path: the file, for errors.
-        content: what it holds.
+        content: its bytes.
 
     Raises:
         ValueError: the file is damaged. A damaged header makes NumPy raise errors of many types.
@@ -59,7 +59,7 @@ def parse_array(path: Path, content: bytes) -> np.ndarray:
 
 
 def check(path: Path, values: Any, schema: Any) -> None:
-    """An error that names the file and the key, if values are not of the types of a schema."""
+    """Raise an error that names the file and the key, if values do not fit a schema."""
     from pydantic import ValidationError
 
     try:

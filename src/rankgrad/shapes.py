@@ -16,7 +16,7 @@ if TYPE_CHECKING or "jaxtyping" in sys.modules:
 else:
 
     class _Unchecked:
-        """Any subscript is any type."""
+        """Stands in for jaxtyping's annotations: any subscript means Any."""
 
         def __class_getitem__(cls, item: Any) -> Any:
             return Any

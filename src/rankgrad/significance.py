@@ -1,4 +1,4 @@
-"""How sure a mean over lists is, and a difference between two rankers on the same lists."""
+"""Confidence intervals of means over lists, and tests of differences between rankers."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def randomization_tests(
     check_choice("alternative", alternative, ALTERNATIVES)
     given = np.asarray(differences, np.float64)
     values = np.nan_to_num(given[~np.isnan(given).all(1)])
-    moved = (values != 0).sum(0)  # a sign changes nothing on the others
+    moved = (values != 0).sum(0)  # on lists without a difference a sign changes nothing
     few = (moved < 63) & (2.0**moved <= samples)
     p = np.ones(values.shape[1])
     for at in np.flatnonzero(few):

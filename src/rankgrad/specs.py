@@ -28,9 +28,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
-_DIGITS = 4000  # of a number; Python reads no longer ones
-_DEEPEST = 20  # specs and lists within each other
-_MANY, _FEW = 40, 4  # names that an error does not list, and how many near ones it gives then
+_DIGITS = 4000  # digits of a number, at most: Python reads no more
+_DEEPEST = 20  # levels of specs and lists within each other, at most
+_MANY, _FEW = 40, 4  # an error lists up to so many names; of more, so many near ones
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 
@@ -50,7 +50,11 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Read a spec, or say at which character it stops making sense."""
+        """Parse a spec.
+
+        Raises:
+            ValueError: the text does not fit the grammar; the message names the character.
+        """
         parser = _Parser(text)
         spec = parser.spec()
         parser.end()
@@ -63,7 +67,7 @@ class Spec:
 
 
 def split(text: str) -> list[str]:
-    """The specs of a text, which commas are between; those inside of a spec are its own.
+    """Split a text at the commas between specs; commas within a spec stay.
 
     >>> from rankgrad.specs import split
     >>> split("mse, neural_ndcg@10(temperature=0.5, sinkhorn=false), ranknet")
@@ -83,10 +87,13 @@ def split(text: str) -> list[str]:
 def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
     """The spec of an object: the arguments of its ``__init__`` that differ from their defaults.
 
-    Arguments are read back from the attributes of the same names.
+    Args:
+        thing: its attributes have the names of the arguments.
+        name: of the spec.
+        k: the cutoff of the spec.
     """
     options = {}
-    for parameter in _options(type(thing)).values():
+    for parameter in options_of(type(thing)).values():
         value = getattr(thing, parameter.name)
         if value != parameter.default:
             options[parameter.name] = value
@@ -111,7 +118,9 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.base_class: type = object  # what an object of this kind is an instance of
-        self.preferred: tuple[str, ...] = ()  # of names with one ending, errors name these first
+        self.preferred: tuple[
+            str, ...
+        ] = ()  # among names with the same ending, errors name these first
         self._factories: dict[str, Callable[..., T]] = {}
         self._former: dict[str, str] = {}
         self.also(lambda name: None, list)
@@ -119,7 +128,7 @@ class Registry(Generic[T]):
     def register(
         self, *names: str, former: Iterable[str] = ()
     ) -> Callable[[Callable[..., T]], Any]:
-        """A decorator that enters a class or function under one or more names.
+        """A decorator that registers a class or function under one or more names.
 
         Args:
             names: of the objects it makes.
@@ -144,7 +153,7 @@ class Registry(Generic[T]):
     def also(
         self, factory: Callable[[str], Callable[..., T] | None], names: Callable[[], list[str]]
     ) -> None:
-        """Further objects, by functions that give the factory of a name, or None, and the names."""
+        """Add objects by a function from a name to a factory or None, and one that lists names."""
         self._further, self._further_names = factory, names
 
     @property
@@ -157,7 +166,7 @@ class Registry(Generic[T]):
         return sorted([*self._factories, *self._further_names()])
 
     def factory(self, name: str) -> Callable[..., T]:
-        """What makes the object of this name."""
+        """The class or function that makes the object of this name."""
         if name in self._former:
             name = renamed_value(name, self._former)
         found = self._factories.get(name) or self._further(name)
@@ -167,11 +176,20 @@ class Registry(Generic[T]):
         return found
 
     def parse(self, text: str) -> Spec:
-        """Read a spec; a registry may know other names for what it holds."""
+        """Parse a spec; a registry may override this to accept other names."""
         return Spec.parse(text)
 
     def get(self, spec: str | Spec | T, **options: Any) -> T:
-        """The object a spec names; ``options`` override or add to those in it."""
+        """The object that a spec names.
+
+        Args:
+            spec: the spec, as text or parsed; an object is returned as it is.
+            options: override those of the spec, or add to them; ``k`` is the cutoff.
+
+        Raises:
+            ValueError: the spec cannot be parsed, the name or an option is unknown, or a value is
+                not valid; the message names what there is and the nearest match.
+        """
         if not isinstance(spec, str | Spec):
             if not isinstance(spec, self.base_class):
                 found = spec.__name__ if isinstance(spec, type) else type(spec).__name__
@@ -184,7 +202,7 @@ class Registry(Generic[T]):
         if isinstance(spec, str):
             spec = self.parse(spec)
         factory = self.factory(spec.name)
-        known = _options(factory)
+        known = options_of(factory)
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
@@ -202,11 +220,11 @@ class Registry(Generic[T]):
 
 
 def takes_cutoff(factory: Callable[..., Any]) -> bool:
-    """Whether what this makes has a rank cutoff."""
+    """Whether a class or function takes a rank cutoff ``k``."""
     return "k" in inspect.signature(factory).parameters
 
 
-def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options of a class or function by name: its public parameters but the cutoff."""
     return {
         name: parameter
@@ -226,7 +244,7 @@ def _words(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -
 def _by_own_names(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Options by their own names; ``option_aliases`` of a class maps other names to them.
 
-    ``settings_instead`` maps names of what is set elsewhere to the setting's name.
+    ``settings_instead`` maps names that are no options to the settings that replace them.
     """
     aliases: Mapping[str, str] = getattr(factory, "option_aliases", {})
     elsewhere: Mapping[str, str] = getattr(factory, "settings_instead", {})
@@ -248,7 +266,7 @@ def _takes_word(option: inspect.Parameter) -> bool:
 def _nearest(
     name: str, names: Iterable[str], command: str = "", preferred: Sequence[str] = ()
 ) -> str:
-    """The nearest name and all others; of many, those near it and the command that lists all."""
+    """A hint for an unknown name: the nearest known one, and all or the command that lists all."""
     names = list(names)
     alike = _with_ending(name, names, preferred)
     close = alike or difflib.get_close_matches(name, names, n=_FEW)
@@ -300,7 +318,7 @@ class _Parser:
         return Spec(name, k, self.options() if self.skip("(") else {})
 
     def value(self) -> Any:
-        """A value; one inside of too many others is an error."""
+        """Parse a value; too deep nesting is an error."""
         if self.depth == _DEEPEST:
             raise self.error(f"at most {_DEEPEST} values within each other")
         self.depth += 1
@@ -372,7 +390,7 @@ class _Parser:
         return True
 
     def move(self, at: int) -> None:
-        """Go to a position and past the white space behind it."""
+        """Move to a position and skip the white space after it."""
         while at < len(self.text) and self.text[at].isspace():
             at += 1
         self.at = at

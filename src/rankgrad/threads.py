@@ -1,6 +1,6 @@
 """How many threads PyTorch and the CPU kernels use, and how they wait for each other.
 
-OpenMP's threads spin while they wait. Beside other busy processes that is time taken from the very
+OpenMP's threads spin while they wait. Beside other busy processes they take time from the very
 threads that are waited for: training slows down many times. So small work runs on one thread, and
 threads that are needed sleep while they wait.
 """
@@ -48,7 +48,7 @@ class _Here(threading.local):
 
 _here = _Here()
 _lock = threading.Lock()
-_open = 0  # sections in all threads
+_open = 0  # active sections, over all threads
 _first = 1  # threads of PyTorch when the first of these sections began
 
 

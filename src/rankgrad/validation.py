@@ -21,17 +21,17 @@ from rankgrad.specs import Registry, Spec, spec_of
 
 schedules: Registry[Schedule] = Registry("schedule")
 
-_MOST = 2**31 - 1  # sizes, counts and ranks: they are multiplied with others in 64 bits
-_SMALLEST, _LARGEST = 1e-30, 1e30  # scores up to 1e4 stay finite in float32
+_MOST = 2**31 - 1  # of sizes, counts and ranks, so that products of two fit in 64 bits
+_SMALLEST, _LARGEST = 1e-30, 1e30  # with them scores up to 1e4 stay finite in float32
 
 
 def check_cutoff(k: int | None) -> int | None:
-    """A rank cutoff: None for the whole list, or a whole number of at least 1."""
+    """Check a rank cutoff: None for the whole list, or a whole number of at least 1."""
     return None if k is None else check_whole("k", k)
 
 
 def check_whole(option: str, value: Any, least: int = 1, most: int = _MOST) -> int:
-    """A whole number, NumPy's included."""
+    """Check a whole number, which may be NumPy's, and return it as an int."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
         found = quote(value)
         raise ValueError(f"{option} must be a whole number of at least {least}, found {found}")
@@ -41,33 +41,33 @@ def check_whole(option: str, value: Any, least: int = 1, most: int = _MOST) -> i
 
 
 def check_flag(option: str, value: object) -> None:
-    """True or false."""
+    """Check that an option is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{option} must be true or false, found {quote(value)}")
 
 
 def check_between(option: str, value: Any, low: float, high: float) -> None:
-    """A number strictly between two others."""
+    """Check that a number lies strictly between two others."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
         raise ValueError(f"{option} must lie between {low:g} and {high:g}, found {quote(value)}")
 
 
 def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
-    """An option that takes one of a few values."""
+    """Check that a value is one of the choices of an option."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{option} must be one of {listed}; found {quote(value)}")
 
 
 def check_positive(option: str, value: Any) -> None:
-    """A number above zero, such as a temperature; NumPy's included."""
+    """Check a number above zero, such as a temperature; it may be NumPy's."""
     number = not isinstance(value, bool | str) and hasattr(value, "__float__")
     if not number or not 0 < float(value) < math.inf:
         raise ValueError(f"{option} must be a number above 0, found {quote(value)}")
 
 
 def check_rate(option: str, value: Any) -> None:
-    """A number in [0, 1), such as a dropout rate."""
+    """Check a number in [0, 1), such as a dropout rate."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(
             f"{option} must be a number of at least 0 and below 1, found {quote(value)}"
@@ -85,7 +85,7 @@ class Schedule:
     name: ClassVar[str]
 
     def at(self, progress: float) -> float:
-        """The value at this progress; beyond either end it is the end's."""
+        """The value at this progress, which is clamped to [0, 1]."""
         raise TypeError(f"{type(self).__name__} does not say its value over progress")
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class Exponential(Schedule):
 
 
 def as_temperature(option: str, value: Any) -> float | Schedule:
-    """A positive number, a schedule, or the spec of one."""
+    """Check a temperature: a positive number, a schedule, or the spec of one, which is parsed."""
     if isinstance(value, Spec) or (isinstance(value, str) and "(" in value):
         return schedules.get(value)
     if isinstance(value, Schedule):
@@ -181,7 +181,7 @@ def as_temperature(option: str, value: Any) -> float | Schedule:
 
 
 def _check_range(option: str, value: Any) -> None:
-    """A positive number by which scores can be multiplied or divided in float32."""
+    """Check a positive number by which scores can be multiplied or divided in float32."""
     check_positive(option, value)
     if not _SMALLEST <= value <= _LARGEST:
         raise ValueError(f"{option} must be from {_SMALLEST:g} to {_LARGEST:g}, found {value:g}")

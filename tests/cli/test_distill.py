@@ -2,8 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
+
+from rankgrad.cli import app
+from rankgrad.training import fit
 
 
 @pytest.mark.parametrize("model", ["mlp(hidden=[4])", "lightgbm(num_leaves=4)"])
@@ -55,6 +60,17 @@ def test_missing_values_go_to_solr_with_a_student(rankgrad, refused, folder, tmp
     rankgrad("distill", tmp_path / "first", data, "-o", tmp_path / "trees", *trees)
     said = rankgrad("export", tmp_path / "trees", *solr, "--overwrite").stderr
     assert "Solr 9.2" in said and "2 features (2, 5)" in said
+
+
+def test_an_interrupted_student_is_not_there(trained, folder, tmp_path, monkeypatch):
+    def stopped(*arguments, **options):
+        return replace(fit(*arguments, **options), stopped="interrupted")
+
+    monkeypatch.setattr("rankgrad.export.distillation.fit", stopped)
+    arguments = ["distill", trained, folder, "-o", tmp_path / "student", "--epochs", 1]
+    result = CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
+    assert result.exit_code == 130 and "there is no student" in result.stderr
+    assert not (tmp_path / "student").exists()
 
 
 def test_what_is_wrong_is_said(refused, trained, folder, tmp_path):

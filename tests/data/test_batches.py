@@ -85,7 +85,7 @@ def test_rounded_batches_are_of_few_sizes_and_hold_the_same_items(
         if flat:
             assert torch.equal(batch.offsets, exact.offsets)
             assert batch.mask[:items].all()
-            # As many slots as lists of that length would fill only if they are such lists.
+            # As many items as lists of that length would fill only if they are such lists.
             even = len(batch.labels) == len(batch) * batch.max_length
             assert not even or len(batch.labels) == items
         assert exact.max_length <= batch.max_length <= max(1.5 * exact.max_length, 1)

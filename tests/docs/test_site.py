@@ -261,6 +261,16 @@ def test_formulas_stay_in_their_paragraphs(site):
     assert inline > 10
 
 
+def test_docstrings_are_rendered(site):
+    """No example is a quotation, and no role of Sphinx is left."""
+    pages = list((site / "reference").rglob("*.html"))
+    for page in pages:
+        text = page.read_text()
+        assert "<blockquote>" not in text, page
+        assert not re.search(r":(class|func|meth|mod|data):<code>", text), page
+    assert sum('<span class="gp">' in page.read_text() for page in pages) > 30
+
+
 def test_every_public_name_has_its_place(site, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
     import reference_pages

@@ -30,7 +30,7 @@ NETWORKS = {
     "after": ("mlp(hidden=[6], batch_norm=after, activation=gelu, output=tanh)", ["clip(limit=2)"]),
     "silu": ("mlp(hidden=[6], activation=silu, dropout=0.1)", ["quantile(quantiles=7)"]),
     "adapters": ("tabm(hidden=[6, 5], members=3, activation=leaky_relu)", ["standardize"]),
-    "in_list": ("tabm(hidden=[], members=2, in_list=[score, rank])", ["clip"]),
+    "in_list": ("tabm(hidden=[], members=2, in_list=[score, ties, rank])", ["clip"]),
     "attention": ("context_aware(fc=[8], heads=2, ff=8)", ["standardize"]),
     "fixed": ("context_aware(fc=[7], ff=8, positional=fixed, output=sigmoid)", ["standardize"]),
     "learned": ("context_aware(fc=[8], ff=8, positional=learned, positions=3)", ["standardize"]),

@@ -13,7 +13,7 @@ pytest.importorskip("torchmetrics")
 from integrations import gathered
 from torchmetrics import MetricCollection
 
-from rankgrad.integrations.torchmetrics import RankingMetric
+from rankgrad.integrations.torchmetrics import RankingMetric, ranking_metrics
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -100,6 +100,43 @@ def test_a_collection_has_common_states():
     assert again.compute() == found["ap"]
 
 
+def test_a_collection_by_specs_and_what_is_shown():
+    preds, target, indexes = gathered.data()
+    found = ranking_metrics(["ndcg@3", "rbp(persistence=0.5)"], empty_target_action="skip")
+    found.update(preds, target, indexes)
+    assert list(found.compute()) == ["ndcg@3", "rbp(persistence=0_5)"]
+    shown = repr(found["ndcg@3"])
+    assert shown == "RankingMetric('ndcg@3(empty=skip)', empty_target_action='skip')"
+    try:
+        _, axis = found["ndcg@3"].plot()
+        assert axis.get_title() == "ndcg@3(empty=skip)"
+    except ModuleNotFoundError as error:
+        assert "matplotlib" in str(error)
+
+
+@pytest.mark.parametrize("metric", ["ndcg@5", "hits@3"])
+def test_batches_of_any_size_give_what_one_does(metric):
+    generator = torch.Generator().manual_seed(0)
+    indexes = torch.randint(0, 20, (300,), generator=generator)
+    passed = (
+        torch.rand(300, generator=generator),
+        torch.randint(0, 3, (300,), generator=generator),
+        indexes,
+    )
+    one, several, ordered = (RankingMetric(metric) for _ in range(3))
+    one.update(*passed)
+    for batch in zip(*(values.split([0, 1, 120, 179]) for values in passed), strict=True):
+        several.update(*batch)
+    order = indexes.argsort(stable=True)
+    for batch in zip(*(values[order].split(100) for values in passed), strict=True):
+        ordered.update(*batch)
+    assert one.compute() == several.compute() == ordered.compute()
+    mixed = RankingMetric(metric)
+    mixed.update(passed[0][:150].double(), passed[1][:150], indexes[:150])
+    mixed.update(passed[0][150:], passed[1][150:], indexes[150:])
+    assert mixed.compute().item() == pytest.approx(one.compute().item(), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -126,3 +163,5 @@ def test_wrong_options(options, message):
 def test_wrong_items(passed, message):
     with pytest.raises(ValueError, match=message):
         RankingMetric("ap").update(*map(torch.tensor, passed))
+    with pytest.raises(ValueError, match="indexes must say the query of each item"):
+        RankingMetric("ap").update(*map(torch.tensor, passed[:2]))

@@ -9,12 +9,12 @@ import pytest
 import torch
 from kernel_harness import DEVICE
 
-from rankgrad import kernels, losses
+from rankgrad import kernels, losses, models
 from rankgrad.inputs import as_lists
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "direct_study"
-MODULES = ("plan", "data", "candidates", "pair_kernel", "diagnose", "train", "pool", "show")
-MODULES = (*MODULES, "tiny", "figure", "page")
+MODULES = ("plan", "data", "networks", "candidates", "pair_kernel", "diagnose", "train")
+MODULES = (*MODULES, "pool", "show", "tiny", "figure", "page")
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,8 @@ def study():
         sys.modules.pop(name)
     for name in ("pair_field", "mixed", "by_member", "rank_bound", "standardized"):
         losses.losses._factories.pop(name)
+    for name in ("noisy_tabm", "attentive_tabm"):
+        models.models._factories.pop(name)
 
 
 def some_lists():

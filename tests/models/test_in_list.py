@@ -1,4 +1,4 @@
-"""Ranks and scores within lists, against counting."""
+"""Ranks, scores and ties within lists, against counting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankgrad.models.in_list import list_ranks, list_scores
+from rankgrad.models.in_list import in_list_columns, list_ranks, list_scores, list_ties
 
 
 def drawn(lengths: list[int], levels: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -102,6 +102,22 @@ def test_scores_are_deviations_from_the_lists_mean() -> None:
     assert (found[1] == 0).all()
 
 
-@pytest.mark.parametrize("added", [list_ranks, list_scores])
+@pytest.mark.parametrize("padding", [0, 40])  # with most of it padding, items alone are sorted
+def test_ties_count_other_items_of_the_same_value(padding: int) -> None:
+    features, mask = drawn([7, 1, 9, 0], 3, 0)
+    features = torch.nn.functional.pad(features.float(), (0, 0, 0, padding), value=1.0)
+    mask = torch.nn.functional.pad(mask, (0, padding))
+    found = list_ties(features, mask)
+    for row in range(4):
+        own = features[row, mask[row]]
+        others = (own[None] == own[:, None]).float().sum(1) - 1
+        torch.testing.assert_close(found[row, mask[row]], 2 * others / (1 + others))
+    assert (found[~mask] == 0).all()
+    columns = in_list_columns(features, mask, ["ties", "score", "rank"])
+    known = [list_ties(features, mask), list_scores(features, mask), list_ranks(features, mask)]
+    assert all(torch.equal(*pair) for pair in zip(columns, known, strict=True))
+
+
+@pytest.mark.parametrize("added", [list_ranks, list_scores, list_ties])
 def test_no_items_nothing_added(added: Callable[[Tensor, Tensor], Tensor]) -> None:
     assert added(torch.zeros(2, 0, 3), torch.zeros(2, 0, dtype=torch.bool)).shape == (2, 0, 3)

@@ -23,7 +23,7 @@ def lists():
 def fitted(lists):
     """Rankers whose scores depend on the list, on the item, and trees."""
     specs = {
-        "in_list": "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])",
+        "in_list": "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score, ties])",
         "plain": "mlp(hidden=[4])",
         "trees": "lightgbm(num_leaves=5)",
     }

@@ -83,7 +83,7 @@ def records(content):
     """The records of a file of Weights & Biases: a header, then blocks as LevelDB's logs have."""
     block, at, parts = 1 << 15, 7, b""
     while at + 7 <= len(content):
-        if block - at % block < 7:  # no room for another head
+        if block - at % block < 7:  # no space for another header
             at += block - at % block
             continue
         size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]

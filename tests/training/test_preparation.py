@@ -9,6 +9,7 @@ from learnable import lists as learnable
 
 from rankgrad.models import models
 from rankgrad.models.tabm import TabMNet
+from rankgrad.serving.layers import FoldedLayers
 from rankgrad.serving.ranker import ServedRanker
 from rankgrad.training import FittedRanker, Settings
 from rankgrad.training.preparation import Preparation
@@ -36,14 +37,30 @@ def uneven_lists():
 def test_inputs_are_those_of_the_network(transforms):
     features, offsets = uneven_lists()
     assert np.diff(offsets).max() > 256 and 1 in np.diff(offsets)
-    model = "tabm(hidden=[4], members=2, in_list=[rank, score])"
+    model = "tabm(hidden=[4], members=2, in_list=[rank, score, ties])"
     steps = (*transforms, "impute(fill=median)")
     ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
-    found = Preparation.of(ranker)(features, offsets)
+    found = Preparation.of(ranker)(features, offsets).T
     for start, stop in pairwise(offsets):
         values = ranker.transform(torch.from_numpy(features[start:stop]))
         inputs = ranker.network.inputs(values, None)
         np.testing.assert_allclose(found[start:stop], inputs, atol=2e-6, rtol=2e-6)
+
+
+def test_scores_in_the_list_are_folded_into_the_weights():
+    """As in the default model; features of few distinct values, of many, of one, and of missing."""
+    features, offsets = uneven_lists()
+    features[:, 3] = np.where(features[:, 3] > 0, -0.0, 0.0)
+    features[:, 4] = features[:, 4].clip(-0.5, 0.5)
+    model = "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])"
+    steps = (*Settings().transforms, "impute(fill=median)")
+    ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
+    ranker.network.eval()
+    prepare, layers = Preparation.of(ranker), FoldedLayers(ranker.network)
+    assert prepare.folds and FoldedLayers.fits(ranker.network)
+    for start, stop in pairwise(offsets):
+        found = layers(*prepare.folded(features[start:stop]))
+        np.testing.assert_allclose(found, ranker.predict(features[start:stop]), atol=2e-6)
 
 
 @pytest.mark.parametrize(

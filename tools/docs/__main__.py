@@ -59,6 +59,7 @@ def stage(folder: Path, plots: bool = True) -> None:
     project["docs_dir"], project["site_dir"] = "pages", "site"
     python = project["plugins"]["mkdocstrings"]["handlers"]["python"]
     python["paths"] = [str(ROOT / "src")]
+    python["options"]["extensions"] = [str(ROOT / "tools" / "docs" / "docstrings.py")]
     for section in project["nav"]:
         if "Reference" in section:
             section["Reference"] = generated + section["Reference"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import plots
 from command_pages import write_commands
+from docstrings import fence_examples
 from grammar_pages import arguments_of, write_grammar
 
 import rankgrad.losses
@@ -280,22 +281,7 @@ def _documentation(factory: Any) -> str:
         else:
             section = section if not line else ""
             lines.append(line)
-    return _fence_examples("\n".join(lines))
-
-
-def _fence_examples(text: str) -> str:
-    """Interactive examples between fences."""
-    fenced: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if not inside and line.startswith(">>> "):
-            fenced += ["", "```pycon"]
-            inside = True
-        elif inside and not line.strip():
-            fenced.append("```")
-            inside = False
-        fenced.append(line)
-    return "\n".join([*fenced, "```"] if inside else fenced)
+    return fence_examples("\n".join(lines))
 
 
 def _options(parameters: Iterable[inspect.Parameter], *described: Any) -> str:

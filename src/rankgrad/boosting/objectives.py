@@ -44,7 +44,7 @@ class RowLists(NamedTuple):
 
 @dataclass(frozen=True)
 class CallerLists:
-    """What an objective or a metric is told of the lists beside what its library passes on.
+    """What the caller says of the lists of an objective or metric, beside what its library passes.
 
     Args:
         item_weights: one per row.

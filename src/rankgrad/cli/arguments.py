@@ -42,7 +42,9 @@ Fold = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda: where the ranker runs.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a file or folder that exists.")
+]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,13 +76,13 @@ Categorical = Annotated[
 
 
 def check_stdin(*paths: Path | None) -> None:
-    """The standard input can be read once."""
+    """Raise if more than one argument is the standard input."""
     if sum(path is not None and str(path) == "-" for path in paths) > 1:
         raise ValueError("the standard input (-) can be read only once: name a file for the other")
 
 
 def check_known(path: Path) -> None:
-    """A known data set that is not there is an error that says where it is to be had."""
+    """Raise if a path names a known data set that is not there, and say where to get it."""
     import os
 
     from rankgrad.data import catalog
@@ -132,7 +134,7 @@ def load(
 
 
 def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
-    """What :func:`rankgrad.data.load` is to be told to read data with the same features."""
+    """Options of :func:`rankgrad.data.load` to read data with the features of a ranker."""
     settings = getattr(like, "settings", None)
     missing = {} if settings is None else {"missing": settings.missing}
     return missing | {

@@ -1,4 +1,4 @@
-"""Errors of the user's making: one line on standard error and exit code 2, no traceback."""
+"""Expected errors become one line on standard error and exit code 2, without a traceback."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rankgrad.quoting import shorten
 
 _LONGEST = 2000  # characters of a message
 _INTERRUPTED = 130  # the exit code of a shell for a command that Ctrl-C ended
-#: What PyTorch says where memory ends; it has no type of its own for it on all its versions.
+#: PyTorch's message when memory runs out; not all its versions have a type for this error.
 _NO_MEMORY = ("out of memory", "can't allocate memory", "can't start new thread")
-#: What the library raises for bad input, or the machine for what it cannot give.
+#: Errors of bad input and of the operating system.
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)
 
 
@@ -66,7 +66,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong, in one line.
+    """The message of an error, in one line.
 
     >>> from rankgrad.cli.errors import in_words
     >>> in_words(OSError(28, "No space left on device", "runs/a"))

@@ -97,5 +97,6 @@ def export(
     out = console()
     out.print(f"{output}: {format_of(output, format)} of {ranker.settings.model}", soft_wrap=True)
     out.print(f"{len(names)} raw features in the order of training: {shown}", soft_wrap=True)
-    out.print(f"its scores are those of {run}, to {difference:.1e}", soft_wrap=True)
+    plus = " plus a constant" if non_negative or format == "linear" else ""
+    out.print(f"its scores are those of {run}{plus}, to {difference:.1e}", soft_wrap=True)
     show_notes(notes)

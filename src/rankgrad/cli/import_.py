@@ -172,7 +172,7 @@ def _check_folder_options(
 def _import_folder(
     source: Path, fold: int | None, output: Path, overwrite: bool, options: dict[str, Any]
 ) -> dict[Path, dict[str, dict[str, Any]]]:
-    """A folder of splits, or of folds of them, all of which is there in the end or nothing."""
+    """Import a folder of splits, or of folds of splits, atomically."""
     from rankgrad.data import catalog, folds, store
 
     numbers = list(folds(source)) if fold is None else []

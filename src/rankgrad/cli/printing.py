@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from rankgrad.results.tables import Table
 
-_WIDE = 200  # columns where nobody looks, so that nothing is cut off
+_WIDE = 200  # columns without a terminal, so that nothing is cut off
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where text goes: as wide as the terminal, or wide enough for all where there is none."""
+    """Where text goes: as wide as the terminal, or wide enough for all text without a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -26,7 +26,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show_json(value: Any) -> None:
-    """Print a value as JSON; numbers that JSON has no word for are null."""
+    """Print a value as JSON; NaN and infinity become null."""
     print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -37,7 +37,7 @@ def show_table(
     title: str | None = None,
     under: Iterable[str] = (),
 ) -> None:
-    """Print a table, and lines under it; a column of numbers stands to the right."""
+    """Print a table with lines under it; columns of numbers are right-aligned."""
     from rich.table import Table
 
     texts = [[str(cell) for cell in row] for row in rows]

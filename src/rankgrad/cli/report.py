@@ -103,7 +103,7 @@ def show_written(output: Path, found: Comparison) -> None:
     competing = rivals(found)
     runs = sum(len(entry.runs) for entry in competing)
     counts = f"{counted(len(competing), 'rankers')}, {counted(runs, 'runs')}"
-    if files.is_stream(output):  # what reads it wants the page alone
+    if files.is_stream(output):  # the reader of a pipe gets the page alone
         typer.echo(f"{output}: {counts}", err=True)
     else:
         typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")

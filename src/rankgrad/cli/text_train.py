@@ -226,7 +226,7 @@ class Watching:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if not self._bar.disable:  # one that is disabled ends with an empty line all the same
+        if not self._bar.disable:  # stopping a disabled bar would print an empty line
             self._bar.stop()
         self._interrupts.__exit__(*error)
 

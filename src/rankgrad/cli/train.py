@@ -61,7 +61,7 @@ def train(
 
     DATA is a folder with train and vali in it, or training data with --vali beside it; without
     validation data, a tenth of the lists is held out. Of a folder of folds, the first is trained
-    on. Ctrl-C saves and says how to go on. Test data are not looked at: `rankgrad evaluate RUN DATA
+    on. Ctrl-C saves and says how to go on. Test data are not read: `rankgrad evaluate RUN DATA
     --save` does that, for `rankgrad report`.
 
     \b
@@ -113,7 +113,7 @@ def train(
     if result.stopped == "interrupted":
         raise interrupted(f"interrupted and saved; to go on: {_resuming(run, output is None)}")
     if os.environ.get("RANK", "0") != "0":
-        return  # under torchrun, the first process speaks for all
+        return  # under torchrun, only the first process prints
     if json:
         show_json(_summary(result, run))
     else:

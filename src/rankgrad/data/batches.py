@@ -37,8 +37,8 @@ BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
 _PREFETCHED = 2  # batches that are read ahead
-_LISTS = (1 << 16) - 1  # of like length in a batch: more than GPUs run attention over at a time
-_ORDER, _ITEMS = 0, 1  # what a stream of random numbers is for
+_LISTS = (1 << 16) - 1  # lists in a batch: GPUs run attention over no more at a time
+_ORDER, _ITEMS = 0, 1  # streams of random numbers
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Batches:
         return self.list_size is not None and bool((self.dataset.lengths > self.list_size).any())
 
     def derive(self, inputs: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Replace the features on the device by columns derived of whole lists, once for all.
+        """Replace the features on the device by columns derived from whole lists.
 
         From then on batches are flat, since an item's columns are all that its score depends on.
 
@@ -230,7 +230,7 @@ class Batches:
         def read(part: _Part) -> Batch:
             return self._pinned(self._batch(part, keys))
 
-        # A single batch, as in most predictions, has nothing to be read ahead of.
+        # A single batch, as in most predictions, needs no thread that reads ahead.
         raw = _prefetch(parts, read) if len(plan) > 1 else map(read, parts)
         return (self._finish(batch) for batch in raw)
 
@@ -241,7 +241,7 @@ class Batches:
         cut_lengths = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
         ends = np.concatenate([[0], np.cumsum(cut_lengths)])
         firsts = np.cumsum([0, *map(len, plan)])
-        # Offsets of all batches, each from an even place on: kernels like them at 16 bytes.
+        # Offsets of all batches, each aligned to 16 bytes, at which kernels read them faster.
         places = np.cumsum([0, *(len(each) // 2 * 2 + 2 for each in plan)])
         bounds = np.zeros(places[-1], np.int64)
         for place, (first, last) in zip(places, pairwise(firsts), strict=False):

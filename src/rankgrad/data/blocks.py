@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-_BLOCK = 1 << 22  # values worked on at a time, where work needs memory
+_BLOCK = 1 << 22  # values worked on at a time, to bound memory
 _RIDGE = 1e-3  # added to variances of 1 in the regression that imputes
 
 
@@ -51,7 +51,7 @@ class Blocks:
         return Blocks(behind.rows(slice(None)).numpy(), self.offsets)
 
     def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
-        """Some rows, to the last bit as the transforms before will give them in prediction."""
+        """Some rows, transformed exactly as in prediction."""
         values = torch.from_numpy(np.array(self.features[which], _numpy_float(self.features)))
         for transform in self.through:
             values = transform(values)
@@ -92,7 +92,7 @@ class Moments:
             total = count + here
             if absent.any():
                 own = values.nansum(0) / here.clamp(min=1)
-                values = torch.where(absent, own, values)  # which adds nothing to the squares
+                values = torch.where(absent, own, values)  # the mean adds nothing to the squares
                 low = low.minimum(values.where(~absent, float("inf")).amin(0))
                 high = high.maximum(values.where(~absent, float("-inf")).amax(0))
             else:
@@ -140,9 +140,9 @@ def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
 
 
 def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[Tensor, "f f"]:
-    """W of :class:`Impute`; column j has the weights for feature j, and 0 for j itself.
+    """W of :class:`Impute`; column j has the weights for feature j, with 0 for j itself.
 
-    With p_k the share of items that have feature k, S the covariances and z as there,
+    With p_k the fraction of items that have feature k, S the covariances and z as in Impute,
     ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
     equations of each j leave out row and column j, which follows from one inverse of all.
     """

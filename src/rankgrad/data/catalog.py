@@ -1,4 +1,4 @@
-"""The catalog of known data sets: how to tell them, where to get them, what they should hold.
+"""The catalog of known data sets: how to recognize them, where to get them, what they should hold.
 
 Totals come from the publishers' pages and from papers. Counts of parts do too, or from the files
 themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K and Istella, and the
@@ -36,10 +36,11 @@ class Counts:
 class Entry:
     """A known data set.
 
-    parts: the counts of splits, by fold (None where there are no folds) and split.
-    sparse: features that are zero are not written, so a reader may see fewer of them.
-    words: what the folder is called, in small letters and digits only; any one will do.
-    prefix: what the names of the files begin with.
+    Attributes:
+        parts: the counts of splits, by fold (None where there are no folds) and split.
+        sparse: features that are zero are not written, so a reader may see fewer of them.
+        words: what the folder is called, in small letters and digits only; any one will do.
+        prefix: what the names of the files begin with.
     """
 
     name: str
@@ -118,7 +119,10 @@ def check_folds(entry: Entry, folds: Iterable[int]) -> list[str]:
 def check(entry: Entry, datasets: Mapping[str, Dataset], *, fold: int | None = None) -> list[str]:
     """What differs from what a known data set should hold, a sentence each; empty if nothing does.
 
-    datasets: by split; those that are not there are not checked.
+    Args:
+        entry: the known data set.
+        datasets: by split; those that are not there are not checked.
+        fold: which fold they are of, or None.
     """
     differences = []
     for name, dataset in datasets.items():
@@ -160,7 +164,7 @@ def _compare(entry: Entry, where: str, expected: Counts, found: Counts) -> list[
 
 @dataclass(frozen=True)
 class _Peek:
-    """What a look at a file's beginning tells."""
+    """What the beginning of a file says about it."""
 
     features: int
     rows: float | None  # estimated; None for a compressed file

@@ -1,6 +1,6 @@
 """ChecksummedArray: a memory map, compared with checksums, block by block, when it is first read.
 
-So a file of any size opens at once, and no value of a damaged one is ever given.
+So a file of any size opens at once, and no damaged value is ever returned.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ChecksummedArray(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*given, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # not there yet, while it is copied or unpickled
+        if name.startswith("_"):  # not set yet, while the object is copied or unpickled
             raise AttributeError(name)
         if name not in _UNREAD:
             self._check()

@@ -4,8 +4,8 @@ Rows are streamed, a record batch at a time, into the arrays of the data set: me
 the output. Needs the extra ``rankgrad[columnar]``.
 
 Parquet files are read with the checksums of their pages, where they have any; those written here
-have them, and one of the whole data set. Arrow files have none: what is damaged in their values
-cannot be told, only what is no Arrow any more.
+have them, and one of the whole data set. Arrow files have none: damage is found
+only where it breaks the format.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ROWS = 1 << 14  # rows of a batch, at most
 _CELLS = 1 << 22  # values of a batch, at most, but for one row
 _CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: usually, and at most
 _CSV_COLUMN = 20_000  # bytes that pyarrow takes for a column, whatever is in it
-_CATEGORIES, _REPEATS = 1000, 10  # texts of a categorical feature at most; rows for each
+_CATEGORIES, _REPEATS = 1000, 10  # most texts of a categorical feature; mean rows of each
 _SEARCHED = 1000  # columns among which the nearest name is looked for
 # Keys of the schema's metadata: the columns' roles; the checksums of schema and contents.
 _ROLES, _SUMS = b"rankgrad", b"rankgrad.crc32"
@@ -183,7 +183,7 @@ class _Roles:
     _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
     checksum: str | None = None  # of the contents, where the file has it and all of it is read
 
-    def settle(self, schema: Any) -> None:
+    def find_columns(self, schema: Any) -> None:
         """Find the columns in a schema, or say which one is missing and what there is."""
         metadata = schema.metadata or {}
         recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS, b"").decode()
@@ -477,7 +477,7 @@ class _Builder:
 
 
 def _apart(codes: np.ndarray, queries: int) -> int:
-    """How many queries have rows that do not stand together."""
+    """How many queries have rows that are not adjacent."""
     starts = np.concatenate([[True], codes[1:] != codes[:-1]])
     return int((np.bincount(codes[starts], minlength=queries) > 1).sum())
 
@@ -491,7 +491,7 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
         if kind in PARQUET:
             read = _pyarrow("pyarrow.parquet").ParquetFile
             with read(path, page_checksum_verification=True) as file:
-                roles.settle(file.schema_arrow)
+                roles.find_columns(file.schema_arrow)
                 columns = roles.columns()
                 batches = file.iter_batches(_rows(len(columns)), columns=columns)
                 yield file.metadata.num_rows, _valid(batches)
@@ -526,16 +526,16 @@ def _valid(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
-    """Both forms of Arrow files: with an index at the end, or a mere stream of batches."""
+    """Batches of both Arrow formats: files, with an index at their end, and streams."""
     ipc = _pyarrow("pyarrow.ipc")
     try:
         reader = ipc.open_file(source)
     except (_pyarrow("pyarrow").ArrowInvalid, OSError):
         source.seek(0)
         stream = ipc.open_stream(source)
-        roles.settle(stream.schema)
+        roles.find_columns(stream.schema)
         return None, stream
-    roles.settle(reader.schema)
+    roles.find_columns(reader.schema)
     return None, map(reader.get_batch, range(reader.num_record_batches))
 
 
@@ -566,7 +566,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
         streams.open_text(path) as file,
         csv.open_csv(file, block, delimiter, csv.ConvertOptions(null_values=nulls)) as reader,
     ):
-        roles.settle(reader.schema)
+        roles.find_columns(reader.schema)
     types = dict.fromkeys(roles.columns(), arrow.float64())
     texts = [name for name in (roles.query, roles.id, *roles.texts) if name is not None]
     types |= dict.fromkeys(texts, arrow.string())

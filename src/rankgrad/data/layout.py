@@ -24,7 +24,7 @@ _SPLIT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases
 _FOLD = re.compile(r"fold[ _-]?(\d+)", re.IGNORECASE)
 _PART = re.compile(r"part[-_.]?(\d+).*\.(parquet|pq)", re.IGNORECASE)
 _SIDE = (".query", ".group", ".weight", ".init", ".position")  # LightGBM's files beside the data
-_HEAD = 1 << 20  # bytes looked at to tell what a file is
+_HEAD = 1 << 20  # bytes that are read to recognize a file's format
 _LISTED = 12  # names that an error spells out
 
 

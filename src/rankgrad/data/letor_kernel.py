@@ -113,7 +113,7 @@ def _first_point(eight: Unsigned) -> Unsigned:
 
 @_compiled
 def _whole_number(digits: Unsigned) -> Unsigned:
-    """The number that eight bytes from 0 to 9 are the digits of."""
+    """The number with these eight digits, bytes from 0 to 9."""
     pairs = digits * _BY_10 >> _8 & _PAIRS
     fours = pairs * _BY_100 >> _16 & _FOURS
     return fours * _BY_10000 >> _32

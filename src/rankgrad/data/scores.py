@@ -55,7 +55,7 @@ def write(
     """Write the scores of a data set's items; ``-`` is the standard output.
 
     Args:
-        path: the file; it is there whole or not at all.
+        path: the file, which is written atomically.
         scores: ``[N]``.
         dataset: whose items they are of.
         format: ``"plain"``, ``"parquet"`` or ``"trec"``; by default what the name asks for.
@@ -82,8 +82,8 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
     """Read one score for each item of a data set, in the order of its items.
 
     Args:
-        path: a file of any of the formats; text is told apart by its first line. ``-`` is the
-            standard input, which must be text.
+        path: a file of any of the formats; those of text are recognized by their first line.
+            ``-`` is the standard input, which must be text.
         dataset: whose items they are of.
     """
     path = Path(path)
@@ -109,7 +109,7 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
 
 @contextmanager
 def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
-    """A file that takes its place once it is written without error."""
+    """A file that is written atomically."""
     if os.fspath(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -130,7 +130,7 @@ def _plain(scores: Array, dataset: Dataset) -> list[str]:
 
 
 def _decimals(scores: Array) -> list[str]:
-    """The shortest decimals that give the same numbers back."""
+    """The shortest decimals that read back as the same numbers."""
     texts: list[str] = scores.astype(np.str_).tolist()
     return texts
 

@@ -24,7 +24,7 @@ from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
 from rankgrad.quoting import quote
 
-_LARGEST = 1 << 62  # beyond any size of a list and any sensible weight
+_LARGEST = 1 << 62  # larger than any list and any sensible weight
 
 
 @renamed_arguments(labelled="labeled")
@@ -48,26 +48,28 @@ def load(
     Missing feature values are NaN: in LETOR and text files empty values, ``?``, ``NA``, ``nan`` and
     ``NULL``, in Parquet and Arrow files null and NaN.
 
-    path: a LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or ``-`` for the standard input), one
-        with LightGBM's ``.query`` file beside it,
-        a Parquet, Arrow, Feather or CSV file, a folder of Parquet parts (part-0000.parquet and so
-        on), a store, or a folder of splits or folds of these.
-    split: which split of a folder, ``train``, ``vali`` or ``test``.
-    fold: which fold of a folder of folds, ``1`` for ``Fold1``.
-    n_features: the number of features; a sparse file that names fewer is filled up with zeros.
-    zero_based: whether the feature ids of LETOR files start at 0, as ``Dataset.zero_based`` of the
-        training data says; by default they do if there is an id 0.
-    feature_names: the names the features must have, such as those of the training data. Of a
-        columnar file these columns are read, in this order; a source without names is taken as is.
-    finite: take an infinite value in a LETOR file for an error, as in columnar files.
-    labeled: without it labels may be missing, as in data that are to be scored; they are then 0.
-    ids: item ids of LETOR files from ``docid = X`` in the comments; ``"auto"`` if all rows have
-        one. Other files have them where they have a column for them.
-    missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
-    categorical: features that are categories, by name, or by id in a LETOR file. Columns of few
-        texts are so anyway.
-    categories: the names that codes of categorical features stand for, such as those of the
-        training data; others become missing values.
+    Args:
+        path: a LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or ``-`` for the standard input),
+            one with LightGBM's ``.query`` file beside it, a Parquet, Arrow, Feather or CSV file, a
+            folder of Parquet parts (part-0000.parquet and so on), a store, or a folder of splits or
+            folds of these.
+        split: which split of a folder, ``train``, ``vali`` or ``test``.
+        fold: which fold of a folder of folds, ``1`` for ``Fold1``.
+        n_features: the number of features; a sparse file that names fewer is filled up with zeros.
+        zero_based: whether the feature ids of LETOR files start at 0, as ``Dataset.zero_based`` of
+            the training data says; by default they do if there is an id 0.
+        feature_names: the names the features must have, such as those of the training data. Of a
+            columnar file these columns are read, in this order; a source without names is taken as
+            it is.
+        finite: take an infinite value in a LETOR file for an error, as in columnar files.
+        labeled: without it labels may be missing, as in data to be scored; they are then 0.
+        ids: item ids of LETOR files from ``docid = X`` in the comments; ``"auto"`` if all rows have
+            one. Other files have them where they have a column for them.
+        missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
+        categorical: features that are categories, by name, or by id in a LETOR file. Columns of few
+            texts are categories by default.
+        categories: the names that codes of categorical features stand for, such as those of the
+            training data; others become missing values.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -177,11 +179,14 @@ def load_splits(
 ) -> dict[str, Dataset]:
     """All splits of a folder, with the same features.
 
-    finite: take an infinite value in a LETOR file for an error.
-    ids: as in :func:`load`.
-    missing: as in :func:`load`.
-    categorical: as in :func:`load`; codes are those of the first split.
-    columns: options of :func:`rankgrad.data.columnar.read`, for columnar files.
+    Args:
+        path: the folder.
+        fold: which fold, of a folder of folds.
+        finite: take an infinite value in a LETOR file for an error.
+        ids: as in :func:`load`.
+        missing: as in :func:`load`.
+        categorical: as in :func:`load`; codes are those of the first split.
+        columns: options of :func:`rankgrad.data.columnar.read`, for columnar files.
 
     Sparse files may name fewer features in one split than in another: all get the widest one's
     width, and count features from 0 if one does. A known data set is compared with the catalog, and

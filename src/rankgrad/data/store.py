@@ -54,7 +54,7 @@ _READ = ("labels", "offsets", "weights")  # files that opening reads, whatever t
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a store, whole or damaged."""
+    """Whether a folder is a store, which may be damaged."""
     folder = files.readable_path(Path(folder))
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
@@ -68,8 +68,11 @@ def write(
 ) -> Path:
     """Write a data set as a store and return its folder.
 
-    sources: where the data came from, kept in the manifest.
-    overwrite: replace a store that is there already; anything else is never replaced.
+    Args:
+        dataset: the data set.
+        folder: of the store.
+        sources: where the data came from, recorded in the manifest.
+        overwrite: replace a store that is there already; anything else is never replaced.
 
     >>> import tempfile
     >>> from rankgrad.data import Dataset, store
@@ -102,7 +105,9 @@ def write_splits(
 def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     """A store as a data set of read-only memory maps.
 
-    verify: also read everything and compare it with the checksums it was written with.
+    Args:
+        folder: of the store.
+        verify: also read everything and compare it with the checksums it was written with.
     """
     folder = Path(folder)
     return files.snapshot(

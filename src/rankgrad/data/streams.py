@@ -1,6 +1,7 @@
 """Bytes of files: decompressed, from pipes and the standard input (``-``) too.
 
-What cannot be read says so in its own words: other compressions, other encodings, links to nowhere.
+Files that cannot be read (other compressions and encodings, broken links) are errors that say
+what they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A simulated web-search log: the built-in data set, whose best ranking is known.
 
 Pages are drawn for queries, described by the 136 features of MSLR-WEB (25 kinds of text match in
-five streams of the page, and 11 facts about the page), and judged 0 to 4. The judgment is
+five streams of the page, and 11 features of the page), and judged 0 to 4. The judgment is
 
     label = number of thresholds below  u(features of the list) + shift(query) + noise(item)
 
@@ -265,8 +265,8 @@ def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
     return columns, np.searchsorted(thresholds, judged).astype(np.float32)
 
 
-# Per stream that pages have (the whole is their sum): mean and spread of log length, dependence of
-# the match on the page's topic, coverage at an average match, occurrences per term and word.
+# Per stream that pages have (the whole is their sum): mean and deviation of log length, dependence
+# of the match on the page's topic, coverage at an average match, occurrences per term and word.
 _LOG_LENGTH = np.array([6.0, 1.0, 2.0, 2.3], np.float32)[:, None]
 _LENGTH_SPREAD = np.array([0.95, 1.3, 0.5, 0.45], np.float32)[:, None]
 _TOPICALITY = np.array([0.7, 0.5, 0.6, 0.4], np.float32)[:, None]
@@ -356,7 +356,7 @@ def _page_features(
     match: Array,
     random: np.random.Generator,
 ) -> None:
-    """Fill the facts about pages ``[11, N]``: their address, links, ranks, quality and clicks."""
+    """Fill the features of pages ``[11, N]``: their address, links, ranks, quality and clicks."""
     normal = random.standard_normal((12, len(lists)), np.float32)
     fame = queries.fame[lists]
     authority = 0.8 * normal[0] + 0.8 * fame
@@ -377,7 +377,7 @@ def _page_features(
 
 
 def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
-    """What a page is worth to the query's user, from its list's features alone."""
+    """The utility of a page for the query's user, from the features of its list alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
@@ -411,7 +411,7 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
 
 
 def _pointwise_utility(column: Mapping[str, Array]) -> Array:
-    """What a page is worth to the query's user, from its own features alone."""
+    """The utility of a page for the query's user, from its own features alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     text, navigational = _match(x)
     quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)

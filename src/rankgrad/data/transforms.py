@@ -69,9 +69,9 @@ class Transform(nn.Module):
         """Learn from training data ``[N, F]``, block by block with sums in float64.
 
         Args:
-            features: an array or a memory map. What is learned is kept in float64 for float64
+            features: an array or a memory map. Statistics are stored in float64 for float64
                 features and in float32 for all others.
-            offsets: ``[B + 1]``, for transforms that look at lists; list b is the rows
+            offsets: ``[B + 1]``, for transforms that depend on lists; list b is the rows
                 ``offsets[b]:offsets[b + 1]``.
         """
         if features.ndim != 2 or 0 in features.shape:
@@ -185,7 +185,7 @@ class Standardize(Transform):
 
 @transforms.register("log1p")
 class Log1p(Transform):
-    """``sign(x) log(1 + |x|)``: long tails of either sign, drawn in.
+    """``sign(x) log(1 + |x|)``, which shortens long tails of either sign.
 
     >>> Log1p().fit(np.zeros((1, 2))).transform(torch.tensor([0.0, -1.0]))
     tensor([ 0.0000, -0.6931])
@@ -252,7 +252,7 @@ class Quantile(Transform):
             return self._distributed(levels.reshape(values.shape))
         # In blocks: the search takes many times the memory of what it searches.
         height = block_height(rows.shape[-1])
-        # An exported program has one block: it would only do for the number of rows of its example.
+        # An exported program has one block, so that it takes any number of rows.
         whole = torch.compiler.is_exporting()
         starts = range(1) if whole else range(0, max(1, len(rows)), height)
         blocks = [
@@ -270,10 +270,10 @@ class Quantile(Transform):
 
 @transforms.register("clip")
 class Clip(Transform):
-    """Values beyond what training data showed are brought back to its edge.
+    """Clamps values to the range of the training data.
 
     Args:
-        limit: the edge, in standard deviations from the mean of the training data; ``none`` for the
+        limit: the bound, in standard deviations from the mean of the training data; none for the
             smallest and largest value in it. A feature that was constant stays so either way.
 
     >>> features = np.array([[-1.0], [1.0]])
@@ -573,7 +573,7 @@ class SplitColumns(Transform):
 
 
 class _Columns(Transform):
-    """Some columns."""
+    """A selection of columns."""
 
     name = "columns"
 

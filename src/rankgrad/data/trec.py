@@ -336,7 +336,7 @@ def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
     """Whether a file is for :func:`read_qrels`, rather than a data set of features.
 
     The first line decides. In LETOR and LibSVM files its second column is a pair, such as
-    ``qid:10`` or ``1:0.5``; in columnar files, told by their names, it is a header. A text file
+    ``qid:10`` or ``1:0.5``; in columnar files, known by their names, it is a header. A text file
     that is none of them is read as qrels, so that what is wrong with it is said.
     """
     path = Path(path)

@@ -20,7 +20,7 @@ from rankgrad.experiments import data_checksums, jobs
 from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
 from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments.trees import TreeEntry
-from rankgrad.experiments.workers import LOCK, WORKERS, alone, number
+from rankgrad.experiments.workers import LOCK, WORKERS, default_count, exclusive
 from rankgrad.results import comparison
 from rankgrad.results.comparison import Comparison, Key
 from rankgrad.results.comparison_tables import FORMAT, VERSION, to_json
@@ -73,11 +73,11 @@ def run(
     place = Path(folder)
     if workers is not None and workers < 0:
         raise ValueError(f"workers must be at least 0, found {workers}")
-    count = number(plan.settings) if workers is None else workers
+    count = default_count(plan.settings) if workers is None else workers
     check_splits(plan.data, plan.folds)
     _check_folder(place)
     place.mkdir(parents=True, exist_ok=True)
-    with alone(place):
+    with exclusive(place):
         _check_plan(plan, place)
         runner = Runner(plan, place, on_change)
         found = _collect(plan, place, runner.run(count), runner.reevaluated)
@@ -115,7 +115,7 @@ def _collect(
                 reason = failures.get(task.key) or "; ".join(found.problems)
                 missing[task.fold, task.seed] = reason
                 continue
-            labels = {"fold": task.fold, "seed": task.seed}  # also where the run does not say them
+            labels = {"fold": task.fold, "seed": task.seed}  # also where the run does not name them
             runs.append(replace(found, metadata={**found.metadata, "labels": labels}))
             if entry.is_tuned(plan):
                 chosen[entry.name, task.fold] = jobs.chosen(task)
@@ -134,7 +134,7 @@ def _collect(
 
 
 def _check_folder(folder: Path) -> None:
-    """A folder of something else is left alone."""
+    """An error if the folder holds something else than a comparison."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another place")
     if folder.exists() and not (folder / PLAN).exists():
@@ -154,7 +154,7 @@ class _PlanMetadata(TypedDict):
 
 
 def _check_plan(plan: Plan, folder: Path) -> None:
-    """An error that says what differs, if the folder is of another plan; else write it down."""
+    """Raise if the folder holds another plan, and say what differs; otherwise save the plan."""
     now, path = plan.metadata(), folder / PLAN
     known: data_checksums.Checksums = {}
     if path.exists():
@@ -179,7 +179,7 @@ def _check_plan(plan: Plan, folder: Path) -> None:
                 f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
             )
         now["candidates"] = {**then["candidates"], **now["candidates"]}
-        # Before it was written down in the plan, the runs alone had it.
+        # Earlier versions saved checksums with the runs only, not in the plan.
         known = then.get("checksums") or data_checksums.of_runs(plan.tasks(folder))
     found = data_checksums.of_data(Path(plan.data), plan.folds, known, plan.settings.load_options)
     data_checksums.check(found, known, folder)

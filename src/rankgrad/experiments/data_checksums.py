@@ -32,7 +32,7 @@ def of_data(
     Args:
         data: a folder of splits, or of folds of splits.
         folds: which.
-        then: found before; a fold whose files were not touched since is not read again.
+        then: the checksums of an earlier call; folds whose files are unchanged are not read again.
         options: of :func:`rankgrad.data.load_splits`.
     """
     found: Checksums = {}
@@ -45,7 +45,7 @@ def of_data(
                 found[_name(fold)] = known
                 continue
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what is to be said is said when runs read them
+                warnings.simplefilter("ignore")  # the runs that read them report the error
                 splits = load_splits(data, fold, **given)
         except (ValueError, OSError):
             continue
@@ -57,7 +57,7 @@ def of_data(
 
 
 def of_runs(tasks: Iterable[Task]) -> Checksums:
-    """The checksums that runs have written down, for folders whose plan has none."""
+    """The checksums that runs saved, for folders whose plan has none."""
     found: Checksums = {}
     for task in tasks:
         parts = found.setdefault(_name(task.fold), {})
@@ -66,7 +66,7 @@ def of_runs(tasks: Iterable[Task]) -> Checksums:
                 parts.setdefault(name, {"checksum": metadata["checksum"]})
             parts.setdefault("test", {"checksum": Evaluated.load(task.path).checksum})
         except (ValueError, OSError, KeyError):
-            continue  # it is missing or damaged, which the comparison says
+            continue  # missing or damaged: the comparison reports it
     return found
 
 
@@ -95,7 +95,7 @@ def _name(fold: int | None) -> str:
 
 
 def _state(path: Path, options: Mapping[str, Any]) -> str:
-    """Where the files of a split lie, what changes when they do, and how they are read."""
+    """The files of a split, their size and times, and the options they are read with."""
     inside = path.rglob("*") if path.is_dir() else path.parent.iterdir()
     digest = hashlib.blake2b(repr(options).encode() if options else b"", digest_size=16)
     for file in sorted(inside):

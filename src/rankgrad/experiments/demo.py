@@ -89,7 +89,9 @@ def run(
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
         Evaluated.of(scores, test, METRICS, labels).save(place)
-    best = folder / BEST.replace(" ", "-")  # it was not trained: it is shown and does not compete
+    best = folder / BEST.replace(
+        " ", "-"
+    )  # it was not trained: tables show it, and tests leave it out
     best.mkdir()
     files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
@@ -99,12 +101,12 @@ def run(
 
 
 def is_demo(folder: Path) -> bool:
-    """Whether a folder is there that a demonstration made, and that another may replace."""
+    """Whether a folder was made by a demonstration, so that another may replace it."""
     return (folder / MARK).is_file()
 
 
 def _make(folder: Path) -> None:
-    """The folder of a demonstration. One that is there is replaced only if it is one itself."""
+    """Make the folder of a demonstration; it replaces only that of another demonstration."""
     if folder.exists() and not is_demo(folder) and any(folder.iterdir()):
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"

@@ -17,8 +17,8 @@ from rankgrad.training import Settings
 class GridSearchEntry:
     """An entry that tries every one of its options once per fold, and is the best of them.
 
-    Options are tried with the first seed on validation data; the runs of all seeds take the one
-    that was chosen. What was tried is in the trial log, and is not tried again.
+    Options are tried with the first seed on validation data; the runs of all seeds take the best
+    one. The trial log holds what was tried, so that it is not tried again.
 
     Args:
         name: what tables show.
@@ -37,7 +37,7 @@ class GridSearchEntry:
         return {"options": [self._entry(one).metadata(shared) for one in self.options]}
 
     def labels(self, shared: Settings) -> dict[str, Any]:
-        """Its name, as the loss may be another on another fold, and its model."""
+        """Its name in place of the loss, which may differ by fold, and its model."""
         first = self._entry(self.options[0]).labels(shared)
         return first if len(self.options) == 1 else {**first, "loss": self.name}
 

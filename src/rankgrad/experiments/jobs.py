@@ -39,7 +39,7 @@ class Data:
         """The splits of a fold; an error if one of them is missing."""
         key = (plan.data, fold)
         if self._key != key:
-            self._key, self._splits = None, {}  # not two folds in memory at a time
+            self._key, self._splits = None, {}  # so that two folds are never in memory together
             splits = load_splits(plan.data, fold, **plan.settings.load_options)
             missing = [split for split in SPLITS if split not in splits]
             if missing:
@@ -49,7 +49,7 @@ class Data:
 
 
 def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback) -> Outcome:
-    """Do a job; what goes wrong in it is its outcome."""
+    """Do a job; an error in it becomes its outcome."""
     try:
         on_progress("reading")
         splits = data.of(task.plan, task.fold)
@@ -58,7 +58,7 @@ def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback)
             task.entry.tune(task.plan, seen, task.trial_log, on_progress)
             return Outcome("done")
         return _run(task, splits, on_progress)
-    except Exception as error:  # whatever it is, the other runs go on
+    except Exception as error:  # any error: the other runs go on
         return Outcome("failed", reason_of(error))
 
 
@@ -92,7 +92,7 @@ def chosen(task: Task) -> dict[str, Any]:
 
 
 def is_tuned(task: Task) -> bool:
-    """Whether the values for a task are there, or none are searched for."""
+    """Whether tuning for a task is finished, or not needed."""
     if not task.entry.is_tuned(task.plan):
         return True
     if not task.trial_log.exists():

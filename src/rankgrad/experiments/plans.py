@@ -18,7 +18,7 @@ from rankgrad.training import Settings
 RUNS, TUNING = "runs", "tuning"
 SPLITS = ("train", "vali", "test")
 
-#: How a run says how far it is, in a few words.
+#: Called with the progress of a run, in a few words.
 ProgressCallback = Callable[[str], None]
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*")
@@ -26,7 +26,7 @@ _LONGEST = 80  # characters of a folder's name
 
 
 class Entry(Protocol):
-    """What can be compared: it says what it is, is tuned, trained and gives scores.
+    """The protocol of what can be compared: it is tuned, trained and gives scores.
 
     The methods are called in worker processes, so it must be something that can be sent to them.
     """
@@ -304,7 +304,7 @@ class Task:
 
     @property
     def trial_log(self) -> Path:
-        """Where the search for the values of this entry on this fold is written down."""
+        """The file of the trials of this entry on this fold."""
         part = "all" if self.fold is None else f"fold{self.fold}"
         return self.folder / TUNING / folder_name(self.entry.name) / f"{part}.json"
 
@@ -359,7 +359,7 @@ def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> N
 
 
 def missing_splits(path: Path, fold: int | None, missing: Iterable[str]) -> str:
-    """What to say of data that lack a split."""
+    """The message for data that lack a split."""
     where = path if fold is None else f"fold {fold} of {path}"
     return (
         f"{where} has no {' and no '.join(missing)} split: to compare, train, vali and test are "

@@ -1,4 +1,4 @@
-"""Runner: the runs of a plan that are not there yet, made one after the other or in workers."""
+"""Runner: makes the missing runs of a plan, one after the other or in workers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Runner:
         return self.failures
 
     def _next(self, fold: int | None) -> Job | None:
-        """The next job, of the same fold if there is one: its data are read already."""
+        """The next job, on the same fold if there is one, as its data are in memory."""
         if not self.pending:
             return None
         same = (at for at, job in enumerate(self.pending) if job.task.fold == fold)

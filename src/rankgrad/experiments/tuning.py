@@ -6,7 +6,7 @@ lies between 0 and 0.5, uniformly). What defines the problem (gain, threshold, c
 numerics (iterations, samples) stays as it is, and so does an option that is a schedule. The first
 trial is the entry as it is, so tuning never chooses worse on the validation data.
 
-The search is Optuna's TPE. Each finished trial is written down at once, and the next depends on
+The search is Optuna's TPE. Each finished trial is saved at once, and the next depends on
 nothing but those before it and the seed, so a search that was killed goes on as if it had not been.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Options of losses that are scales.
 SCALES = ("temperature", "alpha", "sigma", "strength", "epsilon", "scale", "mu", "margin")
 _TIMES = 10.0
-_DIGITS = 4  # significant ones of a value that is tried, so that it can be written down
+_DIGITS = 4  # significant digits of a value that is tried, so that logs and commands can state it
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ Trial = dict[str, Any]  # parameters, value, reason
 
 
 class TrialRecord(TypedDict):
-    """A trial as it is written down: what was tried, and what came of it."""
+    """A trial in the trial log: its parameters and its result."""
 
     parameters: NotRequired[dict[str, Any]]
     value: float | None
@@ -167,7 +167,7 @@ def tune_loss(
 
 
 def validated(settings: Settings, data: Mapping[str, Dataset]) -> float:
-    """Train, and give the best value of the validation metric; NaN where there is none."""
+    """Train, and give the best value of the validation metric; NaN without one."""
     done = fit(settings, data["train"], data["vali"])
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -212,7 +212,7 @@ def search(
 
 
 def finish(trial_log: Path, chosen: Mapping[str, Any]) -> None:
-    """Write down what was chosen in the end."""
+    """Save the final choice."""
     _write(trial_log, {**schemas.read_json(trial_log, TrialLog), "chosen": dict(chosen)})
 
 

@@ -30,19 +30,19 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make, or values to search for it and those beside it."""
+    """A run to make, or values to search for the runs of an entry on a fold."""
 
     task: Task
     tuning: bool = False
 
 
-#: Called with a job and a message of its worker on how far it is.
+#: Called with a job and a message of its worker about its progress.
 OnMessage = Callable[[Job, str], None]
 Next = Callable[[int | None], Job | None]  # the next job, on this fold if there is one
 Ended = Callable[[Job, jobs.Outcome], None]
 
 
-def number(settings: Settings) -> int:
+def default_count(settings: Settings) -> int:
     """How many workers there are by default: one per GPU if runs are on GPUs, else per core."""
     if processes.accelerator(settings) == "cuda":
         return len(_gpus())
@@ -51,8 +51,8 @@ def number(settings: Settings) -> int:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, so that no two processes run the same comparison."""
+def exclusive(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that no two processes run the same comparison."""
     with locks.held(folder / LOCK, "comparing"):
         # Workers of a process that was killed end by themselves, a moment later.
         with locks.held(folder / WORKERS, "comparing", _PATIENCE):
@@ -61,7 +61,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 class Pool:
-    """Workers, and the jobs they are at."""
+    """Worker processes and the jobs they run."""
 
     def __init__(self, count: int, settings: Settings, folder: Path) -> None:
         self.count, self.folder = count, folder
@@ -70,7 +70,7 @@ class Pool:
         self.workers: list[_Worker] = []
 
     def run(self, next_job: Next, on_message: OnMessage, ended: Ended) -> None:
-        """Do jobs until there are no more. Ctrl-C has running ones saved and is raised again."""
+        """Run jobs until there are no more; on Ctrl-C, running jobs are saved first."""
         try:
             while self._assign(next_job) or any(w.job for w in self.workers):
                 for worker in self._ready():
@@ -133,7 +133,7 @@ class Pool:
             on_message(job, message)
 
     def _interrupt(self) -> None:
-        """Let runs be saved where they are."""
+        """Ask all workers to save their runs and stop."""
         for worker in self.workers:
             if worker.job is not None and worker.process.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -172,11 +172,11 @@ class _Worker:
     def start(self, job: Job) -> None:
         """Give it a job."""
         self.job, self.fold = job, job.task.fold
-        with contextlib.suppress(BrokenPipeError):  # it died: that is heard of next
+        with contextlib.suppress(BrokenPipeError):  # it died: the pool notices next
             self.connection.send(job)
 
     def end(self) -> None:
-        """Have it end."""
+        """Make it end."""
         self.connection.close()
         self.process.terminate()
         self.process.join(5)
@@ -186,7 +186,7 @@ class _Worker:
 
 
 def _work(connection: Connection, folder: str) -> None:
-    """What a worker process does."""
+    """The loop of a worker process: receive a job, run it, send its outcome."""
     try:
         processes.follow_parent()
         processes.take_interrupts()
@@ -204,7 +204,7 @@ def _work(connection: Connection, folder: str) -> None:
 
 
 def _gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU."""
+    """The name of each GPU in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

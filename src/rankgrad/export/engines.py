@@ -31,7 +31,7 @@ _SOLR: dict[type[nn.Module], str] = {
 #: What Solr adds to each threshold of a tree.
 SOLR_SLACK = np.float32(1e-6)
 
-_STUDENT = "train a student that can be: rankgrad distill RUN DATA -o RUN2"
+_STUDENT = "train a student, which can be exported: rankgrad distill RUN DATA -o RUN2"
 #: The transform after which a missing value is what engines send for it.
 ZERO_FILL = "impute(fill=0, indicator=false)"
 

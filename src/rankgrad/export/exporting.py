@@ -15,9 +15,10 @@ import torch
 from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.export.engines import ZERO_FILL, to_linear, to_solr, to_xgboost_json
+from rankgrad.export.names import feature_names
 from rankgrad.export.onnx_format import onnx_scores, to_onnx
 from rankgrad.export.program import to_program
-from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
+from rankgrad.export.readers import Predict, read_linear, read_solr, read_xgboost_json
 from rankgrad.export.samples import sample_of, sample_without_data
 from rankgrad.training import FittedRanker
 from rankgrad.validation import check_choice
@@ -76,8 +77,9 @@ def export(
         )
     content = _content(ranker, chosen, name, non_negative)
     features, mask = sample_without_data(ranker) if data is None else sample_of(data)
-    found = _READERS[chosen](content, ranker, features, mask)
-    difference = _compare(ranker, found, features, mask, _moved(chosen, non_negative))
+    found = _scores(content, chosen, ranker, features, mask)
+    moved = chosen == "linear" or non_negative  # whether its scores are ours plus a constant
+    difference = _compare(ranker, found, features, mask, moved)
     if non_negative and (least := float(found[mask].min(initial=0.0))) < 0:
         raise ValueError(f"the exported ranker scores {least:.7g}, below 0: nothing was written")
     files.write(place, content)
@@ -107,11 +109,6 @@ def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool
         return to_solr(ranker, name).encode()
     text = to_linear(ranker) if format == "linear" else to_xgboost_json(ranker, non_negative)
     return text.encode()
-
-
-def _moved(format: Format, non_negative: bool) -> bool:
-    """Whether the format's scores are ours and a constant."""
-    return format == "linear" or non_negative
 
 
 def _compare(
@@ -145,41 +142,25 @@ _MISSING = (
 )
 
 
-def _by_onnxruntime(
-    content: bytes, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
-) -> np.ndarray:
-    return onnx_scores(content, features, mask)
-
-
-def _by_torch(
-    content: bytes, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
-) -> np.ndarray:
-    module = torch.export.load(io.BytesIO(content)).module()
-    with torch.no_grad():
-        scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
-    return scores
-
-
-def _by_json(read: Callable[[Any, dict[str, int]], Callable[[np.ndarray], np.ndarray]]) -> Any:
-    """What scores a sample with a reader of an engine's JSON."""
-
-    def scores(
-        content: bytes, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
-    ) -> np.ndarray:
-        from rankgrad.export.names import feature_names
-
-        columns = {name: at for at, name in enumerate(feature_names(ranker))}
-        found = np.zeros(mask.shape)
-        found[mask] = read(json.loads(content), columns)(features[mask])
-        return found
-
-    return scores
-
-
-_READERS: dict[Format, Callable[..., np.ndarray]] = {
-    "onnx": _by_onnxruntime,
-    "torch": _by_torch,
-    "solr": _by_json(read_solr),
-    "xgboost-json": _by_json(read_xgboost_json),
-    "linear": _by_json(read_linear),
+_JSON_READERS: dict[Format, Callable[[Any, dict[str, int]], Predict]] = {
+    "solr": read_solr,
+    "xgboost-json": read_xgboost_json,
+    "linear": read_linear,
 }
+
+
+def _scores(
+    content: bytes, format: Format, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    """What the file computes of padded lists, ``[lists, items]``."""
+    if format == "onnx":
+        return onnx_scores(content, features, mask)
+    if format == "torch":
+        module = torch.export.load(io.BytesIO(content)).module()
+        with torch.no_grad():
+            scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
+        return scores
+    columns = {name: at for at, name in enumerate(feature_names(ranker))}
+    found = np.zeros(mask.shape)
+    found[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
+    return found

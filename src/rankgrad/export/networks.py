@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -78,9 +79,8 @@ def _(network: TreeScorer, graph: OnnxGraph, values: str, mask: str) -> str:
 @add_network.register
 def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
     inputs = [values]
-    if "rank" in network.in_list or "score" in network.in_list:
-        added = {"rank": _add_list_ranks, "score": _add_list_scores}
-        inputs += [added[kind](graph, values, mask) for kind in network.in_list]
+    added = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
+    inputs += [added[kind](graph, values, mask) for kind in network.in_list]
     joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
     return graph.reshape_as(add_members(network, graph, _items(graph, joined)), mask)
 
@@ -121,10 +121,11 @@ def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
             axis=-1,
             epsilon=layer.eps,
         )
-    return _add_activation(layer, graph, values)
+    return add_activation(layer, graph, values)
 
 
-def _add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+    """Add the nodes of an activation; the name of what they give."""
     if isinstance(layer, nn.SiLU):
         return graph.add("Mul", values, graph.add("Sigmoid", values))
     if isinstance(layer, nn.GELU):
@@ -180,7 +181,7 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     hidden = _add_linear(graph, items, beside, first[1].reshape(-1))
     if len(layers) == 3:
         assert isinstance(layers[1], nn.Module)
-        hidden = _add_activation(layers[1], graph, hidden)
+        hidden = add_activation(layers[1], graph, hidden)
         return _add_linear(
             graph, hidden, last[0].reshape(members * size, 1) / members, last[1].mean((0, 1))
         )
@@ -188,7 +189,7 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     hidden = graph.add("Transpose", split, perm=[1, 0, 2])
     for layer in layers[1:]:
         if isinstance(layer, nn.Module):
-            hidden = _add_activation(layer, graph, hidden)
+            hidden = add_activation(layer, graph, hidden)
         else:
             hidden = _add_linear(graph, hidden, *layer)
     return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)
@@ -201,6 +202,28 @@ def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndar
 
 def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
     """:func:`rankgrad.models.in_list.list_ranks`: sort, number the ties, and scatter back."""
+    counts, ends, to_items = _add_tied(graph, values, mask)
+    twice = to_items(graph.add("Sub", graph.add("Add", ends, ends), counts))  # 2 first + count
+    fraction = graph.add("Div", graph.add("Mul", twice, 0.5), _add_lengths(graph, mask))
+    scaled = graph.add("Mul", graph.add("Sub", fraction, 0.5), math.sqrt(12))
+    return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), scaled, 0.0)
+
+
+def _add_list_ties(graph: OnnxGraph, values: str, mask: str) -> str:
+    """:func:`rankgrad.models.in_list.list_ties`."""
+    counts, _, to_items = _add_tied(graph, values, mask)
+    tied = to_items(counts)
+    others = graph.add("Sub", tied, 1.0)
+    found = graph.add("Div", graph.add("Add", others, others), tied)
+    return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), found, 0.0)
+
+
+def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Callable[[str], str]]:
+    """By feature, the groups of tied items in their order: how many, and how many up to each.
+
+    The function that comes with them gives every item ``[lists, items, features]`` what is said of
+    its group.
+    """
     real = graph.add("Unsqueeze", mask, np.array([-1]))
     columns = graph.add("Where", real, values, float("inf"))
     columns = graph.add("Transpose", columns, perm=[0, 2, 1])
@@ -215,14 +238,13 @@ def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
     zeros = graph.add("ConstantOfShape", graph.add("Shape", ordered))
     ones = graph.add("Add", zeros, 1.0)
     counts = graph.add("ScatterElements", zeros, tie, ones, axis=2, reduction="add")
-    ends = graph.add("CumSum", counts, np.array(2, np.int32))
-    twice = graph.add("Sub", graph.add("Add", ends, ends), counts)  # 2 first + count
-    ranks = graph.add("GatherElements", twice, tie, axis=2)
-    back = graph.add("ScatterElements", zeros, order, ranks, axis=2)
-    twice = graph.add("Transpose", back, perm=[0, 2, 1])
-    fraction = graph.add("Div", graph.add("Mul", twice, 0.5), _add_lengths(graph, mask))
-    scaled = graph.add("Mul", graph.add("Sub", fraction, 0.5), math.sqrt(12))
-    return graph.add("Where", real, scaled, 0.0)
+
+    def to_items(groups: str) -> str:
+        of_items = graph.add("GatherElements", groups, tie, axis=2)
+        scattered = graph.add("ScatterElements", zeros, order, of_items, axis=2)
+        return graph.add("Transpose", scattered, perm=[0, 2, 1])
+
+    return counts, graph.add("CumSum", counts, np.array(2, np.int32)), to_items
 
 
 def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:

@@ -18,6 +18,8 @@ _MISSING = 0.1  # of the values of features that may be missing
 
 def sample_of(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """The first lists of data, padded: features ``[lists, items, f]`` and a mask."""
+    if not data.n_items:
+        raise ValueError("the data to compare scores on have no items")
     count = max(1, int(np.searchsorted(data.offsets, _ITEMS, side="right")) - 1)
     lists = data.select(np.arange(min(count, len(data))))
     return _padded(np.asarray(lists.features), lists.lengths)

@@ -14,6 +14,11 @@ from rankgrad.boosting.objectives import library
 from rankgrad.export.graph import NoFormError, OnnxGraph
 from rankgrad.training.fitted import TreeScorer
 
+_CATEGORIES = (
+    "these trees split by categories, which no format here takes: write each category as a column "
+    "of 0 and 1 and train on those, or serve the trees as they are, with rankgrad serve"
+)
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -139,10 +144,7 @@ def _of_lightgbm(node: dict[str, Any]) -> Node:
     if "leaf_value" in node:
         return Leaf(float(node["leaf_value"]))
     if node["decision_type"] != "<=":
-        raise NoFormError(
-            "these trees of LightGBM split by categories, which no format here takes: train them "
-            "on numbers"
-        )
+        raise NoFormError(_CATEGORIES)
     # An item goes left if x <= t, in float64. For a float32 x that is x < the first float32 above.
     limit = np.float32(node["threshold"])
     if limit <= node["threshold"]:
@@ -165,10 +167,7 @@ def _of_xgboost(tree: dict[str, Any], at: int) -> Node:
     if left == -1:
         return Leaf(float(value))
     if tree["split_type"][at]:
-        raise NoFormError(
-            "these trees of XGBoost split by categories, which no format here takes: train them "
-            "on numbers"
-        )
+        raise NoFormError(_CATEGORIES)
     return Split(
         int(tree["split_indices"][at]),
         np.float32(value),

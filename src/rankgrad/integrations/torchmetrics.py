@@ -6,8 +6,9 @@ together once and the metric is computed over the flat lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -110,15 +111,40 @@ class RankingMetric(torchmetrics.Metric):
         """False for ``arp``."""
         return not self.metric.lower_is_better
 
-    def update(self, preds: Tensor, target: Tensor, indexes: Tensor) -> None:
+    def extra_repr(self) -> str:
+        """What ``repr`` says: the spec, and what is not the default."""
+        said = [repr(str(self.metric))]
+        for name in ("empty_target_action", "ignore_index"):
+            if getattr(self, name) is not None:
+                said.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(said)
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Plot one value or several, as other metrics of torchmetrics do; this needs matplotlib.
+
+        Args:
+            val: what ``compute`` or the metric itself gave, or a list of such values; None for
+                ``compute()``.
+            ax: an axis of matplotlib to plot on.
+
+        Returns:
+            The figure and its axis, titled with the spec.
+        """
+        plotted: Any = self._plot(val, ax)
+        plotted[1].set_title(str(self.metric))
+        return plotted
+
+    def update(self, preds: Tensor, target: Tensor, indexes: Tensor | None = None) -> None:
         """Add items.
 
         Args:
             preds: ``[N, ...]`` scores, floating.
             target: ``[N, ...]`` labels, at least 0, of any type of number.
-            indexes: ``[N, ...]`` the query of each item, whole numbers in any order.
+            indexes: ``[N, ...]`` the query of each item, whole numbers in any order. They are
+                needed; None is an error that says so.
         """
         _check(preds, target, indexes)
+        assert indexes is not None
         preds, target, indexes = preds.flatten(), target.flatten(), indexes.flatten()
         if self.ignore_index is not None:
             used = target != self.ignore_index
@@ -131,9 +157,8 @@ class RankingMetric(torchmetrics.Metric):
 
     def compute(self) -> Tensor:
         """The aggregated value of the metric, a scalar."""
-        collected = (dim_zero_cat(state) for state in (self.indexes, self.preds, self.target))
         with for_work(0):  # threads are not worth their start in any step but the metric
-            queries, lengths, preds, target = _by_query(*collected)
+            queries, lengths, preds, target = _by_query(self.indexes, self.preds, self.target)
             offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
             values = self.metric(preds, target, offsets=offsets)
         defined = ~values.isnan()
@@ -161,6 +186,27 @@ class RankingMetric(torchmetrics.Metric):
         super().sync(*arguments, **options)
 
 
+def ranking_metrics(specs: Iterable[str | Metric], **options: Any) -> torchmetrics.MetricCollection:
+    """Several metrics as one collection, whose items are stored once.
+
+    A collection of torchmetrics names the metrics of a list by their class, so that two of one
+    class must be given as a dictionary; this is that, with the specs as names.
+
+    Args:
+        specs: of the metrics. A point, as in ``rbp(persistence=0.9)``, is ``_`` in the name.
+        **options: of :class:`RankingMetric`.
+
+    >>> metrics = ranking_metrics(["ndcg@10", "rr"])
+    >>> metrics.update(torch.tensor([0.2, 0.3]), torch.tensor([1, 0]), torch.tensor([0, 0]))
+    >>> metrics.compute()
+    {'ndcg@10': tensor(0.6309), 'rr': tensor(0.5000)}
+    """
+    found: dict[str, Any] = {
+        str(spec).replace(".", "_"): RankingMetric(spec, **options) for spec in specs
+    }
+    return torchmetrics.MetricCollection(found)
+
+
 def _with_rule(metric: Metric, action: EmptyTargetAction | None) -> Metric:
     """The metric with the rule for empty queries that torchmetrics calls so."""
     if action is None:
@@ -173,30 +219,53 @@ def _with_rule(metric: Metric, action: EmptyTargetAction | None) -> Metric:
     return replace(metric, empty=_EMPTY[action])
 
 
+Collected = list[Tensor] | Tensor  # as they were added; one tensor where processes were synced
+
+
 def _by_query(
-    indexes: Tensor, preds: Tensor, target: Tensor
+    indexes: Collected, preds: Collected, target: Collected
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The queries, how many items each has, and the items query by query."""
-    if indexes.is_cuda or not len(indexes):
-        indexes, order = indexes.sort(stable=True)
-        preds, target = preds[order], target[order]
-    else:
-        lowest, highest, grouped = index_range(indexes.numpy())
-        # Counting takes memory for every index up to the highest.
-        if not grouped and highest - lowest < 4 * len(indexes) + _FEW:
-            arrays = preds.detach().numpy(), target.detach().numpy()
-            found = group(indexes.numpy(), lowest, highest - lowest + 1, *arrays)
-            preds, target, counts = map(torch.from_numpy, found)
-            queries = counts.nonzero()[:, 0]
-            return queries + lowest, counts[queries], preds, target
-        if not grouped:
-            indexes, order = indexes.sort(stable=True)
-            preds, target = preds[order], target[order]
-    queries, counts = indexes.unique_consecutive(return_counts=True)
-    return queries, counts, preds, target
+    counted = _count_by_query(indexes, preds, target)
+    if counted is not None:
+        return counted
+    every = dim_zero_cat(indexes)
+    scores, labels = dim_zero_cat(preds), dim_zero_cat(target)
+    if not (every[1:] >= every[:-1]).all():
+        every, order = every.sort(stable=True)
+        scores, labels = scores[order], labels[order]
+    queries, counts = every.unique_consecutive(return_counts=True)
+    return queries, counts, scores, labels
 
 
-def _check(preds: Tensor, target: Tensor, indexes: Tensor) -> None:
+def _count_by_query(
+    indexes: Collected, preds: Collected, target: Collected
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """:func:`_by_query` by counting, without bringing the items together first.
+
+    None where they are on a GPU, are in order already, or have indexes so far apart that counting
+    would take much memory.
+    """
+    states = ([state] if isinstance(state, Tensor) else state for state in (indexes, preds, target))
+    parts = [each for each in zip(*states, strict=True) if len(each[0])]
+    if not parts or parts[0][0].is_cuda or len({each[1].dtype for each in parts}) > 1:
+        return None
+    arrays = [tuple(one.detach().numpy() for one in each) for each in parts]
+    ranges = [index_range(each[0]) for each in arrays]
+    lowest, highest = min(r[0] for r in ranges), max(r[1] for r in ranges)
+    apart = all(r[2] for r in ranges) and all(a[1] <= b[0] for a, b in pairwise(ranges))
+    total = sum(len(each[0]) for each in arrays)
+    if apart or highest - lowest >= 4 * total + _FEW:
+        return None
+    found = group(arrays, lowest, highest - lowest + 1)
+    scores, labels, counts = map(torch.from_numpy, found)
+    queries = counts.nonzero()[:, 0]
+    return queries + lowest, counts[queries], scores, labels
+
+
+def _check(preds: Tensor, target: Tensor, indexes: Tensor | None) -> None:
+    if indexes is None:
+        raise ValueError("indexes must say the query of each item, found None")
     if not preds.shape == target.shape == indexes.shape:
         raise ValueError(
             f"preds, target and indexes must have one shape, found {list(preds.shape)}, "

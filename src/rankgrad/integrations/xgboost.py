@@ -19,7 +19,7 @@
 
 ``XGBRanker`` refuses objectives that are functions. Use ``xgboost.train`` as above, or
 ``XGBRegressor(objective=objective("lambdaloss@10", group=sizes))``: XGBoost's scikit-learn
-estimators pass no groups, so the objective is told them. Weights of a DMatrix with groups are one
+estimators pass no groups, so the objective takes them. Weights of a DMatrix with groups are one
 per list; weights of rows are given to :func:`objective`.
 """
 

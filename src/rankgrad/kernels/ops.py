@@ -114,7 +114,6 @@ Values = Literal["valid", "unknown", "unreadable"]
 
 Mode = Literal["auto", "eager", "fused"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-Array = np.ndarray[Any, Any]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _mode: Mode = "auto"
@@ -173,7 +172,7 @@ def ready(name: str, scores: Tensor) -> bool:
 
 def available(module: str, name: str, scores: Tensor) -> bool:
     """Whether something of a module of the kernels is there and to be used on such scores."""
-    device = scores.device.type
+    device = "cpu" if scores.is_cpu else scores.device.type
     if _mode == "eager" or device not in _PACKAGES:
         return False
     if _mode == "fused" and not installed(_NEEDED[device]):
@@ -269,7 +268,7 @@ def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
     from rankgrad.kernels.cpu.flat_arrays import FlatArrays
 
     def call(lists: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        arrays = FlatArrays(lists)
+        arrays = FlatArrays.of(lists)
         kernel(arrays, *options)
         return arrays.results()
 
@@ -277,12 +276,23 @@ def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
 
 
 @functools.cache
-def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], bool]:
-    """The class of a batch of arrays, a loss's CPU kernel, and whether it takes a metric last."""
+def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., float], bool]:
+    """What a call on a CPU takes, all of which needs Numba.
+
+    That is the class of a batch of arrays, the loss's kernel, :func:`_reduce_lists` compiled, and
+    whether the kernel takes a metric last.
+    """
     from rankgrad.kernels.cpu.flat_arrays import FlatArrays
 
     kernel = getattr(importlib.import_module(_backends[name, "cpu"].module), name)
-    return FlatArrays, kernel, _METRIC in LOSSES[name][1]
+    return FlatArrays, kernel, _compiled_reduce(), _METRIC in LOSSES[name][1]
+
+
+@functools.cache
+def _compiled_reduce() -> Callable[..., float]:
+    from rankgrad.kernels.cpu.compiled import compiled
+
+    return compiled(_reduce_lists)
 
 
 def max_length_of(offsets: Tensor) -> int:
@@ -343,8 +353,13 @@ def loss(
     if torch.compiler.is_compiling():
         return _compiled_loss(call, lists)
     details = _Details(*call, lists.max_length, "none", known)
-    values, _, defined = autograd.apply(_Loss, *lists[:5], None, details)
+    values, _, defined = autograd.apply(_Loss, *_flat(lists), None, details)
     return values, defined
+
+
+def _flat(lists: FlatLists) -> list[Tensor | None]:
+    """The tensors of lists, in one dimension."""
+    return [None if tensor is None else tensor.reshape(-1) for tensor in lists[:5]]
 
 
 def reduced_loss(
@@ -376,9 +391,9 @@ def reduced_loss(
     details = _Details(*call, lists.max_length, reduction, known)
     transformed = torch._C._are_functorch_transforms_active()
     if lists.scores.is_cpu and known != "unreadable" and not transformed:
-        result = _apply_on_cpu(*lists[:5], list_weights, details)
+        result = _apply_on_cpu(lists.scores, lists, list_weights, details)
         return result
-    result = autograd.apply(_Loss, *lists[:5], list_weights, details)[0]
+    result = autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
     return result
 
 
@@ -509,76 +524,59 @@ class _ReducedOnCPU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        offsets: Tensor,
-        list_weights: Tensor | None,
-        details: _Details,
+        ctx: Any, scores: Tensor, lists: FlatLists, list_weights: Tensor | None, details: _Details
     ) -> Tensor:
-        name, options, max_length, reduction, known = details
-        flat_arrays, kernel, has_metric = _cpu_kernel(name)
-        lists = flat_arrays(FlatLists(scores, labels, mask, weights, offsets, max_length))
-        if known == "unknown" and not lists.are_valid(list_weights):
+        name, options, _, reduction, known = details
+        flat_arrays, kernel, reduce_lists, has_metric = _cpu_kernel(name)
+        arrays = flat_arrays(lists, list_weights)
+        if known == "unknown" and not arrays.valid:
             raise InvalidValuesError
         if has_metric:
             options = *options[:-5], MetricOptions(*options[-5:])
-        kernel(lists, *options)
-        values, grad_scores, defined = lists.arrays[5:]
-        given = None if list_weights is None else list_weights.detach().numpy()
-        result, per_list = reduce_arrays(values, defined, given, reduction == "mean")
-        if ctx.needs_input_grad[0]:
-            scaled = scale_arrays(per_list, grad_scores, lists.offsets, max_length)
-            ctx.save_for_backward(torch.from_numpy(scaled).to(scores.dtype))
-        return torch.tensor(result, dtype=scores.dtype)
+        kernel(arrays, *options)
+        grad_scores = np.empty(tuple(scores.shape), np.float32 if arrays.single else np.float64)
+        result = np.empty((), grad_scores.dtype)
+        mean = reduction == "mean"
+        result[()] = reduce_lists(arrays.arrays, arrays.list_weights, mean, grad_scores.reshape(-1))
+        ctx.save_for_backward(torch.from_numpy(grad_scores))
+        return torch.from_numpy(result)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             autograd.refuse_second_derivative()
-        return ctx.saved_tensors[0] * grad, None, None, None, None, None, None
+        return ctx.saved_tensors[0] * grad, None, None, None
+
+
+def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
+    """The weighted sum or mean over lists, and in ``scaled`` its derivatives by the scores.
+
+    Nothing is read of lists that do not count.
+    """
+    offsets, values, grad_scores, defined = arrays[4], arrays[5], arrays[6], arrays[7]
+    lists, weight = values.size, 0.0
+    for b in range(lists):
+        if defined[b]:
+            weight += list_weights[b] if list_weights.size else 1.0
+    scale = 1.0
+    if mean:
+        scale = 1.0 / weight if weight > 0 else 0.0
+    result = 0.0
+    for b in range(lists):
+        factor = scale if defined[b] else 0.0
+        if list_weights.size:
+            factor *= list_weights[b]
+        if factor != 0:
+            result += factor * values[b]
+        for i in range(offsets[b], offsets[b + 1]):
+            scaled[i] = factor * grad_scores[i] if factor != 0 else 0.0
+    for i in range(offsets[lists], scaled.size):
+        scaled[i] = 0.0
+    return result
 
 
 #: ``_ReducedOnCPU.apply`` less its binding of arguments by name: see :func:`autograd.apply`.
 _apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
-
-
-# NumPy is several times faster on small arrays than PyTorch, and has nothing to compile.
-
-
-def reduce_arrays(
-    values: Array, defined: Array, list_weights: Array | None, mean: bool
-) -> tuple[float, Array]:
-    """The weighted sum or mean over the lists that are defined, and their normalized weights.
-
-    Both are float64. Values of lists that are not defined are not read.
-    """
-    weights = defined.astype(np.float64)
-    if list_weights is not None:
-        np.multiply(weights, list_weights, out=weights, where=defined)
-    if mean:
-        total = weights.sum()
-        weights *= 1 / total if total > 0 else 0.0
-    # Not as a product of matrices: there are BLAS whose order of adding depends on alignment.
-    if weights.all():
-        terms = values * weights
-    else:
-        terms = np.zeros_like(weights)
-        np.multiply(values, weights, out=terms, where=weights != 0)
-    return float(terms.sum()), weights
-
-
-def scale_arrays(factors: Array, grad_scores: Array, offsets: Array, max_length: int) -> Array:
-    """``factors[b] * grad_scores[i]`` for every item i of list b, 0 after the last list."""
-    if 0 < factors.size * max_length == grad_scores.size:  # not of ragged lists
-        rows = grad_scores.reshape(factors.size, -1) * factors[:, None]
-        return np.asarray(rows.reshape(-1))
-    product = np.zeros_like(grad_scores)
-    some = slice(offsets[0], offsets[-1])
-    np.multiply(grad_scores[some], np.repeat(factors, np.diff(offsets)), out=product[some])
-    return product
 
 
 def _reduced(

@@ -1,4 +1,4 @@
-"""What a loss is: lists in, a scalar to minimize out."""
+"""The base class of losses: lists in, a scalar to minimize out."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Loss(DeclaresKernel, nn.Module):
         return self._reduced(lists, self.kernel_call(lists))
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
-        """The loss of lists already brought together."""
+        """The loss of lists that :func:`rankgrad.inputs.as_lists` made."""
         return self._reduced(lists, self.kernel_call(lists))
 
     def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
@@ -139,7 +139,7 @@ class Loss(DeclaresKernel, nn.Module):
         Of values that cannot be read now, labels that are too large are marked.
         """
         flat = lists.flat
-        if not is_unchecked(flat.scores) and not is_unchecked(flat.labels):
+        if not is_unchecked(flat.scores, flat.labels):
             return flat, "valid"
         return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), "unreadable"
 
@@ -239,7 +239,7 @@ class Loss(DeclaresKernel, nn.Module):
     ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
         """Gradient and Hessian diagonal of each list's value, and whether it is defined.
 
-        Here for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
+        The default, for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
         ``c`` = :attr:`score_scale`. A function of ``s / c`` made of exponentials, as relaxations of
         sorting are, has terms whose second derivatives are at most their first ones over c: for a
         sigmoid, ``|σ''| = σ' |1 - 2σ| / c``. A leaf's value is then the balance of the gradients
@@ -278,7 +278,7 @@ class Loss(DeclaresKernel, nn.Module):
 
     @property
     def spec(self) -> Spec:
-        """What names this loss."""
+        """The spec that names this loss."""
         return spec_of(self, self.name, self.k)
 
     def __str__(self) -> str:

@@ -251,7 +251,7 @@ class ListMLE(ListwiseLoss):
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         if not ready("listmle", lists.flat.scores):
-            return None  # and no seed is drawn
+            return None  # without drawing a seed
         seed = None
         if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
             seed = self._random.draw_seed(lists.flat.scores.device)

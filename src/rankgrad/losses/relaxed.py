@@ -288,7 +288,7 @@ class SmoothI(GridLoss):
         metric: ``"ndcg"``, ``"precision"``, ``"ap"``, or another of the grid.
         alpha: inverse temperature, or a schedule.
         delta: δ in (0, 0.5).
-        stop_gradient: hold the products of earlier ranks constant on the way back.
+        stop_gradient: hold the products of earlier ranks constant in the backward pass.
         options: further ones of the cell, such as ``gain`` and ``reduction``.
 
     >>> SmoothI(2, alpha=100.0)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))

@@ -1,4 +1,4 @@
-"""What a metric is: exact on a ranking, and differentiable through a relaxation of sorting."""
+"""Base classes of metrics: exact on a ranking, differentiable through a relaxation of sorting."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Ranked:
         """Sort each list once, for all metrics."""
         has_rank = lists.mask if retrieved is None else lists.mask & retrieved
         order = descending(lists.scores, has_rank)
-        if retrieved is not None:  # items without a rank are sorted among the padding
+        if retrieved is not None:  # items that were not retrieved are sorted with the padding
             last = lists.mask.gather(-1, order).logical_not().int().argsort(dim=-1, stable=True)
             order = order.gather(-1, last)
         mask = lists.mask.gather(-1, order)
@@ -149,8 +149,8 @@ class Metric(DeclaresKernel):
     name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
     has_cutoff: ClassVar[bool] = True
-    loss_cutoff: ClassVar[int | None] = None  # of its losses, where they are given none
-    kernel: ClassVar[str | None] = None  # its name in kernels, where they compute it
+    loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default
+    kernel: ClassVar[str | None] = None  # its name in kernels; None where there is none
 
     k: int | None = field(default=None, kw_only=False)
     empty: Empty = 0
@@ -201,7 +201,7 @@ class Metric(DeclaresKernel):
         return self.fill(*found).reshape(lists.shape)
 
     def of(self, ranked: Ranked) -> Float[Tensor, " b"]:
-        """The exact value of lists already in order."""
+        """The exact value of lists that are sorted already."""
         return self.fill(self._exact(ranked), self.relevant(ranked))
 
     def relaxed(
@@ -273,7 +273,7 @@ class Metric(DeclaresKernel):
         return values.reshape(samples, -1).mean(0)
 
     def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> None:
-        """Say at once if this metric cannot be relaxed this way."""
+        """Raise if this metric cannot be relaxed this way."""
         self._route(relaxation, through)
 
     @classmethod

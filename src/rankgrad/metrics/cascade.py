@@ -61,7 +61,7 @@ class CascadeMetric(Metric):
             mean = ((m - j) * hits + (j - 1) * miss * before + hit * previous) / m
             hits = torch.where(grown, mean, hits)
             products = torch.where(grown, ((m - j) * products + j * miss * previous) / m, products)
-        # Past its group, a list goes on with the product over all of the group's items.
+        # After a group, the product goes on with all of the group's items.
         last = torch.where(j == size, products, 1.0)
         passed = torch.nn.functional.pad(last.cumprod(-1), (1, 0), value=1.0)
         return hits * passed.gather(-1, ranked.start)
@@ -85,7 +85,7 @@ class CascadeMetric(Metric):
     ) -> Float[Tensor, " b"]:
         """``Σ_i discount(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
         stops = self.stops(lists.labels) * lists.mask
-        # Who stops for certain is not passed: a logarithm that is finite but as good as none.
+        # log(0), of an item that satisfies for certain, becomes a finite number below all others.
         misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
         logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
         passed = []

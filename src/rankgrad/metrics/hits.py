@@ -30,7 +30,9 @@ class Hits(BinaryCascadeMetric):
 
     name: ClassVar[str] = "hits"
     kernel: ClassVar[str | None] = "hits"
-    loss_cutoff: ClassVar[int | None] = 1  # all of a list hits in any order: nothing to learn
+    loss_cutoff: ClassVar[int | None] = (
+        1  # without a cutoff every order hits: there is nothing to learn
+    )
 
     @override
     def discount(self, ranks: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a model is: a configuration that a spec names, and the network it builds.
+"""The base classes of models: a configuration that a spec names, and the network it builds.
 
 A network maps the features of a batch to scores, ``net(features, mask) -> scores``. Padding never
 counts: it may hold anything, and its score is 0.
@@ -46,7 +46,7 @@ class Scorer(nn.Module):
     #: lists can be scored in one go. If not, ``[n, f]`` is one list.
     per_item: bool
 
-    #: How many networks it is an ensemble of. If more than one, it gives the scores of each member,
+    #: The members of an ensemble. If there are several, it gives the scores of each member,
     #: ``[members, ..., n]``, in training, where every member has its own loss; and their mean,
     #: ``[..., n]``, in evaluation.
     members: int = 1
@@ -79,7 +79,7 @@ class Scorer(nn.Module):
     def inputs(
         self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None
     ) -> Float[Tensor, "*b n w"]:
-        """What the layers take in: the features, then columns derived of them within the list.
+        """The inputs of the layers: the features, then columns derived from them within the list.
 
         Column c is derived of feature ``c % f``. Derived columns, such as ranks, may jump where
         features change; :meth:`score_inputs` of a column does not.
@@ -117,7 +117,7 @@ class Scorer(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A configuration of a network. ``str(model)`` is its spec, and specs compare as models do."""
+    """A configuration of a network. ``str(model)`` is its spec; equal specs are equal models."""
 
     name: ClassVar[str]
 
@@ -130,7 +130,7 @@ class Model:
 
 
 def output_layer(output: Output | None) -> nn.Module:
-    """What the last linear layer's value passes through."""
+    """The activation after the last linear layer."""
     return nn.Identity() if output is None else ACTIVATIONS[output]()
 
 

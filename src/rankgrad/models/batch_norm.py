@@ -72,18 +72,18 @@ class BatchNorm(nn.BatchNorm1d):
         )
 
     def _count(self) -> int:
-        """The number of this batch, which the host knows without asking the device each time."""
+        """The number of this batch, tracked on the host to avoid synchronizing."""
         kept, tracked = self._counted, self.num_batches_tracked
         if kept is not None and kept[0] is tracked and kept[1] == tracked._version:
             seen = kept[2]
-        else:  # the first batch, or someone else has changed the number
+        else:  # the first batch, or other code has changed the buffer
             seen = int(tracked)
         tracked += 1
         self._counted = tracked, tracked._version, seen + 1
         return seen + 1
 
     def _by_parts(self, items: Tensor, real: Tensor | None) -> Tensor:
-        """Of a batch that has padding, or is shared out over processes. All on the device."""
+        """Mean and variance of a batch with padding or split over processes, on the device."""
         values = items.to(self.weight.dtype)
         normal, mean, variance, count = _normalize(
             values, self.weight, self.bias, real, self.running_mean, self.running_var, self.eps
@@ -161,7 +161,7 @@ _normalize: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalize.ap
 
 
 def _over_processes(sums: Tensor) -> Tensor:
-    """Their sum over all processes, in place."""
+    """Sum tensors over all processes, in place."""
     if _processes() > 1:
         distributed.all_reduce(sums)
     return sums

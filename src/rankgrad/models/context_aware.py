@@ -1,4 +1,4 @@
-"""The context-aware ranker: items are scored in the light of the other items of their list."""
+"""The context-aware ranker: an item's score depends on the other items of its list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout whose random numbers can come from a generator of one's own."""
+"""Dropout whose random numbers come from a given generator."""
 
 from __future__ import annotations
 

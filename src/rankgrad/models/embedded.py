@@ -29,7 +29,7 @@ class EmbeddedScorer(Scorer):
     """A network whose last input columns are categories: each becomes a row of a learned table.
 
     Row 0 of a table is for missing and unknown categories, row c + 1 for category c. In training it
-    is learned from missing ones; without any it stays at 0, which says nothing.
+    is learned from missing ones; without any it stays at 0.
 
     Args:
         model: of the network behind the embeddings.

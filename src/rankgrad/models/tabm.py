@@ -1,4 +1,4 @@
-"""TabM: many perceptrons in one, trained side by side and averaged in prediction."""
+"""TabM: an ensemble of perceptrons in one network, averaged in prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankgrad.models.base import (
     models,
 )
 from rankgrad.models.dropout import FastDropout
-from rankgrad.models.in_list import IN_LIST, InList, check_in_list
+from rankgrad.models.in_list import InList, check_in_list, in_list_columns
 from rankgrad.shapes import Float
 from rankgrad.validation import check_choice, check_rate, check_whole
 
@@ -53,8 +53,9 @@ class TabM(Model):
         dropout: the share of a hidden layer's values set to 0 in training.
         input_dropout: the same of the features, drawn for each member.
         in_list: what to take in, beside the features, of where each feature puts an item in its
-            list: its ``rank`` and its ``score``, the number of deviations from the list's mean
-            (see :mod:`rankgrad.models.in_list`). A score then depends on the whole list.
+            list: its ``rank``, its ``score``, the number of deviations from the list's mean, and
+            ``ties``, whether others have the same value (see :mod:`rankgrad.models.in_list`). A
+            score then depends on the whole list.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -121,7 +122,7 @@ class TabMNet(Scorer):
             return features
         if mask is None:
             mask = torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
-        return torch.cat([features, *(IN_LIST[kind](features, mask) for kind in self.in_list)], -1)
+        return torch.cat([features, *in_list_columns(features, mask, self.in_list)], -1)
 
     @override
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:

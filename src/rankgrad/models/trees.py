@@ -60,7 +60,7 @@ class TreeModel(Model):
         return {k: v for k, v in values.items() if v is not None and k != "label_gain"}
 
     def build(self, n_features: int) -> NoReturn:
-        """Trees are no network: they are made by ``rankgrad.training.fit``."""
+        """Raise: trees are not a network; ``rankgrad.training.fit`` trains them."""
         raise TypeError(f"{self} is no network: trees are grown by rankgrad.training.fit")
 
 

@@ -61,7 +61,7 @@ class Chart:
         return out.getvalue()
 
     def to_html(self, title: str) -> str:
-        """A page that opens from the disk, with nothing to fetch."""
+        """A self-contained page."""
         with requires("report"):
             import plotly.graph_objects as go
             from plotly.subplots import make_subplots
@@ -434,7 +434,7 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
 
 
 def _known(value: float) -> float | None:
-    """A number, or what JSON has for none."""
+    """A number for JSON; NaN becomes None."""
     return float(value) if np.isfinite(value) else None
 
 

@@ -20,7 +20,7 @@ from rankgrad.experiments import data_checksums
 from rankgrad.papers.protocol import Data
 
 METADATA = "data.json"
-_TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # what a stream of random numbers is for
+_TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # streams of random numbers
 
 
 def find(folder: Path, names: Iterable[str]) -> dict[str, Path]:
@@ -52,7 +52,7 @@ def _places(folder: Path) -> list[Path]:
 
 
 def check_exists(folder: Path) -> None:
-    """An error if there is no such folder, which is not the same as one without the data."""
+    """Raise if the folder does not exist; a folder without the data is another error."""
     try:
         layout.check_exists(folder)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def check_exists(folder: Path) -> None:
 
 
 def missing(name: str, folder: Path | None) -> str:
-    """What to say of a data set that is not there: where to get it, and where it was searched."""
+    """The message for a data set that is not there: where to get it, and where it was searched."""
     entry = next((entry for entry in catalog.ENTRIES if entry.name == name), None)
     where = "no folder was given (--data)" if folder is None else f"not found in {folder}"
     if entry is None:
@@ -103,7 +103,7 @@ def prepare(
 def _check(
     folder: Path, metadata: Mapping[str, Any], source: Path, folds: Iterable[int | None]
 ) -> None:
-    """An error if what is there was made in another way, or from other data; else write it down."""
+    """Raise if the prepared data were made from other data or options; otherwise save both."""
     path = folder / METADATA
     then = schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     known = then.pop("checksums", {})
@@ -191,7 +191,7 @@ def cut(lists: Dataset, limit: int, seed: int = 0) -> Dataset:
 
 
 def _draw(lists: Dataset, share: float, drawing: int, use: int) -> tuple[Dataset, Dataset]:
-    """So large a share of the lists drawn at random, and the others."""
+    """A fraction of the lists drawn at random, and the others."""
     number = max(1, round(share * len(lists)))
     chosen = np.zeros(len(lists), bool)
     chosen[_random(drawing, use).permutation(len(lists))[:number]] = True

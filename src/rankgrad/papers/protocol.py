@@ -314,7 +314,7 @@ class Protocol(_Part):
         return points if search else points[:1]
 
     def check(self) -> None:
-        """Say what is wrong with the contents, beside the types."""
+        """Raise if the contents are wrong in a way that types do not show."""
         names = [data.name for data in self.data]
         for part in (names, [row.name for row in self.rows], [m.name for m in self.metrics]):
             twice = {name for name in part if part.count(name) > 1}

@@ -30,7 +30,7 @@ from rankgrad.training import Settings
 from rankgrad.training.evaluations import Evaluated
 
 RESULT = "reproduction.json"
-# Two names, so that the set's own, which may stand before them, does not make it the catalog's.
+# Two names: the data set's own name before them would match the catalog's.
 PREPARED = Path("prepared", "data")
 _DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most so many
 
@@ -100,7 +100,7 @@ class Reproduced:
         return found
 
     def estimate(self, row: str, metric: str) -> Estimate | None:
-        """Ours, in the units of the paper; None where there is none."""
+        """Our value in the units of the paper, or None."""
         values = self.values.get((row, metric))
         if values is None:
             return None

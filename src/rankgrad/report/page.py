@@ -109,7 +109,7 @@ def build(
 
 
 def _title(title: str, known: Recorded) -> str:
-    """The heading, with the data set where nobody chose another, and whether it was quick."""
+    """The heading: the caller's, or one with the data set, and whether the run was quick."""
     named = f"{title}: {known.data}" if title == TITLE and known.data else title
     return f"{named} (quick)" if known.quick else named
 
@@ -188,6 +188,6 @@ def _plotly() -> str:
 
 
 def _in_script(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that is safe within a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

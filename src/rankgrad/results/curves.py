@@ -103,7 +103,7 @@ def _relaxed_loss(spec: str) -> RelaxedMetric | None:
 
 
 def _nearest(metric: str, runs: Sequence[Run], other: str | None) -> str | None:
-    """The validation metric to hold beside a relaxed one."""
+    """The validation metric to compare with a relaxed one."""
     logged = [name for name in runs[0].history[0] if name not in _NOT_METRICS]
     if metric in logged:
         return metric
@@ -128,5 +128,5 @@ def _mean(rows: Values) -> Values:
 
 
 def numbers(values: Values) -> list[float | None]:
-    """Numbers for JSON, in six digits; NaN is none."""
+    """Numbers for JSON, in six digits; NaN becomes null."""
     return [None if np.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]

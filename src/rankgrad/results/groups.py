@@ -47,7 +47,7 @@ class RunGroup:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is shown and does not compete, as the best achievable ranking."""
+        """Whether tables show it and tests leave it out, such as the best achievable ranking."""
         return any(run.labels.get("kind") == "reference" for run in self.runs)
 
     @property

@@ -1,4 +1,4 @@
-"""Run folders as they are read. What cannot be read is a problem with its reason, not an error."""
+"""Reads run folders. A file that cannot be read is a problem with its reason, not an error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Run:
     Args:
         path: of the folder.
         metadata: of ``run.json``.
-        settings: as they stand, also those that this version does not know.
+        settings: as the file has them, including those that this version does not know.
         history: a line per epoch.
         evaluated: on the part of the data that was asked for; None where there is none.
         problems: what cannot be read.
@@ -236,7 +236,7 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
     Args:
         path: the folder.
         part: of the data.
-        items: hold the scores and labels of the items too; of many runs they may be too many.
+        items: also read the scores and labels of items; those of many runs may not fit in memory.
     """
     try:
         metadata = read_metadata(path)

@@ -42,7 +42,7 @@ class Cell:
         value: the number behind it, which CSV has in full.
         bold: the best of its column.
         mark: daggers behind it.
-        missing: there is no number, for a reason that is under the table.
+        missing: there is no value; a note under the table says why.
     """
 
     text: str
@@ -155,7 +155,7 @@ class Table:
 
         drawn = RichTable(title=self.title or None, title_justify="left")
         # All numbers of a column keep the place of a mark, so that their digits stand in line.
-        # Rich's own way to the right would take those places away.
+        # Rich's right alignment would drop them.
         texts = [[cell.text for cell in row] for row in self.rows]
         for at in range(len(self.columns)):
             place = max((len(row[at].mark) for row in self.rows), default=0)

@@ -23,8 +23,7 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     categories are of texts, or of their codes.
 
     Raises:
-        RequestError: 400 for what is no Arrow stream, 413 for too much, 422 for what is wrong in
-            it.
+        RequestError: 400 if this is not an Arrow stream, 413 for too much, 422 for errors in it.
     """
     try:
         import pyarrow as pa

@@ -85,7 +85,7 @@ class Batcher:
         try:
             scores = self._scores([one.lists for one in batch])
             return [one.respond(own) for one, own in zip(batch, scores, strict=True)]
-        except Exception as error:  # which the request is told
+        except Exception as error:  # the request gets it
             if len(batch) == 1:
                 return [error]
             return [self._responses([one])[0] for one in batch]

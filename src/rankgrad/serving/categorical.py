@@ -45,7 +45,7 @@ class CategoricalFeature:
         return f"the name of a category, or its code from 0 to {len(self.names) - 1}"
 
     def code(self, value: str | float) -> float:
-        """The code of a category by its name, NaN for an unknown one; a code is given back.
+        """The code of a category by its name, NaN for an unknown one; a code is returned as it is.
 
         Raises:
             ValueError: the number is no code.

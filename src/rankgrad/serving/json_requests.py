@@ -26,8 +26,7 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     of training, or an object of features by name. Categories are named, or given as codes.
 
     Raises:
-        RequestError: 400 for what is no JSON or no lists, 413 for too much, 422 for what is wrong
-            in it.
+        RequestError: 400 if this is not JSON or not lists, 413 for too much, 422 for errors in it.
     """
     shape = JsonShape.of(body)
     most = limits.most_items(len(ranker.feature_names))

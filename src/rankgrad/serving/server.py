@@ -1,4 +1,4 @@
-"""serve: the application in a server, until it is told to stop."""
+"""serve: the application in a server, until a signal stops it."""
 
 from __future__ import annotations
 

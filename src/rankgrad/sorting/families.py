@@ -101,10 +101,10 @@ def register(name: str) -> Callable[[Factory], Factory]:
         name: of the relaxation, without a family's or metric's own name at its start or end.
 
     Returns:
-        A decorator that gives back what it registers.
+        A decorator that returns what it registers.
 
     Raises:
-        ValueError: the name is taken or is none, or an option has no default.
+        ValueError: the name is taken or not valid, or an option has no default.
 
     >>> register("gumbel_mine")
     Traceback (most recent call last):

@@ -140,7 +140,7 @@ class _PermutationRows(ListFunction):
         slope = (length - 1.0 - 2.0 * position).double()
         top = order[:, :k]
         shift = slope * exact.gather(-1, top) - distances.gather(-1, top)
-        # Rows past the list's end are lifted out of the way, and so are columns of padding.
+        # Rows past the list's end and columns of padding get logits of -infinity.
         shift = torch.where(position < length, shift, float("inf"))
         distances = torch.where(mask, distances, float("inf"))
         floor = -69.0 if scores.dtype == torch.float32 else -690.0

@@ -27,7 +27,7 @@ class SmoothI(Relaxation):
     Args:
         alpha: inverse temperature α > 0, or a schedule.
         delta: δ in (0, 0.5), how far an item already chosen is pushed down.
-        stop_gradient: treat the product as a constant on the way back, as the paper does in
+        stop_gradient: treat the product as a constant in the backward pass, as the paper does in
             practice; False for the full gradient of eq. 4.
 
     >>> SmoothI(alpha=5.0)(torch.tensor([0.2, 0.9, 0.5]), k=2)

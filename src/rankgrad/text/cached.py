@@ -5,7 +5,7 @@ the scores alone, and each mini-batch is run again with its part of that gradien
 al. 2021). Peak memory is that of one mini-batch, however long the list. The second pass repeats the
 random numbers and the autocast of the first, so that dropout draws the same masks.
 
-- :func:`cached_backward` for a training loop of one's own;
+- :func:`cached_backward` for your own training loop;
 - :func:`cached_scores` where somebody else calls ``loss.backward()``: a trainer, a gradient scaler.
 """
 

@@ -33,7 +33,7 @@ def load_network(auto: Any, name_or_path: str | os.PathLike[str], **options: Any
 
 
 def check_there(name_or_path: str | os.PathLike[str]) -> Path:
-    """The path of a name; an error if it looks like a folder's and there is none."""
+    """The path of a name; an error if it looks like a folder that does not exist."""
     folder = Path(name_or_path)
     named = os.fspath(name_or_path)
     if (folder.is_absolute() or named.startswith((".", "~")) or named.count("/") > 1) and not (

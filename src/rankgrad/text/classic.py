@@ -1,4 +1,4 @@
-"""Cranfield and CISI: small test collections with texts, queries and judgments, whole.
+"""Cranfield and CISI: small test collections with texts, queries and judgments.
 
 Their judgments are not in TREC's format and do not mean what they seem to:
 
@@ -75,7 +75,7 @@ def load(folder: str | os.PathLike[str]) -> JudgedCollection:
     """The collection that a folder holds.
 
     Raises:
-        ValueError: it is none of them, or a file of it cannot be read, with the line.
+        ValueError: the folder holds none of them, or a file cannot be read, with the line.
     """
     for name, loader in _LOADERS.items():
         if Path(folder, name).is_file():

@@ -8,11 +8,11 @@
 ``smart``  ``.I``, ``.T``, ``.W`` fields: Cranfield, CISI
 ========== ============================================================================
 
-A format is told by a file's name and first line, or given. Files may be compressed. A folder is
+A format is known by a file's name and first line, or given. Files may be compressed. A folder is
 read file by file, in the order of their names; of Cranfield's and CISI's folders only what is asked
 for, see :mod:`rankgrad.text.classic`. ``ir_datasets:ID`` and ``datasets:NAME`` read
 through these packages where they are installed. The text of a document is its title and its body;
-an empty document is kept, with the empty text.
+an empty document stays in the collection, with the empty text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_documents(path: Source, format: Format | None = None) -> Documents:
 
     Args:
         path: a file, a folder of files, ``ir_datasets:ID``, or ``datasets:NAME``.
-        format: of files; by default told by their names and first lines.
+        format: of files; by default recognized by their names and first lines.
 
     Returns:
         The texts by id.
@@ -69,7 +69,7 @@ def read_topics(
 
     Args:
         path: a file, the folder of Cranfield or CISI, ``ir_datasets:ID``, or ``datasets:NAME``.
-        format: by default told by the file's name and first line.
+        format: by default recognized by the file's name and first line.
         field: of TREC topics, what is taken for the query.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Documents and topics as readers give them: where, which, and what text."""
+"""Documents and topics as readers give them: line, id and text."""
 
 from __future__ import annotations
 

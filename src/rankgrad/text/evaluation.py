@@ -51,7 +51,7 @@ class Conventions:
         check_choice("ties", self.ties, get_args(Ties))
 
     def __str__(self) -> str:
-        """In a sentence each, one a line."""
+        """One sentence per convention, one per line."""
         queries = "all judged queries" if self.complete else "the judged queries of the run"
         width = "float64" if self.double else "float32"
         ties = "by document id, descending" if self.ties == "trec_eval" else "averaged"

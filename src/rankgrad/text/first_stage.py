@@ -28,7 +28,7 @@ _STOP_WORDS = {"english": "en", "none": []}
 
 @dataclass(frozen=True, kw_only=True)
 class BM25Settings:
-    """How texts become terms, and what the terms are worth.
+    """How texts become terms, and the parameters of BM25.
 
     ``idf(t) · tf / (tf + k1 (1 - b + b · length / mean length))``, as in Lucene, over lower-case
     words of two letters or more.
@@ -63,7 +63,7 @@ class BM25Settings:
         )
         if self.stemmer is None:
             return found
-        # bm25s numbers stems in the order of a set, which is another one in every process.
+        # bm25s numbers stems in the order of a set, which differs between processes.
         stems = _stemmer(self.stemmer).stemWords(list(found.vocab))
         numbers: dict[str, int] = {}
         of_word = [numbers.setdefault(stem, len(numbers)) for stem in stems]
@@ -182,7 +182,7 @@ class BM25Index:
         return Run(found, "bm25")
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the index as a folder, which is complete or not there.
+        """Write the index as a folder, atomically.
 
         Args:
             folder: where.

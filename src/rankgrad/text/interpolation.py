@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.candidates import Candidates
 
+#: The weights of the first stage that :func:`choose_weight` tries.
 WEIGHTS = tuple(round(0.05 * step, 2) for step in range(21))
 
 

@@ -220,7 +220,7 @@ class TextRanker(nn.Module):
         batch_size: int = 256,
         precision: str = "32-true",
     ) -> NDArray[np.float32]:
-        """The scores of tokenized pairs, dropout off, in the order asked for.
+        """The scores of tokenized pairs, without dropout, in the order of ``pairs``.
 
         Args:
             inputs: from :meth:`tokenize`.
@@ -274,7 +274,7 @@ class TextRanker(nn.Module):
             files.write_json(place / MANIFEST, metadata, parts)
 
     def _save_network(self, folder: Path) -> None:
-        """Write network and tokenizer; what this changes in their settings is taken back."""
+        """Write network and tokenizer; changes of their settings are undone."""
         config, limit = self.network.config, self.tokenizer.model_max_length
         before = vars(config).pop("sentence_transformers", None)
         if self.reading.head == "classifier":
@@ -380,12 +380,12 @@ def _reading(metadata: Mapping[str, Any]) -> Reading:
 
 
 #: Encoders with absolute or relative positions and one mask for all layers, which take a mask of
-#: four dimensions and positions of one's own.
+#: four dimensions and explicit position ids.
 _BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
-    """An error if a network is of a class that a way of reading is not known to be right for."""
+    """Raise if a way of reading is not known to be correct for the class of a network."""
     name, kind = type(network).__name__, network.config.model_type
     if reading.head == "classifier" and getattr(network.config, "summary_type", None) == "last":
         raise ValueError(
@@ -459,9 +459,11 @@ _PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 def _apart(
     network: PreTrainedModel, query: Tensor, document: Tensor, cross_attention: float = 0.0
 ) -> dict[str, Tensor]:
-    """Inputs whose two texts hardly see each other, and both count positions from their start."""
+    """Inputs whose two texts hardly attend to each other; each has positions of its own."""
     device = query.device
-    side = document.long() + 2 * (~query & ~document)  # padding sees padding, so no row is empty
+    side = document.long() + 2 * (
+        ~query & ~document
+    )  # padding attends to padding, so that no row is empty
     half = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if half else network.dtype
     # Eager attention adds the mask to the logits, so that it cannot be boolean.

@@ -88,8 +88,8 @@ class Reading:
             ``"classifier"``, the [CLS] vector through the model's classification head, which is
             new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
             the query's and of the document's tokens, plus a linear function of the [CLS] vector
-            that is 0 at the start, so that an encoder trained for sentence embeddings starts from
-            what it knows; ``"embedding"``, the same with both texts encoded as if alone, which is a
+            that is 0 at the start, so that training starts from the ranking of the sentence
+            embeddings; ``"embedding"``, the same with both texts encoded as if alone, which is a
             bi-encoder as long as ``cross_attention`` is 0; ``"causal"``, the logit of "yes" minus
             that of "no" after a prompt, of a causal language model, which has no new head.
         cross_attention: with ``"embedding"``, what attention from one text to the other is

@@ -181,7 +181,7 @@ class TextRun:
         *,
         improved: bool,
     ) -> None:
-        """Save a finished epoch. ``last/`` comes last: it says how far all of it is."""
+        """Save a finished epoch; ``last/`` is written last and records which epoch is complete."""
         if improved:
             ranker.save(self.path / folders.BEST)
         self._log(state)
@@ -216,13 +216,13 @@ class TextRun:
         return float(schemas.read_json(path, _Interpolation)["weight"]) if path.exists() else None
 
     def clear_weight(self) -> None:
-        """Remove what a run with interpolation noted that was not finished."""
+        """Remove the weight that an unfinished run with interpolation saved."""
         (self.path / INTERPOLATION).unlink(missing_ok=True)
         (self.path / "test-alone.run").unlink(missing_ok=True)
         shutil.rmtree(self.path / EVALUATIONS / "test-alone", ignore_errors=True)
 
     def save_weight(self, weight: float) -> None:
-        """Note the weight of the first stage that validation chose."""
+        """Save the weight of the first stage that validation chose."""
         metadata = {"weight": weight, "metric": self.settings.metric}
         files.write_json(self.path / INTERPOLATION, metadata)
 

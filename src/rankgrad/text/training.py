@@ -43,7 +43,7 @@ class TextData:
 
 @dataclass
 class TrainState:
-    """How far training has come: all that is not a tensor. It is saved between epochs."""
+    """The state of training but for tensors, saved between epochs."""
 
     epoch: int = 0  # epochs that are finished
     best_epoch: int = 0
@@ -103,7 +103,7 @@ def fit(
     Args:
         ranker: on its device, where the tokens of ``data`` are too.
         data: to train and to validate on.
-        settings: how; ``model`` and what the ranker itself has are not looked at.
+        settings: how to train; ``model`` and the settings of the ranker itself are ignored.
         loss: instead of ``settings.loss``: a function of scores, labels and offsets.
         keeper: saves each epoch, and says where to go on.
         on_epoch: called with the values of each finished epoch.
@@ -212,7 +212,7 @@ class _Training:
         return loss
 
     def _seed_loss(self) -> None:
-        """Begin the noise of a loss that has a seed of its own anew, at the present epoch."""
+        """Reseed the noise of a loss that has its own seed, by the epoch."""
         mixed = isinstance(self.loss, MixedLoss)
         own = [self.loss.loss, self.loss.teacher_loss] if mixed else [self.loss]
         drawing = [randomness_of(loss) for loss in own if isinstance(loss, Loss)]
@@ -301,7 +301,7 @@ class _Training:
         return dict(found.values.mean)
 
     def _finish(self, line: dict[str, float]) -> None:
-        """Note whether the epoch is the best so far, and save it."""
+        """Record whether the epoch is the best so far, and save it."""
         state, improved = self.state, True
         if self.data.vali is not None:
             value, best = line[self.settings.metric], state.best_value

@@ -1,4 +1,4 @@
-"""What a ranker scored on a data set, list by list, kept beside it in its run folder.
+"""The evaluation of a ranker on a data set, list by list, saved in its run folder.
 
 ::
 
@@ -49,7 +49,7 @@ class Evaluated:
     """The values of some metrics on every list of a data set, with the scores they come from.
 
     ``labels_of_run`` says what the run is in an experiment: its loss, model, fold and seed.
-    ``checksum`` is the data's, so that runs on other data are told apart.
+    ``checksum`` is the data's, so that runs on other data are recognized.
     """
 
     metrics: tuple[str, ...]

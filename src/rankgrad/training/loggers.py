@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rankgrad.training.trainer import Trainer
 
 
-_REFRESH = 0.25  # seconds between two looks at the loss
+_REFRESH = 0.25  # seconds between two reads of the loss
 
 
 class Progress:

@@ -63,7 +63,7 @@ def _longest_wait(patience: int | str | None) -> float:
 
 
 class TomlSettings(BaseModel):
-    """Settings of a training; specs of losses and metrics are kept in the form ``str`` gives."""
+    """Settings of a training; specs of losses and metrics are stored in the form ``str`` gives."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

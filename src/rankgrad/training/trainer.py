@@ -317,7 +317,7 @@ class Trainer:
         return line
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """The network as it is validated and kept."""
+        """The network that is validated and saved."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _improved(self, line: Mapping[str, float]) -> bool:

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numba
 import numpy as np
+from numba.extending import intrinsic, overload
 
 from rankgrad.linking import compile_linked
 from rankgrad.threads import available
@@ -39,6 +41,26 @@ def compiled_reduction(function: Function) -> Function:
     order of additions depends on sizes alone.
     """
     return compile_linked(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
+
+
+def array_at(address: int, size: int, like: np.ndarray) -> np.ndarray:
+    """The memory at an address as a flat array of so many numbers, of another array's type."""
+    kind = np.ctypeslib.as_ctypes_type(like.dtype)
+    found: np.ndarray = np.ctypeslib.as_array((kind * size).from_address(address))
+    return found
+
+
+@intrinsic
+def _pointer(context: Any, address: Any, like: Any) -> Any:
+    def inttoptr(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return numba.types.CPointer(like.dtype)(address, like), inttoptr
+
+
+@overload(array_at, strict=False)
+def _compile_array_at(address: Any, size: Any, like: Any) -> Any:
+    return lambda address, size, like: numba.carray(_pointer(address, like), size)  # type: ignore[attr-defined, call-arg]
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}

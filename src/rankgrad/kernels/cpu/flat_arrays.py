@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import LARGEST_LABEL, FlatLists, MetricOptions
 from rankgrad.kernels.cpu.arithmetic import total
-from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction, run_in_threads
+from rankgrad.kernels.cpu.compiled import array_at, compiled, compiled_reduction, run_in_threads
+from rankgrad.lists import contiguous
 
 Array = np.ndarray[Any, Any]
 
@@ -56,38 +57,59 @@ class FlatArrays:
 
     A mask or weights that are not there are empty arrays.
 
+    Args:
+        batch: the lists.
+        list_weights: of the mean or sum over lists.
+
     Attributes:
         arrays: what loops over lists take.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
-        scores: the scores as a tensor, whose shape and type results have.
+        list_weights: ``[lists]``, or an empty array.
+        single: whether scores and labels were float32.
+        valid: whether all values are allowed: scores finite, weights finite and not negative, and
+            labels not large either. What padding holds does not count.
     """
 
-    def __init__(self, batch: FlatLists) -> None:
-        self.offsets = bounds(batch.offsets)
-        self.max_length, self.scores = batch.max_length, batch.scores
-        lists, weights = len(self.offsets) - 1, batch.weights
+    def __init__(self, batch: FlatLists, list_weights: Tensor | None = None) -> None:
+        scores, labels, mask, weights, offsets, self.max_length = batch
+        self._scores, self.single = scores, scores.dtype == torch.float32
+        items, lists = scores.numel(), offsets.numel() - 1
+        self.offsets = np.empty(lists + 1, np.int64)
         self.arrays: Arrays = (
-            numbers(batch.scores),
-            numbers(batch.labels),
-            flags(batch.mask),
-            np.empty(0) if weights is None else numbers(weights),
+            np.empty(items),
+            np.empty(items),
+            _NO_FLAGS if mask is None else np.empty(items, np.bool_),
+            _NO_NUMBERS if weights is None else np.empty(items),
             self.offsets,
             np.zeros(lists),
-            np.zeros(batch.scores.numel()),
+            np.zeros(items),
             np.zeros(lists, np.bool_),
         )
+        self.list_weights = _NO_NUMBERS if list_weights is None else np.empty(lists)
+        # A tensor takes longer to become an array of NumPy than all that is done here.
+        kind = scores.dtype
+        addresses = (
+            _address(scores, kind),
+            _address(labels, kind),
+            0 if mask is None else _address(mask, torch.bool),
+            0 if weights is None else _address(weights, kind),
+            _address(offsets, torch.int64),
+            0 if list_weights is None else _address(list_weights, kind),
+        )
+        self.valid: bool = _load(addresses, self.arrays, self.list_weights, _TYPES[kind])
 
-    def are_valid(self, list_weights: Tensor | None) -> bool:
-        """Whether the values are valid, as :func:`are_valid` says."""
-        scores, labels, mask, weights = self.arrays[:4]
-        per_list = np.empty(0) if list_weights is None else numbers(list_weights)
-        return bool(are_valid(scores, labels, weights, per_list, mask, LARGEST_LABEL))
-
-    def level(self, threshold: float) -> float:
-        """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
-        exact = self.scores.dtype == torch.float64
-        return threshold if exact else float(np.float32(threshold))
+    @classmethod
+    def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
+        """Of tensors of any type and layout, such as users give to operations."""
+        scores, labels, mask, weights, offsets, max_length = contiguous(batch)
+        if scores.dtype not in _TYPES:
+            scores = scores.to(torch.float64)
+        weights = None if weights is None else weights.to(scores)
+        if list_weights is not None:
+            list_weights = list_weights.to(scores).contiguous()
+        labels, offsets = labels.to(scores), offsets.to(torch.int64)
+        return cls(FlatLists(scores, labels, mask, weights, offsets, max_length), list_weights)
 
     def run(
         self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
@@ -96,11 +118,49 @@ class FlatArrays:
         each_list(self.offsets, lambda a, b: work(a, b, self.arrays, *options), steps, power)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Values, grad_scores and defined, as tensors like the scores."""
-        scores, (values, grad_scores, defined) = self.scores, self.arrays[5:]
-        grad = like(scores, grad_scores)
-        grad = grad if scores.dim() == 1 else grad.view(scores.shape)
-        return like(scores, values), grad, torch.from_numpy(defined)
+        """Values, grad_scores and defined, as tensors of the scores' type."""
+        values, grad_scores, defined = self.arrays[5:]
+        grad = like(self._scores, grad_scores).view(self._scores.shape)
+        return like(self._scores, values), grad, torch.from_numpy(defined)
+
+
+def _address(tensor: Tensor, kind: torch.dtype) -> int:
+    """Where the numbers of a contiguous tensor of this type are."""
+    address = tensor.data_ptr()
+    if tensor.dtype is not kind or not tensor.is_contiguous() or (not address and tensor.numel()):
+        raise TypeError(f"a CPU kernel needs a contiguous {kind} tensor, found {type(tensor)}")
+    return address
+
+
+@compiled
+def _load(
+    addresses: tuple[int, int, int, int, int, int],
+    to: Arrays,
+    list_weights_to: Array,
+    of_type: Array,
+) -> bool:
+    """Copy what was passed, and say whether all of it is allowed."""
+    scores, labels, mask, weights, offsets = to[0], to[1], to[2], to[3], to[4]
+    for i, real in enumerate(array_at(addresses[2], mask.size, mask)):
+        mask[i] = real
+    for i, start in enumerate(array_at(addresses[4], offsets.size, offsets)):
+        offsets[i] = start
+    wrong = _copy(array_at(addresses[0], scores.size, of_type), -np.inf, np.inf, mask, scores)
+    wrong += _copy(array_at(addresses[1], labels.size, of_type), 0.0, LARGEST_LABEL, mask, labels)
+    wrong += _copy(array_at(addresses[3], weights.size, of_type), 0.0, np.inf, mask, weights)
+    passed = array_at(addresses[5], list_weights_to.size, of_type)
+    return bool(wrong + _copy(passed, 0.0, np.inf, mask[:0], list_weights_to) == 0)
+
+
+@compiled
+def _copy(values: Array, least: float, most: float, mask: Array, to: Array) -> int:
+    """Copy values, and count those that are infinite, no number, or outside, padding left out."""
+    wrong = 0
+    for i in range(to.size):
+        to[i] = values[i]
+        right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
+        wrong += (mask.size == 0 or mask[i]) & (not right)
+    return wrong
 
 
 def each_list(
@@ -121,6 +181,12 @@ def each_list(
     lengths = np.diff(offsets).astype(np.float64)
     run_in_threads(steps * lengths + lengths**power, work)
 
+
+_NO_NUMBERS, _NO_FLAGS = np.empty(0), np.empty(0, np.bool_)
+_TYPES: dict[torch.dtype, Array] = {
+    torch.float32: np.empty(0, np.float32),
+    torch.float64: _NO_NUMBERS,
+}
 
 # NumPy converts small arrays several times faster than PyTorch does.
 
@@ -149,11 +215,17 @@ def like(tensor: Tensor, array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
-def metric_of(options: MetricOptions, lists: FlatArrays) -> Metric:
-    """A metric as loops take it."""
+@functools.lru_cache(maxsize=16)
+def metric_of(options: MetricOptions, max_length: int, single: bool) -> Metric:
+    """A metric as loops over lists of these lengths take it, of labels in float32 or float64."""
     name, k, gain, threshold, persistence = options
-    discount = discounts(name, persistence, lists.max_length)
-    return METRICS[name], k, gain == "linear", lists.level(threshold), persistence, discount
+    discount = discounts(name, persistence, max_length)
+    return METRICS[name], k, gain == "linear", level(threshold, single), persistence, discount
+
+
+def level(threshold: float, single: bool) -> float:
+    """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
+    return float(np.float32(threshold)) if single else threshold
 
 
 @functools.lru_cache(maxsize=16)
@@ -364,35 +436,3 @@ def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
 def beyond_cutoff(metric: int, k: int, n: int) -> float:
     """The discount of every rank past the cutoff."""
     return k + 1.0 if metric == ARP and 0 < k < n else 0.0
-
-
-@compiled
-def are_valid(
-    scores: Array, labels: Array, weights: Array, list_weights: Array, mask: Array, largest: float
-) -> bool:
-    """Whether scores are finite, weights finite and not negative, and labels not large either.
-
-    Padding is not read.
-    """
-    invalid = _count_invalid(scores, -np.inf, np.inf, mask) + _count_invalid(
-        labels, 0.0, largest, mask
-    )
-    invalid += _count_invalid(weights, 0.0, np.inf, mask) + _count_invalid(
-        list_weights, 0.0, np.inf, mask[:0]
-    )
-    return bool(invalid == 0)
-
-
-@compiled
-def _count_invalid(values: Array, least: float, most: float, mask: Array) -> int:
-    """How many are infinite, no number, or outside, padding left out."""
-    count = 0
-    if mask.size:
-        for i in range(values.size):
-            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-            count += mask[i] & (not right)
-    else:
-        for i in range(values.size):
-            right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-            count += not right
-    return count

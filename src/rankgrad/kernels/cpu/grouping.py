@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rankgrad.kernels.cpu.compiled import compiled
@@ -19,33 +21,37 @@ def index_range(indexes: Array) -> tuple[int, int, bool]:
     return lowest, highest, rising
 
 
-def group(
-    indexes: Array, lowest: int, count: int, scores: Array, labels: Array
-) -> tuple[Array, Array, Array]:
+Items = tuple[Array, Array, Array]  # the list of each item, its score and its label: [N] each
+
+
+def group(parts: Sequence[Items], lowest: int, count: int) -> tuple[Array, Array, Array]:
     """A counting sort of items by their list, stable.
 
     Args:
-        indexes: ``[N]`` the list of each item, from ``lowest`` to ``lowest + count - 1``.
+        parts: of the items, one after the other; lists are from ``lowest`` to
+            ``lowest + count - 1``.
         lowest: of the indexes.
         count: of the lists, some of which may have no item.
-        scores: ``[N]``.
-        labels: ``[N]``.
 
     Returns:
         The sorted scores and labels, ``[N]``, and the number of items of each list ``[count]``.
     """
-    lengths = _count(indexes, lowest, count)
-    grouped = np.empty_like(scores), np.empty_like(labels)
-    _scatter(indexes, lowest, lengths.cumsum() - lengths, scores, labels, *grouped)
+    lengths = np.zeros(count, np.int64)
+    for indexes, _, _ in parts:
+        _count(indexes, lowest, lengths)
+    _, scores, labels = parts[0]
+    total = sum(len(indexes) for indexes, _, _ in parts)
+    grouped = np.empty(total, scores.dtype), np.empty(total, labels.dtype)
+    places = lengths.cumsum() - lengths
+    for part in parts:
+        _scatter(part[0], lowest, places, part[1], part[2], *grouped)
     return *grouped, lengths
 
 
 @compiled
-def _count(indexes: Array, lowest: int, count: int) -> Array:
-    lengths = np.zeros(count, np.int64)
+def _count(indexes: Array, lowest: int, lengths: Array) -> None:
     for i in range(indexes.size):
         lengths[indexes[i] - lowest] += 1
-    return lengths
 
 
 @compiled

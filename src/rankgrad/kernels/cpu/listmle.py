@@ -57,10 +57,7 @@ def _lists(
 
 @compiled
 def _shuffled(seed: int, n: int) -> Array:
-    """The first n places in the order of their numbers by the seed.
-
-    A place's number is SplitMix64 of both (Steele et al. 2014).
-    """
+    """A random order of n places: by SplitMix64 of the seed and the place (Steele et al. 2014)."""
     numbers, order = np.empty(n), indices(n)
     for place in range(n):
         x = np.uint64(seed) + np.uint64(place + 1) * np.uint64(0x9E3779B97F4A7C15)
@@ -74,7 +71,7 @@ def _shuffled(seed: int, n: int) -> Array:
 
 @compiled
 def _reordered(items: Array, order: Array) -> Array:
-    """Items by the places in order, of which those past the end of the list are left out."""
+    """Items in a random order of places; places past the end of the list are left out."""
     found, count = np.empty(items.size + 1, np.int64), 0
     for place in order:
         found[count] = items[min(place, items.size - 1)]
@@ -113,9 +110,9 @@ def _likelihood(s: Array, w: Array) -> float:
 
 @compiled
 def _likelihood_by_logarithms(s: Array, w: Array) -> float:
-    """The same for any scores.
+    """The same in the log domain, for scores any distance apart.
 
-    As t falls, the sum over r is carried on without growing.
+    ``t`` falls with r, so the cumulative sum of ``w_r / t_r``, times the current t, stays finite.
     """
     n = s.size
     tails = np.empty(n)

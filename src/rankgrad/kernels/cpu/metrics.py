@@ -55,7 +55,7 @@ def exact_metrics(
     """
     # Minus infinity is as low as the lowest number, as in the eager form.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    flat = FlatArrays(FlatLists(ranked, labels, mask, weights, offsets, max_length))
+    flat = FlatArrays.of(FlatLists(ranked, labels, mask, weights, offsets, max_length))
     lists = len(flat.offsets) - 1
     values = np.zeros((len(described), lists))
     relevant = np.zeros((len(described), lists), np.bool_)

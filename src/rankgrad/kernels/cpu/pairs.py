@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -21,6 +22,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     discounts,
     gains_of,
     indices,
+    level,
     new_block,
     norm_of,
     real_items,
@@ -51,7 +53,13 @@ Weighing = tuple[int, int, int, float, float, float, float]
 
 def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    config = PairOptions(*options)
+    loop, *others = _prepared(PairOptions(*options), lists.max_length, lists.single)
+    lists.run(loop, *others, power=2)
+
+
+@functools.lru_cache(maxsize=16)
+def _prepared(config: PairOptions, max_length: int, single: bool) -> tuple[Any, ...]:
+    """The loop over lists of these options, and what it takes beside the lists."""
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
     # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
@@ -65,11 +73,10 @@ def pairs(lists: FlatArrays, *options: Any) -> None:
         0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
         0.5 if config.half else 0.0,
     )
-    by_rank = _by_rank(config, bounded, lists.max_length)
-    metric = METRICS[config.metric], config.gain == "linear", lists.level(config.threshold)
+    metric = METRICS[config.metric], config.gain == "linear", level(config.threshold, single)
     loops = {HINGE: _hinge_lists, RANKNET: _ranknet_lists, LOSS1: _ranknet_lists}
     loop = loops.get(weighing[0], _lambda_lists)
-    lists.run(loop, weighing, metric, by_rank, power=2)
+    return loop, weighing, metric, _by_rank(config, bounded, max_length)
 
 
 def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:

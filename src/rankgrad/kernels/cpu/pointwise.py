@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Arrays, FlatArrays
+from rankgrad.kernels.cpu.flat_arrays import Arrays, FlatArrays, level
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 MSE, RMSE, BCE, ORDINAL = range(4)
@@ -13,7 +13,7 @@ MSE, RMSE, BCE, ORDINAL = range(4)
 
 def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
     """``(1 / n) Σ_i φ(s_i, y_i)``: see :mod:`rankgrad.kernels.ops`."""
-    limit = lists.level(number) if kind == "bce" else number
+    limit = level(number, lists.single) if kind == "bce" else number
     lists.run(_lists, KINDS[kind], float(limit))
 
 

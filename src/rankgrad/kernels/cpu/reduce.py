@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from rankgrad.kernels.ops import reduce_arrays
 
 
 def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum or mean over the lists that are defined, and their normalized weights."""
-    weights = None if list_weights is None else list_weights.detach().numpy()
-    result, normalized = reduce_arrays(values.detach().numpy(), defined.numpy(), weights, mean)
-    return torch.tensor(result, dtype=values.dtype), torch.from_numpy(normalized).to(values.dtype)
+    each, inside = values.detach().numpy(), defined.numpy()
+    weights = inside.astype(np.float64)
+    if list_weights is not None:
+        np.multiply(weights, list_weights.detach().numpy(), out=weights, where=inside)
+    if mean:
+        total = weights.sum()
+        weights *= 1 / total if total > 0 else 0.0
+    # Not as a product of matrices: there are BLAS whose order of adding depends on alignment.
+    if weights.all():
+        terms = each * weights
+    else:
+        terms = np.zeros_like(weights)
+        np.multiply(each, weights, out=terms, where=weights != 0)
+    result = np.array(terms.sum(), each.dtype)
+    return torch.from_numpy(result), torch.from_numpy(weights.astype(each.dtype))

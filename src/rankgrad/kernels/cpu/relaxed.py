@@ -96,7 +96,7 @@ def through_permutation(
     metric_options: MetricOptions,
 ) -> None:
     """1 - metric through a relaxed permutation."""
-    metric = metric_of(metric_options, flat)
+    metric = metric_of(metric_options, flat.max_length, flat.single)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     grad_scores = arrays[6]
@@ -134,7 +134,7 @@ def through_ranking(
     metric_options: MetricOptions,
 ) -> None:
     """1 - metric through relaxed ranks, compared with each other and the cutoff by beta."""
-    metric = metric_of(metric_options, flat)
+    metric = metric_of(metric_options, flat.max_length, flat.single)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
     state = block[GRAD + 1 :]
@@ -152,7 +152,7 @@ def through_ranking(
 def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
     """What loops write to: the sorted lists, and a block of rows."""
     items, lists = len(flat.arrays[0]), len(flat.offsets) - 1
-    ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.ones(lists)
+    ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.empty(lists)
     return ranked, np.empty((ROWS, items + APART))
 
 

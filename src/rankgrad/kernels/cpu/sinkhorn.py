@@ -8,10 +8,7 @@ of the scores in NeuralSort), so it is never formed either.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from torch import Tensor
 
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.arithmetic import add_scaled, add_scaled_each, dot, exp, total
@@ -29,7 +26,7 @@ from rankgrad.kernels.cpu.relaxed import (
     through_permutation,
 )
 
-Options = tuple[float, int, float]  # temperature, iterations, tolerance
+Options = tuple[float, int, float, bool]  # temperature, iterations, tolerance, transposed
 Band = tuple[Array, Array, Array]  # the entries, where each row begins in them, its first column
 
 
@@ -42,12 +39,8 @@ def through_sinkhorn(
     metric_options: MetricOptions,
 ) -> None:
     """1 - metric through NeuralSort with Sinkhorn scaling: see :mod:`rankgrad.kernels.ops`."""
-    relaxation = SINKHORN_TRANSPOSED if transposed else SINKHORN
-    options = temperature, iterations, tolerance
-    through_permutation(relaxation, options, flat, metric_options)
-
-
-# Two loops over lists, so that a first call compiles the scaling that it needs only.
+    options = temperature, iterations, tolerance, transposed
+    through_permutation(SINKHORN, options, flat, metric_options)
 
 
 @compiled
@@ -61,8 +54,12 @@ def _sinkhorn(
     out: Array,
     grad_scores: Array,
 ) -> None:
-    """``diag(u) P diag(v)``, P NeuralSort's matrix, scaled until rows sum to one."""
-    temperature, iterations, tolerance = options
+    """``diag(u) P diag(v)``, P NeuralSort's matrix, scaled until rows or columns sum to one.
+
+    Rows of P sum to one. So scaling rows first, as the transposed form does, is the same as scaling
+    columns first, but for the last scale of the rows.
+    """
+    temperature, iterations, tolerance, transposed = options
     for b in range(first, last):
         n, start = lists[3][b], lists[1][b]
         if n == 0:
@@ -71,45 +68,22 @@ def _sinkhorn(
         z = _scaled_scores(b, lists, temperature)
         matrix = _neuralsort(z)
         us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
-        steps = _scale_rows_last(matrix, us, vs, tolerance)
+        steps = _scale(matrix, us, vs, tolerance, transposed)
+        u = us[max(steps - 1, 0)] if transposed else us[steps]
         sums, by_scale = np.empty((3, n)), np.empty((2, n))
-        _apply(b, lists, matrix, us[steps], vs[steps], own, grad, out, sums, by_scale)
+        _apply(b, lists, matrix, u, vs[steps], own, grad, out, sums, by_scale)
         if grad.size:
+            by_u = np.zeros(n)
+            if transposed:  # the last scale of the rows was left out
+                for r in range(n):
+                    by_u[r], by_scale[0, r] = by_scale[0, r], 0.0
             for step in range(steps, 0, -1):
                 scales = us[step], us[step - 1], vs[step]
-                _step_rows_last(matrix, scales, by_scale[0], by_scale[1], sums)
-            _add_gradient(b, lists, matrix, us[steps], z, sums, grad_scores, temperature)
-
-
-@compiled
-def _sinkhorn_transposed(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: Options,
-    values: Array,
-    grad: Array,
-    out: Array,
-    grad_scores: Array,
-) -> None:
-    """The same, scaled until columns sum to one."""
-    temperature, iterations, tolerance = options
-    for b in range(first, last):
-        n, start = lists[3][b], lists[1][b]
-        if n == 0:
-            continue
-        own = values[start : start + n]
-        z = _scaled_scores(b, lists, temperature)
-        matrix = _neuralsort(z)
-        us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
-        steps = _scale_columns_last(matrix, us, vs, tolerance)
-        sums, by_scale = np.empty((3, n)), np.empty((2, n))
-        _apply(b, lists, matrix, us[steps], vs[steps], own, grad, out, sums, by_scale)
-        if grad.size:
-            for step in range(steps, 0, -1):
-                scales = us[step], vs[step], vs[step - 1]
-                _step_columns_last(matrix, scales, by_scale[0], by_scale[1], sums)
-            _add_gradient(b, lists, matrix, us[steps], z, sums, grad_scores, temperature)
+                _step(matrix, scales, by_scale[0], by_scale[1], sums)
+                for r in range(n):
+                    by_scale[0, r] += by_u[r]
+                    by_u[r] = 0.0
+            _add_gradient(b, lists, matrix, u, z, sums, grad_scores, temperature)
 
 
 @compiled
@@ -150,35 +124,21 @@ def _fill(row: Array, factor: float, top: float, shift: float, z: Array, sums: A
 
 
 @compiled
-def _scale_rows_last(matrix: Band, us: Array, vs: Array, tolerance: float) -> int:
+def _scale(matrix: Band, us: Array, vs: Array, tolerance: float, transposed: bool) -> int:
     """``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``, until done; the number of steps."""
     columns = np.zeros(us.shape[1])
     _add_rows(matrix, us[0], columns)
     for step in range(1, len(us)):
-        if step > 1 and _off(columns, vs[step - 1]) < tolerance:
+        if not transposed and step > 1 and _off(columns, vs[step - 1]) < tolerance:
             return step - 1
         for j in range(columns.size):
             vs[step, j] = 1.0 / columns[j]
             columns[j] = 0.0
+        if transposed and step == len(us) - 1:
+            return step
         _scale_rows(matrix, vs[step], us[step], columns)
-    return len(us) - 1
-
-
-@compiled
-def _scale_columns_last(matrix: Band, us: Array, vs: Array, tolerance: float) -> int:
-    """``u = 1 / (P v)``, then ``v = 1 / (Pᵀ u)``: the transposed scaling."""
-    n = us.shape[1]
-    rows, columns = np.empty(n), np.empty(n)
-    for step in range(1, len(us)):
-        _times(matrix, vs[step - 1], rows)
-        if step > 1 and _off(rows, us[step - 1]) < tolerance:
-            return step - 1
-        for j in range(n):
-            us[step, j] = 1.0 / rows[j]
-            columns[j] = 0.0
-        _add_rows(matrix, us[step], columns)
-        for j in range(n):
-            vs[step, j] = 1.0 / columns[j]
+        if transposed and _change(us[step - 1], us[step]) < tolerance:
+            return step
     return len(us) - 1
 
 
@@ -240,7 +200,7 @@ def _add_gradient(
 
 
 @compiled
-def _step_rows_last(
+def _step(
     matrix: Band, scales: tuple[Array, Array, Array], grad_u: Array, grad_v: Array, found: Array
 ) -> None:
     plain, tilted, inner = found[0], found[1], found[2]
@@ -263,34 +223,20 @@ def _step_rows_last(
 
 
 @compiled
-def _step_columns_last(
-    matrix: Band, scales: tuple[Array, Array, Array], grad_u: Array, grad_v: Array, found: Array
-) -> None:
-    plain, tilted, inner = found[0], found[1], found[2]
-    u, v, v_before = scales
-    n = u.size
-    columns, by_row, sums = np.empty(n), np.empty(n), np.zeros((3, n))
-    for j in range(n):
-        columns[j] = -grad_v[j] * v[j] * v[j]
-    _times(matrix, columns, by_row)
-    for r in range(n):
-        inner[r] += u[r] * by_row[r]
-        by_row[r] = -(grad_u[r] + by_row[r]) * u[r] * u[r]
-        inner[r] += by_row[r] / u[r]
-        grad_u[r] = 0.0
-    _add_three(matrix, by_row, u, sums)
-    for j in range(n):
-        plain[j] += columns[j] / v[j] + v_before[j] * sums[0, j]
-        tilted[j] += columns[j] * sums[2, j] + v_before[j] * sums[1, j]
-        grad_v[j] = sums[0, j]
-
-
-@compiled
 def _off(sums: Array, scales: Array) -> float:
     """How far from one scaled sums are."""
     most = 0.0
     for i in range(sums.size):
         most = max(most, abs(sums[i] * scales[i] - 1.0))
+    return most
+
+
+@compiled
+def _change(before: Array, now: Array) -> float:
+    """How far from one sums were with the scales before, by those that make them one."""
+    most = 0.0
+    for i in range(now.size):
+        most = max(most, abs(before[i] / now[i] - 1.0))
     return most
 
 
@@ -338,22 +284,10 @@ def _add_three(matrix: Band, by_row: Array, u: Array, sums: Array) -> None:
 
 
 SINKHORN = Permutation(_sinkhorn, power=2)
-SINKHORN_TRANSPOSED = Permutation(_sinkhorn_transposed, power=2)
 
 
 class SinkhornOperator(SortOperator):
     """NeuralSort scaled; options: temperature, iterations, tolerance and transposed."""
 
-    types = (float, int, float)
-
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        k: int,
-        *options: Any,
-    ) -> None:
-        self.relaxation = SINKHORN_TRANSPOSED if options[-1] else SINKHORN
-        super().__init__(scores, mask, offsets, max_length, k, *options[:-1])
+    relaxation = SINKHORN
+    types = (float, int, float, bool)

@@ -75,7 +75,7 @@ def _through_labels(
     flat: FlatArrays, alpha: float, delta: float, metric_options: MetricOptions
 ) -> None:
     """The same with the gain of the expected label, as the paper writes it."""
-    metric = metric_of(metric_options, flat)
+    metric = metric_of(metric_options, flat.max_length, flat.single)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     weights = block[WEIGHTED_SORTED] if arrays[3].size else NOTHING

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rankgrad.kernels.arguments import LARGEST_LABEL
-from rankgrad.kernels.cpu.flat_arrays import Array, are_valid, flags
+from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.cpu.flat_arrays import FlatArrays
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -30,9 +29,10 @@ def check_values(
     inputs = scores, labels, weights, list_weights
     if not all(tensor is None or _is_array(tensor) for tensor in inputs):
         return lambda: False
-    nothing = np.empty(0, scores.detach().numpy().dtype)
-    some: list[Array] = [nothing if x is None else x.detach().contiguous().numpy() for x in inputs]
-    found = bool(are_valid(some[0], some[1], some[2], some[3], flags(mask), LARGEST_LABEL))
+    lists = 0 if list_weights is None else list_weights.numel()
+    no_offsets = torch.zeros(lists + 1, dtype=torch.int64)
+    batch = FlatLists(scores, labels, mask, weights, no_offsets, 0)
+    found = FlatArrays.of(batch, list_weights).valid
     return lambda: found
 
 

@@ -38,8 +38,9 @@ _Key = tuple[Any, ...]
 def cached_launches(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of tensors and options that allocates and launches, with a cache of its launches.
 
-    If it does anything else that is seen, and it is called itself then. All of its kernels must be
-    :func:`~rankgrad.kernels.gpu.launcher.cached_launch` ones. Interpreted kernels are not recorded.
+    A call that does anything else is detected, and then made without the cache. All kernels of the
+    function must be :func:`~rankgrad.kernels.gpu.launcher.cached_launch` ones. Interpreted kernels
+    are not recorded.
     """
     return (
         LaunchCache(function) if launches_as_known() and not knobs.runtime.interpret else function

@@ -1,0 +1,84 @@
+"""Which model, loss and recipe the default should be, on simulated data, beside tuned LightGBM.
+
+::
+
+    python benchmarks/default_study run -o RESULTS --seconds 500      as many runs as fit
+    python benchmarks/default_study trees -o FILE.jsonl --size medium    LightGBM, on CPUs
+    python benchmarks/default_study show RESULTS                      a table, on a terminal
+
+Both go on with what is there. Runs share the machinery of ``benchmarks/direct_study``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "direct_study"))
+
+
+def main() -> None:
+    """Parse the command line."""
+    args = _parser().parse_args()
+    if args.command == "run":
+        import choices
+        import pool
+
+        pool.run(
+            args.output,
+            args.cache or Path(tempfile.gettempdir()) / "default_study",
+            previous=args.previous,
+            seconds=args.seconds,
+            workers=args.workers,
+            changes={},
+            tasks=choices.tasks,
+            first=(choices.MEDIUM, choices.WEB30K),
+        )
+    elif args.command == "trees":
+        import trees
+
+        which = trees.Trees(args.size, args.seed, args.world, args.in_list, args.library)
+        trees.run(
+            args.output,
+            which,
+            seconds=args.seconds,
+            threads=args.threads,
+            previous=args.previous,
+            best=args.best,
+        )
+    else:
+        from show import show
+
+        print(show(args.results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("run", "train networks"), ("trees", "train LightGBM")):
+        command = commands.add_parser(name, help=f"{text}; goes on with what is there")
+        command.add_argument("-o", "--output", type=Path, required=True)
+        command.add_argument("--previous", type=Path, action="append", default=[])
+        command.add_argument("--seconds", type=float, default=500.0)
+        if name == "run":
+            command.add_argument("--cache", type=Path, help="where data are made")
+            command.add_argument("--workers", type=int, default=7)
+        else:
+            command.add_argument("--size", default="medium")
+            command.add_argument("--seed", type=int, default=0)
+            command.add_argument("--world", default="listwise")
+            command.add_argument("--in-list", action="store_true")
+            command.add_argument("--library", choices=("lightgbm", "xgboost"), default="lightgbm")
+            command.add_argument(
+                "--best", type=int, help="only so many points, those best on a part of medium"
+            )
+            command.add_argument("--threads", type=int, default=8)
+    show = commands.add_parser("show", help="tables of what there is")
+    show.add_argument("results", type=Path, nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

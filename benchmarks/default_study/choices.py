@@ -1,0 +1,204 @@
+"""What is trained to choose the default, the most useful first.
+
+Everything is compared with one configuration, :data:`BASE`, in one thing at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from data import Data
+from plan import LAMBDA, SOFTMAX, Results, Task
+
+from rankgrad.data.synthetic import SIZES
+
+IN_LIST = ("rank", "score", "ties")
+MEDIUM = Data(SIZES["medium"], in_list=IN_LIST)
+SMALL = Data(SIZES["small"], in_list=IN_LIST)
+BOUND = "ndcg_bound@10"
+
+
+def tabm(*hidden: int, members: int = 8, dropout: float = 0.2, **more: Any) -> str:
+    """Of perceptrons with weights of their own."""
+    options = {"hidden": list(hidden), "members": members, "share": "nothing", "dropout": dropout}
+    options["activation"] = "silu"
+    return "tabm(" + ", ".join(f"{name}={value}" for name, value in (options | more).items()) + ")"
+
+
+QUANTILE = "drop_constant; quantile(output=uniform); standardize"
+LOG = "drop_constant; log1p; standardize; clip(limit=5.0)"
+NORMAL = "drop_constant; quantile(output=normal)"
+BASE_MODEL = tabm(256, 128)
+BASE = Task(MEDIUM, (LAMBDA,), model=BASE_MODEL, diagnosed=False)
+
+
+def _models(*specs: str) -> list[Task]:
+    return [replace(BASE, model=spec) for spec in specs]
+
+
+def _changed(**changes: Any) -> Task:
+    return replace(BASE, changes=tuple(changes.items()))
+
+
+def inputs() -> Iterable[Task]:
+    """What the model takes in: columns of the list, one by one, and transforms."""
+    yield BASE
+    for kinds in (("rank", "score"), ("score", "ties"), ("rank", "ties"), ()):
+        yield replace(BASE, data=replace(MEDIUM, in_list=kinds))
+    for transforms in ((QUANTILE, LOG), (LOG,), (NORMAL,)):
+        yield replace(BASE, data=replace(MEDIUM, transforms=transforms))
+
+
+def sizes() -> Iterable[Task]:
+    """Width, depth, members, dropout, activation."""
+    return _models(
+        tabm(64, dropout=0.3, activation="relu"),
+        tabm(256),
+        tabm(512, 256),
+        tabm(512, 256, dropout=0.4),
+        tabm(256, 128, dropout=0.0),
+        tabm(256, 128, dropout=0.4),
+        tabm(256, 128, 64),
+        tabm(128, 64),
+        tabm(256, 128, members=1),
+        tabm(256, 128, members=16),
+        tabm(256, 128, activation="relu"),
+        tabm(256, 128, activation="gelu"),
+        tabm(256, 128, input_dropout=0.1),
+        f"noisy_{tabm(256, 128, noise=0.1)}",
+        tabm(1024, 512, members=4, dropout=0.4),
+        "tabm(hidden=[512, 256], members=16, dropout=0.2)",
+    )
+
+
+def attention() -> Iterable[Task]:
+    """Items that see the other items of their list."""
+    rate = (("learning_rate", 1e-3),)
+    found = _models(
+        f"attentive_{tabm(256, 128, similar='true')}",
+        f"attentive_{tabm(256, 128, similar='false')}",
+        f"attentive_{tabm(256, 128, similar='false', layers=1, head_width=32)}",
+        f"attentive_{tabm(256, 128, similar='true', layers=1, head_width=32)}",
+    )
+    for spec in (
+        "context_aware(fc=[128], blocks=2, heads=4, ff=384, dropout=0.1)",
+        "context_aware(fc=[256], blocks=2, heads=8, ff=512, dropout=0.2)",
+        "context_aware(fc=[192], blocks=4, heads=6, ff=384, dropout=0.1)",
+    ):
+        found.append(replace(BASE, model=spec, changes=rate))
+    without = replace(MEDIUM, in_list=("rank", "score"))
+    found.append(replace(BASE, model=found[-2].model, changes=rate, data=without))
+    found.append(replace(BASE, model=found[0].model, data=without))
+    return found
+
+
+def losses() -> Iterable[Task]:
+    """The loss, members with different losses, a second network of the first one's scores."""
+    specs = (BOUND, SOFTMAX, "ndcg_bound@10(penalty=loglog)", "lambdaloss", "lambdarank@10")
+    for spec in specs:
+        yield replace(BASE, losses=(spec,))
+    yield replace(BASE, losses=('by_member(first="ndcg_bound@10", second="lambdaloss@10")',))
+    yield replace(BASE, losses=(LAMBDA, f"born again: {SOFTMAX}"))
+    yield replace(BASE, losses=(BOUND, f"born again: {SOFTMAX}"))
+
+
+def recipes() -> Iterable[Task]:
+    """Learning rate, epochs, weight decay, batches, a moving average of weights."""
+    yield _changed(learning_rate=1e-3)
+    yield _changed(epochs=40)
+    yield _changed(learning_rate=1e-3, epochs=40)
+    yield _changed(epochs=10)
+    yield _changed(weight_decay=0.1)
+    yield _changed(weight_decay=0.3)
+    yield _changed(batch_size=16)
+    yield _changed(batch_size=64)
+    yield _changed(average=0.995)
+    yield _changed(schedule="constant", average=0.999)
+    yield _changed(learning_rate=6e-3)
+
+
+def others() -> Iterable[Task]:
+    """The same in the second world and at small size."""
+    pointwise = replace(MEDIUM, world="pointwise")
+    for data in (pointwise, SMALL):
+        own = replace(BASE, data=data)
+        yield own
+        yield replace(own, losses=(BOUND,))
+        yield replace(own, model=tabm(64, dropout=0.3, activation="relu"), losses=(SOFTMAX,))
+        yield replace(own, data=replace(data, in_list=("rank", "score")))
+        yield replace(own, model=f"attentive_{tabm(256, 128, similar='true')}")
+
+
+#: Perceptrons that share weights, which were the best of the above on validation lists.
+SHARED = "tabm(hidden=[512, 256], members=16, dropout=0.2)"
+FINAL = replace(BASE, losses=(SOFTMAX,), model=SHARED)
+POINTWISE = replace(MEDIUM, world="pointwise")
+WEB30K = Data(SIZES["web30k"], seed=1, in_list=IN_LIST)
+#: Queries on which nothing was chosen.
+FRESH, FRESH_WEB30K = replace(MEDIUM, seed=7), replace(WEB30K, seed=7)
+
+
+def eligible() -> list[Task]:
+    """What the default on many lists is chosen from, by validation NDCG@10 at medium size."""
+    found = [replace(FINAL, losses=(loss,)) for loss in (SOFTMAX, BOUND, LAMBDA)]
+    for model in (
+        "tabm(hidden=[256, 128], members=1, dropout=0.2)",
+        "tabm(hidden=[256, 128], members=8, dropout=0.2)",
+        "tabm(hidden=[128, 64], members=8, dropout=0.2)",
+        "tabm(hidden=[512, 256, 128], members=16, dropout=0.2)",
+        "tabm(hidden=[512, 256], members=16, dropout=0.0)",
+        "tabm(hidden=[512, 256], members=16, dropout=0.2, activation=silu)",
+    ):
+        found.append(replace(FINAL, model=model))
+    decays = (0.3, 1.0)
+    return found + [replace(FINAL, changes=(("weight_decay", own),)) for own in decays]
+
+
+def chosen(results: Results) -> Task | None:
+    """The best of those that are eligible; None while one of them is missing."""
+    values = [results.get(task.key) for task in eligible()]
+    if not all(values):
+        return None
+    return max(zip(eligible(), values, strict=True), key=lambda each: each[1]["best_value"])[0]
+
+
+def claims(task: Task) -> Iterable[Task]:
+    """What is said of the default, each confirmed on fresh queries."""
+    at_web30k = replace(task, recipe="short")
+    yield replace(at_web30k, data=WEB30K)
+    yield replace(task, data=POINTWISE)
+    yield replace(task, data=SMALL)
+    yield replace(task, data=FRESH)
+    yield replace(at_web30k, data=FRESH_WEB30K)
+    yield replace(task, data=replace(FRESH, world="pointwise"))
+
+
+def further() -> Iterable[Task]:
+    """What is not in the library (attention, transforms side by side), and longer training."""
+    yield replace(FINAL, model=f"attentive_{SHARED[:-1]}, similar=true, heads=8)")
+    yield replace(FINAL, data=replace(MEDIUM, transforms=(QUANTILE, LOG)))
+    yield replace(FINAL, model=f"attentive_{SHARED[:-1]}, similar=false, layers=1, heads=8)")
+    yield replace(FINAL, changes=(("epochs", 40),))
+
+
+def table() -> Iterable[Task]:
+    """One loss of each kind with the model of :data:`FINAL`, then more seeds."""
+    specs = ("ranknet", "approx_ndcg", "smoothi_ndcg@10", "lambdarank@10", "listmle", "ordinal")
+    specs += ("neural_ndcg@10", "softsort_ndcg@10", "lapsum_ndcg", "mse", "pirank_ndcg@10")
+    for spec in specs:
+        yield replace(FINAL, losses=(spec,))
+    for seed in (1, 2, 3, 4):
+        for loss in (SOFTMAX, LAMBDA, BOUND):
+            yield replace(FINAL, losses=(loss,), seed=seed)
+
+
+def tasks(results: Results) -> list[Task]:
+    """All of them, each once."""
+    task = chosen(results)
+    found = [replace(FINAL, recipe="short", data=WEB30K), *eligible()]
+    found += [] if task is None else claims(task)
+    found += [*further(), *list(table())[:4], *claims(FINAL), *table()]
+    found += [*inputs(), *sizes(), *others(), *losses(), *attention(), *recipes()]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,135 @@
+"""Networks of the studies that are not in the library; registered, so that specs name them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rankgrad.models import models
+from rankgrad.models.tabm import TabM, TabMNet
+
+
+class PreparedNet(TabMNet):
+    """The default network on inputs that are there already.
+
+    It takes lists as a whole although it scores item by item: training makes CUDA graphs of that.
+    """
+
+    capturable = True
+
+    def __init__(self, model: TabM, n_features: int) -> None:
+        super().__init__(model, n_features)
+        self.per_item = not torch.cuda.is_available()
+
+
+@models.register("noisy_tabm")
+@dataclass(frozen=True, kw_only=True)
+class NoisyTabM(TabM):
+    """Perceptrons whose inputs have normal noise added in training (Qin et al. 2021).
+
+    Args:
+        noise: its deviation.
+    """
+
+    name: ClassVar[str] = "noisy_tabm"
+
+    noise: float = 0.1
+
+    def build(self, n_features: int) -> NoisyNet:
+        return NoisyNet(self, n_features)
+
+
+class NoisyNet(PreparedNet):
+    """The network of a :class:`NoisyTabM`."""
+
+    capturable = True
+    inputs_score_alone = False
+
+    def __init__(self, model: NoisyTabM, n_features: int) -> None:
+        super().__init__(model, n_features)
+        self.noise = model.noise
+
+    def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        if self.training:
+            inputs = inputs + self.noise * torch.randn_like(inputs)
+        return super().score_inputs(inputs, mask)
+
+
+@models.register("attentive_tabm")
+@dataclass(frozen=True, kw_only=True)
+class AttentiveTabM(TabM):
+    """Perceptrons that also take in what attention over the list gives for each item.
+
+    Args:
+        heads: of the attention, shared by all members.
+        head_width: of queries, keys and values.
+        similar: whether queries are the keys, at unit length, and items attend to others only: an
+            item then sees how those most like it differ from it, and how like they are. Else it is
+            plain attention.
+        layers: attention is over the outputs of so many hidden layers of ``head_width * heads``
+            units; 0 for the inputs.
+    """
+
+    name: ClassVar[str] = "attentive_tabm"
+
+    heads: int = 4
+    head_width: int = 24
+    similar: bool = False
+    layers: int = 0
+
+    def build(self, n_features: int) -> AttentiveNet:
+        return AttentiveNet(self, n_features)
+
+
+class AttentiveNet(TabMNet):
+    """The network of an :class:`AttentiveTabM`."""
+
+    inputs_score_alone = False
+
+    capturable = True
+
+    def __init__(self, model: AttentiveTabM, n_features: int) -> None:
+        wide = model.heads * model.head_width
+        super().__init__(model, n_features + wide + (model.heads if model.similar else 0))
+        self.n_features, self.heads, self.similar = n_features, model.heads, model.similar
+        self.per_item = False
+        before: list[nn.Module] = []
+        width = n_features
+        for _ in range(model.layers):
+            before += [nn.Linear(width, wide), nn.ReLU()]
+            width = wide
+        self.before = nn.Sequential(*before, nn.LayerNorm(width))
+        self.query, self.value = nn.Linear(width, wide), nn.Linear(width, wide)
+        self.key = self.query if model.similar else nn.Linear(width, wide)
+        self.sharpness = nn.Parameter(torch.full((model.heads, 1, 1), math.log(8.0)))
+
+    def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            mask = torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
+        features = features.masked_fill(~mask[..., None], 0.0)
+        seen = self._attend(features, mask)
+        return self.score_inputs(torch.cat([features, seen], -1), mask)
+
+    def _attend(self, items: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.before(items)
+        query, key, value = (
+            each(hidden).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+            for each in (self.query, self.key, self.value)
+        )
+        real = mask[..., None, None, :]
+        if not self.similar:
+            real = real | ~mask.any(-1)[..., None, None, None]
+            found = F.scaled_dot_product_attention(query, key, value, attn_mask=real)
+            return found.transpose(-3, -2).flatten(-2)
+        query = F.normalize(query, dim=-1)
+        likeness = query @ query.mT
+        itself = torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)
+        likeness = likeness.masked_fill(~real | itself, -1.0)
+        weights = (likeness * self.sharpness.exp()).softmax(-1)
+        found = (weights @ value - value).transpose(-3, -2).flatten(-2)
+        return torch.cat([found, likeness.amax(-1).transpose(-2, -1)], -1)
