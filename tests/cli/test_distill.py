@@ -37,23 +37,25 @@ def test_what_is_lost_is_printed_with_a_test(rankgrad, trained, folder, tmp_path
     assert "no test data" in said.stderr
 
 
-def test_missing_values_go_to_solr_with_a_student(rankgrad, refused, folder, tmp_path):
+def test_missing_values_go_to_solr_with_a_student(rankgrad, in_json, refused, folder, tmp_path):
     """The way out that the message names: what it refuses, the student's file takes."""
     data, files = tmp_path / "data", [*folder.glob("*.txt")]
     data.mkdir()
     for file in files:  # every fifth value of two features is missing
         lines = file.read_text().splitlines()
         for at in range(0, len(lines), 5):
-            lines[at] = re.sub(r" ([25]):\S+", r" \1:NaN", lines[at])
+            lines[at] = re.sub(r" ([25]):\S+", r" \1:-999", lines[at])
         (data / file.name).write_text("\n".join(lines))
     short = ["--epochs", 2, "--device", "cpu"]
     scaled = ["--model", "mlp(hidden=[4])", "--transform", "standardize"]
-    rankgrad("train", data, "-o", tmp_path / "first", *scaled, *short)
+    rankgrad("train", data, "-o", tmp_path / "first", "--missing", -999, *scaled, *short)
     solr = ["--format", "solr", "-o", tmp_path / "a.json", "--data", data]
     said = refused("export", tmp_path / "first", *solr)
     assert "engines send 0" in said and "rankgrad distill" in said
     assert not (tmp_path / "a.json").exists()
-    rankgrad("distill", tmp_path / "first", data, "-o", tmp_path / "student", *short)
+    done = in_json("distill", tmp_path / "first", data, "-o", tmp_path / "student", *short)
+    again = in_json("evaluate", tmp_path / "student", data)  # which reads -999 as missing too
+    assert again["mean"]["ndcg@10"] == pytest.approx(done["metrics"][0]["student"])
     rankgrad("export", tmp_path / "student", *solr)
     assert "NeuralNetworkModel" in (tmp_path / "a.json").read_text()
     trees = ["--model", "xgboost(max_leaves=4)", *short]

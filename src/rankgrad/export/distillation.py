@@ -180,6 +180,9 @@ def distill(
             "folder that has test data"
         )
     chosen = student_settings() if settings is None else settings
+    # What counts as missing and as a category in files is what it was for the teacher.
+    read = {name: getattr(teacher.settings, name) for name in ("missing", "categorical")}
+    chosen = chosen.model_copy(update=read)
     lessons = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
     new = folder is not None and not os.path.lexists(folder)
     try:
