@@ -136,7 +136,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weight_decay: float = _DEFAULTS.weight_decay,
         schedule: str = _DEFAULTS.schedule,
         epochs: int = _DEFAULTS.epochs,
-        patience: int | None = _DEFAULTS.patience,
+        patience: int | str | None = _DEFAULTS.patience,
         batching: str = _DEFAULTS.batching,
         batch_size: int = _DEFAULTS.batch_size,
         documents: int = _DEFAULTS.documents,
