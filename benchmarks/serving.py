@@ -9,11 +9,12 @@
 it, and by LightGBM's own predict, on one core; blocks of lists take turns, and the medians are
 compared. ``load``: open-loop requests at rising rates to the service and to a bare server of the
 same stack that only echoes the body; latencies count from when a request was due, refusals (503)
-apart. ``memory``: the resident memory of the service at first, after one request and after each
-tenth of the requests, as the system says and as the service does, which also says how many it
-answered. ``fuzz``: requests that schemathesis makes up from the schema, and JSON and Arrow bodies
-near what they should be, so many of each kind for each ranker; no answer may be a 500, and each
-must be as the schema says.
+apart; ``cpu_ms`` is the CPU time of the server for a request, refused ones included. ``memory``:
+the resident memory of the service at first, after one request and after each tenth of the
+requests, as the system says and as the service does, which also says how many it answered.
+``fuzz``: requests that schemathesis makes up from the schema, and JSON and Arrow bodies near what
+they should be, so many of each kind for each ranker; no answer may be a 500, and each must be as
+the schema says.
 ``--json FILE`` also writes the figures, beside those of other parts that are there.
 """
 
@@ -173,8 +174,11 @@ class Client:
             writer.close()
 
 
-async def drive(address: str, content: bytes, rate: float, seconds: float) -> dict[str, float]:
+async def drive(
+    address: str, server: psutil.Process, content: bytes, rate: float, seconds: float
+) -> dict[str, float]:
     """Requests at a fixed rate, whether or not those before are answered."""
+    busy = sum(server.cpu_times()[:2])
     client = Client(address, [content])
     found: list[tuple[int, float]] = []
 
@@ -202,6 +206,7 @@ async def drive(address: str, content: bytes, rate: float, seconds: float) -> di
         "errors": len(found) - len(taken) - refused,
         "p50_ms": low,
         "p99_ms": high,
+        "cpu_ms": (sum(server.cpu_times()[:2]) - busy) / len(found) * 1e3,
     }
 
 
@@ -216,11 +221,11 @@ def load_test(arguments: argparse.Namespace) -> dict[str, Any]:
             ("service", service(Path(place) / "default")),
             ("echo", process(echo)),
         ):
-            with server as (address, _):
-                asyncio.run(drive(address, content, 20, 1))
+            with server as (address, process_of):
+                asyncio.run(drive(address, process_of, content, 20, 1))
                 results[name] = []
                 for rate in arguments.rates:
-                    row = asyncio.run(drive(address, content, rate, arguments.seconds))
+                    row = asyncio.run(drive(address, process_of, content, rate, arguments.seconds))
                     results[name].append(row)
                     shown = {key: round(value, 2) for key, value in row.items()}
                     print(name, shown, flush=True)
