@@ -34,7 +34,7 @@ _LATER = {
     "feature_names": None,
     "zero_based": None,
     "categories": None,
-}  # not in what the first versions wrote
+}  # missing in files of the first versions
 _VALUES = 1 << 22  # values of features scored at a time
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
 
@@ -205,20 +205,20 @@ class FittedRanker:
         return torch.device("cpu") if parameter is None else parameter.device
 
     def to(self, device: torch.device | str) -> FittedRanker:
-        """Move it to a device, and give it back."""
+        """Move it to a device, and return it."""
         self.transform.to(device)
         self.network.to(device)
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was learned, by name."""
+        """The learned tensors, by name."""
         return {
             **{f"transform.{name}": value for name, value in self.transform.state_dict().items()},
             **{f"network.{name}": value for name, value in self.network.state_dict().items()},
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what :meth:`tensors` gave."""
+        """Load what :meth:`tensors` gave."""
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             try:
@@ -287,7 +287,7 @@ class FittedRanker:
         if network is None and isinstance(model, TreeModel):
             network = TreeScorer.read(model, folder, manifest)
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
-            # The first layer has a weight for each: a wrong number would take any memory.
+            # The first layer has a weight for each feature: a wrong number might need any memory.
             raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
         if network is None:
             network = _build(model, transform, manifest["n_inputs"])
@@ -372,7 +372,7 @@ class TreeScorer(nn.Module):
         return cls(model, files.read_part(folder / model.file, manifest))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_predict": None}  # a library's handle is of this process alone
+        return {**self.__dict__, "_predict": None}  # handles are valid in this process only
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> 
 
 
 class _Started:
-    """The processes that train together, and what they say."""
+    """The processes that train together, and their messages."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.count = settings, settings.devices
@@ -216,11 +216,11 @@ class _Started:
         self.connections: list[Connection] = []
 
     def begin(self, function: Callable[..., Any]) -> None:
-        """Start them, each told of the others as ``torchrun`` does."""
+        """Start the processes, with the environment variables that ``torchrun`` sets."""
         context = multiprocessing.get_context("spawn")
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count))
-        if "OMP_NUM_THREADS" not in os.environ:  # the threads there are, shared out
+        if "OMP_NUM_THREADS" not in os.environ:  # the threads, divided among the processes
             sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
             own, other = context.Pipe()
@@ -262,7 +262,7 @@ class _Started:
             process = self.processes[rank]
             process.join()
             ended = f"process {rank + 1} of {self.count} {exit_reason(process.exitcode)}"
-            if process.exitcode == 1:  # before it came to what it is to do, which answers
+            if process.exitcode == 1:  # before it reached its function, which answers
                 return _Answer(
                     error=ChildProcessError(f"{ended}; its own error is above, and {_GUARD}")
                 )
@@ -280,7 +280,7 @@ class _Started:
         return next(error for kind in kinds for error in errors if isinstance(error, kind))
 
     def end(self) -> None:
-        """Leave none of them behind. Those that have answered end by themselves."""
+        """End all processes; those that have answered end by themselves."""
         deadline = time.monotonic() + _GRACE
         for process, connection in zip(self.processes, self.connections, strict=True):
             connection.close()
@@ -296,10 +296,10 @@ class _Answer(NamedTuple):
 
 
 def _work(connection: Connection, settings: Settings, function: Callable[..., Any]) -> None:
-    """What a process does. Ctrl-C waits until training is ready for it: see Interrupts."""
+    """The work of a process. Ctrl-C is blocked until training is ready for it: see Interrupts."""
     follow_parent()
     try:
-        # As the command line: what a library warns of is no traceback. Only the first one speaks.
+        # As in the command line, warnings are single lines; only the first process prints.
         if os.environ["RANK"] != "0":
             warnings.simplefilter("ignore")
         answer = _Answer(function(connect(settings)))

@@ -27,7 +27,7 @@ with requires("train"):
 
 
 def none(value: Any) -> Any:
-    """TOML and command lines have no None: there it is the word."""
+    """None for the word ``none``: TOML and command lines have no None."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
@@ -41,7 +41,7 @@ class TomlSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    #: What two runs may differ in and still be the same.
+    #: Settings in which two equal runs may differ.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, **options: Any) -> None:
@@ -147,7 +147,7 @@ class Settings(TomlSettings):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    #: CUDA graphs change the rounding, which does not make another run.
+    #: CUDA graphs change only the rounding.
     not_compared = frozenset({"graphs"})
 
     loss: str = "softmax"
@@ -241,7 +241,7 @@ class Settings(TomlSettings):
     """Also log for TensorBoard, in the run folder."""
 
     def extension(self, other: Settings) -> dict[str, Any]:
-        """What of epochs and patience there is more of than in other settings.
+        """Epochs and patience, where they are more than in other settings.
 
         A run may be resumed with more of them than it was started with.
 

@@ -32,7 +32,7 @@ from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 from rankgrad.training.validation import score, validate
 
 _DERIVED = 1 << 27  # values of features of which further columns are derived in memory
-_DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
+_DELAY = {"cuda": 16}  # steps between two exchanges of stop requests among processes
 
 
 class Trainer:
@@ -99,7 +99,7 @@ class Trainer:
             with own_stream(self.fabric.device):
                 return self._run()
         finally:
-            self.graphs = None  # their memory is of use to others, now, and not when next collected
+            self.graphs = None  # frees their memory at once, not at the next garbage collection
 
     def _run(self) -> FitResult:
         settings, state = self.settings, self.state
@@ -173,7 +173,8 @@ class Trainer:
     def _any_stop_requested(self, request: Tensor) -> bool:
         """Whether any process is asked to stop.
 
-        GPUs hear of it some steps later, all of them at the same one, so that none has to wait.
+        On GPUs the request takes effect some steps later, at the same step in all processes, so
+        that none waits.
         """
         self.stop_requests.append(AsyncScalars(request))
         if len(self.stop_requests) <= _DELAY.get(request.device.type, 0):
@@ -230,7 +231,7 @@ class Trainer:
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
-        """Bring the learning rate and the loss's schedules to a step of the optimizer."""
+        """Set the learning rate and the loss's schedules for a step of the optimizer."""
         steps = math.ceil(batches / self.settings.accumulate)
         done = self.state.epoch + step / steps
         self.loss.progress = done / self.settings.epochs

@@ -247,7 +247,6 @@ def _boosting(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfi
         available(),
         model.label_gain,
         model.loss_device,
-        model.is_dart,
     )
 
 
