@@ -551,7 +551,7 @@ class _ReducedOnCPU(torch.autograd.Function):
 def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
     """The weighted sum or mean over lists, and in ``scaled`` its derivatives by the scores.
 
-    Nothing is read of lists that do not count.
+    Derivatives are 0 in lists that are not defined, whose values are not read.
     """
     offsets, values, grad_scores, defined = arrays[4], arrays[5], arrays[6], arrays[7]
     lists, weight = values.size, 0.0
@@ -568,8 +568,10 @@ def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> fl
             factor *= list_weights[b]
         if factor != 0:
             result += factor * values[b]
-        for i in range(offsets[b], offsets[b + 1]):
-            scaled[i] = factor * grad_scores[i] if factor != 0 else 0.0
+        own = grad_scores[offsets[b] : offsets[b + 1]]
+        to = scaled[offsets[b] : offsets[b + 1]]
+        for i in range(own.size):
+            to[i] = factor * own[i]
     for i in range(offsets[lists], scaled.size):
         scaled[i] = 0.0
     return result
