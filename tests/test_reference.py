@@ -29,4 +29,4 @@ def test_an_entry_is_complete():
                 and found.use.endswith(".")
                 and found.elsewhere.endswith(".")
             )
-            assert bool(found.cost) == (kind != "metrics")
+            assert found.cost.endswith(".")

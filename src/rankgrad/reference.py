@@ -18,16 +18,16 @@ class Entry:
     Attributes:
         formula: LaTeX.
         paper: where it is from, with the equation.
+        cost: time and memory for a list of n items.
         use: when to choose it.
         elsewhere: its names in other libraries, and how ours differs.
-        cost: time and memory for a list of n items; empty for metrics.
     """
 
     formula: str
     paper: str
+    cost: str
     use: str
     elsewhere: str
-    cost: str = ""
 
 
 def entry(kind: Kind, name: str) -> Entry | None:

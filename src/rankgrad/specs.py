@@ -93,7 +93,7 @@ def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
         k: the cutoff of the spec.
     """
     options = {}
-    for parameter in _options(type(thing)).values():
+    for parameter in options_of(type(thing)).values():
         value = getattr(thing, parameter.name)
         if value != parameter.default:
             options[parameter.name] = value
@@ -202,7 +202,7 @@ class Registry(Generic[T]):
         if isinstance(spec, str):
             spec = self.parse(spec)
         factory = self.factory(spec.name)
-        known = _options(factory)
+        known = options_of(factory)
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
@@ -224,7 +224,7 @@ def takes_cutoff(factory: Callable[..., Any]) -> bool:
     return "k" in inspect.signature(factory).parameters
 
 
-def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options of a class or function by name: its public parameters but the cutoff."""
     return {
         name: parameter

@@ -261,6 +261,17 @@ def test_formulas_stay_in_their_paragraphs(site):
     assert inline > 10
 
 
+def test_pages_of_metrics_and_relaxations_are_complete(site):
+    for kind, fewest in (("metrics", 13), ("relaxations", 8)):
+        pages = [p for p in (site / "reference" / kind).glob("*.html") if p.stem != "index"]
+        assert len(pages) >= fewest
+        for page in pages:
+            text = page.read_text()
+            for part in ("options", "paper", "when-to-use-it", "cost", "elsewhere"):
+                assert f'id="{part}"' in text, (page, part)
+            assert 'class="plot"' in text and "<math" in text, page
+
+
 def test_docstrings_are_rendered(site):
     """No example is a quotation, and no role of Sphinx is left."""
     pages = list((site / "reference").rglob("*.html"))

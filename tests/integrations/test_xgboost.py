@@ -68,10 +68,13 @@ def test_every_loss_grows_trees_at_the_default_minimum_hessian(spec):
     "spec", ["bce", "rmse", "ordinal", "lambdaloss", "lambdaloss@10", "listnet"]
 )
 def test_few_long_lists_are_split_at_the_default_minimum_hessian(spec):
-    data = ranking_data(lists=3, min_length=500, max_length=500)
-    assert len(xgboost_trees(train(objective(spec), data=matrix(data)))[0][1]) > 1
-    chosen = objective(spec, group=data[2])
-    assert chosen(data[1], np.zeros(1500))[1].sum() == pytest.approx(7.5, rel=1e-5)  # 1500 / 200
+    for lists in (1, 3):
+        features, labels, sizes = ranking_data(lists=lists, min_length=500, max_length=500)
+        for y in (labels, np.clip(np.round(features[:, 0]), 0, 4)):  # half of which are 0
+            found = train(objective(spec), data=matrix((features, y, sizes)))
+            assert len(xgboost_trees(found)[0][1]) > 1
+        tied = objective(spec, group=sizes)(labels, np.zeros(len(labels)))[1]
+        assert tied.sum() == pytest.approx(lists * 500 / 20, rel=1e-5)
     many = ranking_data(lists=120, min_length=20, max_length=20)
     first = objective(spec, group=many[2])(many[1], np.zeros(2400))  # as they are
     second = objective(spec, group=many[2], min_list_hessian=0)(many[1], np.zeros(2400))
@@ -79,7 +82,7 @@ def test_few_long_lists_are_split_at_the_default_minimum_hessian(spec):
 
 
 def test_relaxed_losses_on_long_lists_are_scaled_as_is_said():
-    _, y, sizes = ranking_data(lists=3, min_length=100, max_length=200)
+    _, y, sizes = ranking_data(lists=100, min_length=100, max_length=200)
     scores, offsets = np.sin(np.arange(len(y))), np.r_[0, sizes.cumsum()]
     loss = losses.get("approx_ndcg@5")
     plain = objective(loss, group=sizes, min_list_hessian=0)

@@ -111,11 +111,11 @@ def memory(monkeypatch):
         for name in LAUNCHED.findall(Path(module.__file__).read_text()):
             kernel = launcher.CachedLauncher(Jit(getattr(module, name), memory))
             monkeypatch.setattr(module, name, kernel)
-    for (name, device), backend in list(ops._backends.items()):
+    for (name, device), backend in list(ops.backends.items()):
         if device == "cuda" and name != "check_values":
             found = getattr(importlib.import_module(backend.module), name)
             found = ops._grouped(found, name) if name in ops.LOSSES else found
-            monkeypatch.setitem(ops._backends, (name, "cpu"), SimpleNamespace(found=found))
+            monkeypatch.setitem(ops.backends, (name, "cpu"), SimpleNamespace(found=found))
     key_of, allocator = launcher.Plan.key_of, launch_cache.Allocation.allocator
 
     def key_of_known(plan, arguments):
@@ -206,7 +206,7 @@ def test_every_kernel_that_is_launched_has_a_cached_launcher():
 
 def scaled_twice(grad, grad_scores, offsets, max_length, odd=False):
     """What it gives, of two launches; or a number added to it by PyTorch."""
-    kernel = ops._backends["scale_by_list", "cpu"].found
+    kernel = ops.backends["scale_by_list", "cpu"].found
     found = kernel(grad, kernel(grad, grad_scores, offsets, max_length), offsets, max_length)
     return found + 1.0 if odd else found
 

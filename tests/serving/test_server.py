@@ -1,4 +1,4 @@
-"""The service as a process, and requests that a schema makes up."""
+"""The service as a process."""
 
 import json
 import signal
@@ -10,10 +10,6 @@ import time
 import urllib.request
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, given, settings
-
-from rankgrad.serving import Limits, create_app
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +70,3 @@ def received(connection):
     while part := connection.recv(65536):
         answer += part
     return answer
-
-
-@pytest.mark.filterwarnings("ignore")  # of packages that schemathesis uses
-def test_requests_that_a_schema_makes_up(served):
-    app = create_app(served, Limits(body=10_000, lists=5, items=20))
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    checks = [
-        schemathesis.checks.not_a_server_error,
-        schemathesis.checks.status_code_conformance,
-        schemathesis.checks.response_schema_conformance,
-    ]
-    operation = schema["/rank"]["POST"]
-
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(case=operation.as_strategy())
-    def check(case):
-        case.call_and_validate(checks=checks)
-
-    check()

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import signal
 from dataclasses import replace
 
@@ -134,6 +135,13 @@ def test_trees_are_saved_now_and_then_and_a_kill_costs_the_rest(tmp_path, monkey
     assert done.model.network.saved == fit(settings, TRAIN, VALI).model.network.saved
     longer = Settings(**{**settings.model_dump(), "epochs": 7})
     assert len(fit(longer, TRAIN, VALI, folder=run, resume=True).history) == 7
+    earlier = shutil.copytree(run, tmp_path / "earlier")  # versions that kept the best trees alone
+    shutil.rmtree(earlier / "last")
+    done = fit(longer, TRAIN, VALI, folder=earlier, resume=True)
+    assert (done.stopped, len(done.history)) == ("epochs", 7)
+    more = Settings(**{**settings.model_dump(), "epochs": 8})
+    with pytest.raises(ValueError, match="is finished, and more trees need a new run"):
+        fit(more, TRAIN, VALI, folder=earlier, resume=True)
     state = run / "last" / "state.json"
     state.write_text(state.read_text().replace("trees", "twigs", 1))
     with pytest.raises(ValueError, match=r"state\.json"):

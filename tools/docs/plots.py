@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import rankgrad.kernels
-from rankgrad import losses
+from rankgrad import losses, metrics
 
 #: The list that is plotted: the score of the item of label 2 moves, the others stay.
 LABELS = torch.tensor([2.0, 1.0, 0.0, 0.0, 1.0])
@@ -24,15 +24,25 @@ def sweep(name: str, points: int = 121) -> tuple[Tensor, Tensor, Tensor]:
     Returns:
         The scores, the values and the derivatives, [points] each.
     """
-    moving = torch.linspace(-4.0, 4.0, points, dtype=torch.float64)
-    scores = SCORES.double().repeat(points, 1)
-    scores[:, 0] = moving
+    moving, scores, labels = _lists(points)
     scores.requires_grad_()
-    labels = LABELS.double().repeat(points, 1)
     rankgrad.kernels.use("eager")  # kernels take a second each to compile, and float64 is eager
     values = losses.get(name, reduction="none")(scores, labels)
     (gradient,) = torch.autograd.grad(values.sum(), scores)
     return moving, values.detach(), gradient[:, 0]
+
+
+def sweep_metric(name: str, points: int = 481) -> tuple[Tensor, Tensor]:
+    """An exact metric while one score moves: the scores and the values, [points] each."""
+    moving, scores, labels = _lists(points)
+    return moving, metrics.get(name)(scores, labels)
+
+
+def _lists(points: int) -> tuple[Tensor, Tensor, Tensor]:
+    moving = torch.linspace(-4.0, 4.0, points, dtype=torch.float64)
+    scores = SCORES.double().repeat(points, 1)
+    scores[:, 0] = moving
+    return moving, scores, LABELS.double().repeat(points, 1)
 
 
 def svg(x: Tensor, y: Tensor, label: str) -> str:

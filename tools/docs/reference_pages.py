@@ -48,6 +48,8 @@ API = [
 
 Nav = list[dict[str, Any]]
 
+_RETURNED = "A scalar comes back, or one value per list with `reduction=none`."
+
 
 def write_reference(folder: Path, plots: bool = True) -> Nav:
     """Write all generated pages.
@@ -64,11 +66,11 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
     for name in losses:
         pages["losses"][name] = _page_of_loss(name, plots)
     for family in FAMILIES:
-        pages["relaxations"][family] = _page_of_relaxation(family)
+        pages["relaxations"][family] = _page_of_relaxation(family, plots)
         for metric in grid_metrics(family):
             pages["losses"][f"{family}_{metric}"] = _page_of_cell(family, metric, plots)
     for name in METRICS.names():
-        pages["metrics"][name] = _page_of_metric(name)
+        pages["metrics"][name] = _page_of_metric(name, plots)
     nav: Nav = []
     for kind, written in pages.items():
         (folder / kind).mkdir(parents=True, exist_ok=True)
@@ -188,7 +190,7 @@ def _parts(family: str, metric: str) -> list[Any]:
     return [loss, RelaxedMetric, FAMILIES[family], *inside, type(METRICS.get(metric))]
 
 
-def _page_of_relaxation(family: str) -> str:
+def _page_of_relaxation(family: str, draw: bool) -> str:
     known = _entry("relaxations", family)
     cells = ", ".join(
         f"[{family}_{metric}](../losses/{family}_{metric}.md)" for metric in grid_metrics(family)
@@ -199,12 +201,13 @@ def _page_of_relaxation(family: str) -> str:
         _formula(known.formula),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), *_parts(family, "ndcg")),
+        _plots(f"{family}_ndcg") if draw else "",
         _known(known),
         f"## Losses\n\n{cells}.",
     )
 
 
-def _page_of_metric(name: str) -> str:
+def _page_of_metric(name: str, draw: bool) -> str:
     known = _entry("metrics", name)
     cells = [
         f"[{family}_{name}](../losses/{family}_{name}.md)"
@@ -217,6 +220,8 @@ def _page_of_metric(name: str) -> str:
         _formula(known.formula),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), factory),
+        _shapes("One value per list comes back."),
+        _metric_plots(name) if draw else "",
         _known(known),
         f"## As a loss\n\n{', '.join(cells)}." if cells else "",
     )
@@ -309,11 +314,26 @@ def _default(value: Any) -> str:
 
 def _plots(name: str) -> str:
     x, values, gradient = plots.sweep(name)
-    pictures = plots.svg(x, values, f"{name}") + plots.svg(x, gradient, "its derivative")
+    return _pictures(plots.svg(x, values, name), plots.svg(x, gradient, "its derivative"))
+
+
+def _metric_plots(name: str) -> str:
+    """The exact metric, and it through NeuralSort or, where it needs ranks, through LapSum."""
+    family = next((f for f in ("neural", "lapsum") if name in grid_metrics(f)), None)
+    x, exact = plots.sweep_metric(name)
+    pictures = [plots.svg(x, exact, name)]
+    if family:
+        x, loss, _ = plots.sweep(f"{family}_{name}")
+        relaxed = loss if METRICS.get(name).lower_is_better else 1 - loss
+        pictures.append(plots.svg(x, relaxed, f"the same, relaxed by {family}"))
+    return _pictures(*pictures)
+
+
+def _pictures(*pictures: str) -> str:
     scores = ", ".join(f"{s:g}" for s in plots.SCORES[1:].tolist())
     labels = ", ".join(f"{y:g}" for y in plots.LABELS[1:].tolist())
     return (
-        f'## Against one score\n\n<div class="plots">{pictures}</div>\n\n'
+        f'## Against one score\n\n<div class="plots">{"".join(pictures)}</div>\n\n'
         f"The score of an item of label 2 moves; four others stay at {scores} "
         f"with labels {labels}."
     )
@@ -323,7 +343,7 @@ def _known(known: Entry) -> str:
     return _join(
         f"## Paper\n\n{_link_papers(known.paper)}",
         f"## When to use it\n\n{known.use}",
-        f"## Cost\n\n{known.cost}" if known.cost else "",
+        f"## Cost\n\n{known.cost}",
         f"## Elsewhere\n\n{known.elsewhere}",
     )
 
@@ -333,7 +353,7 @@ def _link_papers(text: str) -> str:
     return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
 
 
-def _shapes() -> str:
+def _shapes(returned: str = _RETURNED) -> str:
     return (
         "## Shapes\n\n"
         "| argument | padded | flat |\n|:--|:--|:--|\n"
@@ -342,8 +362,7 @@ def _shapes() -> str:
         "| `mask` | as the scores, true on items; none for all | |\n"
         "| `offsets`, `lengths` or `qid` | | `[B + 1]`, `[B]` or `[N]` |\n"
         "| `weights` | `[...]` per list, or as the scores per item | `[B]` or `[N]` |\n\n"
-        "A scalar comes back, or one value per list with `reduction=none`. "
-        "[Lists of unequal length](../../how-to/ragged.md)."
+        f"{returned} [Lists of unequal length](../../how-to/ragged.md)."
     )
 
 

@@ -79,7 +79,6 @@ class BoostingConfig:
         threads: that the library uses.
         label_gain: of whole labels, for the loss.
         device: where the loss is computed.
-        is_dart: whether later trees change the weights of earlier ones.
     """
 
     kind: Kind
@@ -92,7 +91,11 @@ class BoostingConfig:
     threads: int = 1
     label_gain: Sequence[float] | None = None
     device: str = "cpu"
-    is_dart: bool = False
+
+    @property
+    def is_dart(self) -> bool:
+        """Whether later trees change the weights of earlier ones."""
+        return "dart" in (self.options.get("boosting"), self.options.get("booster"))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from rankgrad.validation import check_choice, check_positive
 
 Array = np.ndarray[Any, Any]
 
-#: With fewer lists, the Hessian of all rows sums to at least 1 for so many rows, up to a maximum.
-_FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 200, 20.0
+#: With fewer lists, the Hessian of all rows sums to at least 1 for so many rows, up to a maximum:
+#: a minimum Hessian of 1 in a leaf is some 20 rows, LightGBM's minimum of rows.
+_FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 20, 100.0
 
 
 def library(name: str) -> Any:
@@ -131,7 +132,7 @@ class RowLoss:
             over lists: for losses whose Hessian is a bound by the gradient
             (:meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100 lists, for every loss
             but the libraries' own (``norm=true``), the Hessian of all rows sums to at least this
-            times the rows over 200, or times 20 if that is less. Gradient and Hessian are
+            times the rows over 20, or times 100 if that is less. Gradient and Hessian are
             multiplied by the same constant where it would be less.
 
     Raises:

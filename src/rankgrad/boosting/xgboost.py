@@ -105,7 +105,7 @@ def objective(
             what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
             long lists it would be so little that no leaf has what the library asks for; gradient
             and Hessian are multiplied by one constant then. With fewer than 100 lists, for every
-            loss, also what the Hessian of 200 rows sums to (up to 20 times this in all).
+            loss, also what the Hessian of 20 rows sums to (up to 100 times this in all).
             0 for the plain sum over lists.
         device: ``"cuda"`` computes on the GPU and hands CUDA arrays over without a copy. Scores
             come from the host, as XGBoost has them there.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from rankgrad.cli import settings as options
-from rankgrad.cli import text_arguments
 from rankgrad.cli.arguments import Json, Metrics
 from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_csv, show_json, show_results
@@ -178,7 +177,12 @@ def compare(
             rich_help_panel=_TEXT,
         ),
     ] = False,
-    max_length: Annotated[str | None, text_arguments.max_length(_TEXT)] = None,
+    max_length: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens per input.", rich_help_panel=_TEXT, show_default="the model's limit"
+        ),
+    ] = None,
     json: Json = False,
     **passed: Any,
 ) -> None:

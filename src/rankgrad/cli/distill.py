@@ -11,6 +11,7 @@ import typer
 
 from rankgrad.cli import settings as options
 from rankgrad.cli.arguments import Data, Fold, Json, load
+from rankgrad.cli.errors import interrupted
 from rankgrad.cli.predict import Run, load_ranker
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
@@ -82,15 +83,18 @@ def distill(
     check_run(settings, output, resume=False)
     teacher = load_ranker(run)
     splits = _read(data, vali, test, fold, teacher)
-    done = distill(
-        teacher,
-        splits,
-        settings,
-        labels=teacher_labels,
-        temperature=temperature,
-        folder=output,
-        quiet=json,
-    )
+    try:
+        done = distill(
+            teacher,
+            splits,
+            settings,
+            labels=teacher_labels,
+            temperature=temperature,
+            folder=output,
+            quiet=json,
+        )
+    except KeyboardInterrupt:
+        raise interrupted(f"interrupted; there is no student in {output}") from None
     lists = len(splits[done.measured_on])
     if json:
         measured = {"run": str(output), "on": done.measured_on, "lists": lists}

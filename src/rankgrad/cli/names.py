@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rankgrad.cli.arguments import Json
 from rankgrad.cli.printing import console, show_json, show_table
-
-if TYPE_CHECKING:
-    from rankgrad.specs import Registry
+from rankgrad.specs import Registry, options_of, takes_cutoff
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="Tell all about this one.", show_default=False),
+    typer.Argument(metavar="[NAME]", help="Explain this one.", show_default=False),
 ]
 
 
@@ -104,10 +102,8 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
                 {
                     "name": each,
                     "summary": _summary(registry.factory(each)),
-                    "cutoff": "k" in inspect.signature(registry.factory(each)).parameters,
-                    "options": {
-                        option.name: option.default for option in _options(registry.factory(each))
-                    },
+                    "cutoff": takes_cutoff(registry.factory(each)),
+                    "options": _defaults(registry.factory(each)),
                 }
                 for each in names
             ]
@@ -121,9 +117,8 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
     out.print(_documentation(factory))
     for line in _advice(registry.kinds, name):
         out.print(line)
-    options = [(option.name, option.default) for option in _options(factory)]
-    if options:
-        show_table(("option", "default"), options)
+    if options := _defaults(factory):
+        show_table(("option", "default"), list(options.items()))
 
 
 def _advice(kind: str, name: str) -> list[str]:
@@ -147,18 +142,14 @@ def _advice(kind: str, name: str) -> list[str]:
 def _written(name: str, registry: Registry[Any]) -> str:
     """A name with its cutoff and options, as in a spec."""
     factory = registry.factory(name)
-    takes_cutoff = "k" in inspect.signature(factory).parameters
-    cutoff = "[@k]" if takes_cutoff and getattr(factory, "has_cutoff", True) else ""
-    options = ", ".join(option.name for option in _options(factory))
+    cutoff = "[@k]" if takes_cutoff(factory) and getattr(factory, "has_cutoff", True) else ""
+    options = ", ".join(_defaults(factory))
     return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
 
 
-def _options(factory: Any) -> list[inspect.Parameter]:
-    return [
-        parameter
-        for parameter in inspect.signature(factory).parameters.values()
-        if parameter.name != "k" and not parameter.name.startswith("_")
-    ]
+def _defaults(factory: Any) -> dict[str, Any]:
+    """The default of each option."""
+    return {name: option.default for name, option in options_of(factory).items()}
 
 
 def _documentation(factory: Any) -> str:

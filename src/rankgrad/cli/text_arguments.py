@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -55,13 +55,6 @@ PromptFile = Annotated[
         show_default="what Qwen3-Reranker is",
     ),
 ]
-
-
-def max_length(panel: str) -> Any:
-    """The option of how much of a text an encoder reads at a time, in a panel of the help."""
-    return typer.Option(
-        help="Tokens an input.", show_default="the model's limit", rich_help_panel=panel
-    )
 
 
 def read_prompt(path: Path | None) -> Prompt | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -160,6 +161,7 @@ def distill(
 
     Raises:
         ValueError: there are no training lists, or none to measure the loss on.
+        KeyboardInterrupt: training was interrupted; then there is no run folder.
 
     >>> from rankgrad.data import synthetic
     >>> data = {name: synthetic.make(20, seed=at) for at, name in enumerate(("train", "test"))}
@@ -178,7 +180,18 @@ def distill(
             "folder that has test data"
         )
     chosen = student_settings() if settings is None else settings
+    # What counts as missing and as a category in files is what it was for the teacher.
+    read = {name: getattr(teacher.settings, name) for name in ("missing", "categorical")}
+    chosen = chosen.model_copy(update=read)
     lessons = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
-    student = fit(chosen, lessons, splits.get("vali"), folder=folder, quiet=quiet).model
-    losses = quality_losses(teacher, student, splits[held_out], chosen.logged)
-    return Distilled(student, losses, held_out)
+    new = folder is not None and not os.path.lexists(folder)
+    try:
+        result = fit(chosen, lessons, splits.get("vali"), folder=folder, quiet=quiet)
+        if result.stopped == "interrupted":
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if folder is not None and new:  # a run that was interrupted waits there to be resumed
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    losses = quality_losses(teacher, result.model, splits[held_out], chosen.logged)
+    return Distilled(result.model, losses, held_out)

@@ -46,7 +46,7 @@ def export(
     engine's format. Where its scores are not those of the ranker, nothing is written.
 
     Args:
-        ranker: of a run folder, by ``RunFolder.open(path).best()``.
+        ranker: ``RunFolder.open(path).best()`` of a run folder, or ``model_`` of a ``Ranker``.
         path: the file.
         format: ``onnx``; ``solr``; ``xgboost-json`` and ``linear`` for the LTR plugins of
             OpenSearch and Elasticsearch; ``torch`` for a program of ``torch.export``. By default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,20 +92,32 @@ class OnnxGraph:
             metadata: what the file says of itself.
         """
         helper, types = self._onnx.helper, self._onnx.TensorProto
-        self.nodes.append(helper.make_node("Identity", [score], ["scores"], "scores"))
         default = self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask")
-        graph = helper.make_graph(
-            self.nodes,
-            "ranker",
-            [
-                helper.make_tensor_value_info(
-                    "features", types.FLOAT, ["lists", "items", n_features]
-                ),
-                helper.make_tensor_value_info("mask", types.BOOL, ["mask_lists", "mask_items"]),
-            ],
-            [helper.make_tensor_value_info("scores", types.FLOAT, ["lists", "items"])],
-            [*self.constants, default],
+        self.constants.append(default)
+        mask = helper.make_tensor_value_info("mask", types.BOOL, ["mask_lists", "mask_items"])
+        features = helper.make_tensor_value_info(
+            "features", types.FLOAT, ["lists", "items", n_features]
         )
+        return self._file(score, [features, mask], ["lists", "items"], metadata)
+
+    def part(self, score: str, inputs: Mapping[str, Sequence[int | str]]) -> bytes:
+        """The file of a part of a ranker: float32 inputs of these shapes in, ``scores`` out.
+
+        Args:
+            score: the output that becomes ``scores``, ``[items, 1]``.
+            inputs: their names and shapes, of which the sizes that are names are dynamic.
+        """
+        float32, info = self._onnx.TensorProto.FLOAT, self._onnx.helper.make_tensor_value_info
+        infos = [info(name, float32, list(shape)) for name, shape in inputs.items()]
+        return self._file(score, infos, ["items", 1], {})
+
+    def _file(
+        self, score: str, inputs: list[Any], shape: list[int | str], metadata: dict[str, str]
+    ) -> bytes:
+        helper, types = self._onnx.helper, self._onnx.TensorProto
+        self.nodes.append(helper.make_node("Identity", [score], ["scores"], "scores"))
+        output = helper.make_tensor_value_info("scores", types.FLOAT, shape)
+        graph = helper.make_graph(self.nodes, "ranker", inputs, [output], self.constants)
         model = helper.make_model(
             graph,
             ir_version=IR_VERSION,

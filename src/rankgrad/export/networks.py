@@ -121,10 +121,11 @@ def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
             axis=-1,
             epsilon=layer.eps,
         )
-    return _add_activation(layer, graph, values)
+    return add_activation(layer, graph, values)
 
 
-def _add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+    """Add the nodes of an activation; the name of what they give."""
     if isinstance(layer, nn.SiLU):
         return graph.add("Mul", values, graph.add("Sigmoid", values))
     if isinstance(layer, nn.GELU):
@@ -180,7 +181,7 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     hidden = _add_linear(graph, items, beside, first[1].reshape(-1))
     if len(layers) == 3:
         assert isinstance(layers[1], nn.Module)
-        hidden = _add_activation(layers[1], graph, hidden)
+        hidden = add_activation(layers[1], graph, hidden)
         return _add_linear(
             graph, hidden, last[0].reshape(members * size, 1) / members, last[1].mean((0, 1))
         )
@@ -188,7 +189,7 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     hidden = graph.add("Transpose", split, perm=[1, 0, 2])
     for layer in layers[1:]:
         if isinstance(layer, nn.Module):
-            hidden = _add_activation(layer, graph, hidden)
+            hidden = add_activation(layer, graph, hidden)
         else:
             hidden = _add_linear(graph, hidden, *layer)
     return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)

@@ -55,16 +55,15 @@ def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
         width: how many inputs the layers take.
 
     Returns:
-        A file as that of :func:`to_onnx`, whose ``features`` are those inputs.
+        A file that takes ``inputs`` ``[width, items]`` and gives ``scores`` ``[items, 1]``.
     """
     graph = OnnxGraph()
-    items = graph.reshape("features", -1, width)
+    items = graph.add("Transpose", "inputs", perm=[1, 0])
     if isinstance(network, MLPNet):
         scores = add_layers(network.layers, graph, items)
     else:
         scores = add_members(network, graph, items)
-    shape = graph.add("Shape", "features", start=0, end=2)
-    return graph.model(graph.add("Reshape", scores, shape, allowzero=1), width, {})
+    return graph.part(graph.reshape(scores, -1, 1), {"inputs": [width, "items"]})
 
 
 def session(content: bytes, threads: int = 1) -> Any:

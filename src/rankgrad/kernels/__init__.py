@@ -7,6 +7,7 @@ the device it is used by default; :func:`use` chooses otherwise.
 from __future__ import annotations
 
 from rankgrad.kernels import ops
+from rankgrad.kernels import registration as _registration  # noqa: F401 (torch.ops.rankgrad)
 from rankgrad.kernels.cpu.isotonic import pool_adjacent
 from rankgrad.kernels.declared import DeclaresKernel
 from rankgrad.kernels.ops import MODES, KernelCall, Mode, available, mode, ready, use, using

@@ -1,4 +1,4 @@
-"""The operations of backend kernels, registered with PyTorch for autograd and ``torch.compile``.
+"""The operations of backend kernels: which there are, which of them run, and one autograd function.
 
 Those of losses take lists in the flat layout, :class:`rankgrad.lists.FlatLists`, as their first
 arguments, and give in one pass, for each list its value and whether the loss is defined there, and
@@ -27,7 +27,6 @@ from torch.nn import functional as F
 
 from rankgrad import autograd
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.cpu.nan_guard import guarded_loss, guarded_product, guarded_ranks
 
 _LISTS = (
     "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int max_length"
@@ -120,7 +119,6 @@ _mode: Mode = "auto"
 _PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 _NEEDED = {"cpu": "numba", "cuda": "triton"}
 _TABLES: dict[str, Any] = {**LOSSES, **RANKS, **METRICS, **CHECKS}
-_library = torch.library.Library("rankgrad", "DEF")
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
 
@@ -284,7 +282,7 @@ def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., floa
     """
     from rankgrad.kernels.cpu.flat_arrays import FlatArrays
 
-    kernel = getattr(importlib.import_module(_backends[name, "cpu"].module), name)
+    kernel = getattr(importlib.import_module(backends[name, "cpu"].module), name)
     return FlatArrays, kernel, _compiled_reduce(), _METRIC in LOSSES[name][1]
 
 
@@ -307,27 +305,24 @@ def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-_backends: dict[tuple[str, str], _Backend] = {
+#: The kernel of each operation on each kind of device.
+backends: dict[tuple[str, str], _Backend] = {
     (name, device): _Backend(name, module, package)
-    for name, (module,) in {**METRICS, **CHECKS}.items()
+    for name, module in {
+        **{name: entry[0] for name, entry in _TABLES.items()},
+        **{f"{name}_vjp": entry[0] for name, entry in RANKS.items()},
+        "reduce": "reduce",
+        "scale_by_list": "scale_by_list",
+    }.items()
     for device, package in _PACKAGES.items()
 }
-
-
-def _register(name: str, module: str, schema: str, guard: Any = None) -> None:
-    """Register an operation; a NaN guard of its CPU kernel is for callers that check no values."""
-    _library.define(name + schema)
-    for device, package in _PACKAGES.items():
-        backend = _backends[name, device] = _Backend(name, module, package)
-        run = guard(backend.on_device) if guard and package == "cpu" else backend.on_device
-        _library.impl(name, run, device.upper())
 
 
 def backend_kernel(name: str, package: str) -> Callable[..., Any]:
     """The kernel of an operation in ``cpu`` or ``gpu``, as a function of its arguments."""
     return next(
         backend.find()
-        for (known, device), backend in _backends.items()
+        for (known, device), backend in backends.items()
         if known == name and _PACKAGES[device] == package
     )
 
@@ -371,7 +366,7 @@ def reduced_loss(
 ) -> Tensor:
     """The mean or sum over lists of one of :data:`LOSSES`, as one step of autograd.
 
-    Lists on which the loss is undefined are left out, as in :func:`rankgrad.lists.reduce`.
+    Lists on which the loss is undefined are left out, as in :func:`rankgrad.losses.base.reduce`.
 
     Args:
         call: the operation and its options.
@@ -475,13 +470,13 @@ class _Loss(torch.autograd.Function):
         max_length, reduction = ctx.details.max_length, ctx.details.reduction
         if autograd.is_transformed(grad_scores, per_list):
             factors = grad if reduction == "none" else grad * per_list
-            return _scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
+            return scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
         scale = _backend("scale_by_list", grad_scores)
         several = autograd.is_transformed(grad)
         if reduction != "none" and several:
             return scale(per_list, grad_scores, offsets, max_length) * grad, *nothing
         if several:
-            return _scaled_by_list(grad, grad_scores, offsets, max_length), *nothing
+            return scaled_by_list(grad, grad_scores, offsets, max_length), *nothing
         factors, factor = (grad, None) if reduction == "none" else (per_list, grad)
         return scale(factors, grad_scores, offsets, max_length, factor), *nothing
 
@@ -592,7 +587,7 @@ def _reduced_on_gpu() -> Callable[..., Any]:
     return _recorded(_reduced)
 
 
-def _scaled_by_list(
+def scaled_by_list(
     factors: Tensor, grad_scores: Tensor, offsets: Tensor, max_length: int
 ) -> Tensor:
     """Each list's factor times the derivatives of its items, in plain PyTorch."""
@@ -650,7 +645,7 @@ def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 
 def _backend(name: str, tensor: Tensor) -> Any:
     """The kernel for the device of a tensor."""
-    backend = _backends[name, tensor.device.type]
+    backend = backends[name, tensor.device.type]
     return backend.found or backend
 
 
@@ -664,117 +659,3 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
 @functools.cache
 def _one_device() -> bool:
     return torch.cuda.device_count() == 1
-
-
-def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    lists = arguments[3].shape[0] - 1
-    values = scores.new_empty(lists)
-    return values, torch.empty_like(scores), torch.empty_like(values, dtype=torch.bool)
-
-
-def _save_derivative(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(output[1], inputs[4])
-    ctx.max_length, ctx.inputs = inputs[5], len(inputs)
-    ctx.mark_non_differentiable(output[1], output[2])
-    ctx.set_materialize_grads(False)
-
-
-def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    grad_scores, offsets = ctx.saved_tensors
-    scaled = None
-    if grad is not None:
-        autograd.refuse_second_derivative()
-        ragged = ctx.max_length < 0
-        scale = _scaled_by_list if ragged else torch.ops.rankgrad.scale_by_list
-        scaled = scale(grad, grad_scores, offsets, ctx.max_length)
-    return (scaled, *[None] * (ctx.inputs - 1))
-
-
-for _name, (_module, _schema) in LOSSES.items():
-    _register(_name, _module, _schema, guarded_loss)
-    torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
-    torch.library.register_autograd(
-        f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
-    )
-
-
-def _rank_gradient(name: str) -> Any:
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        autograd.refuse_second_derivative()
-        scores, mask, offsets = ctx.saved_tensors
-        product = getattr(torch.ops.rankgrad, f"{name}_vjp")
-        return product(grad, scores, mask, offsets, *ctx.rest), None, None, None, None
-
-    return backward
-
-
-def _save_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-    ctx.rest = inputs[3:]
-
-
-for _name, (_module, _schema, _product) in RANKS.items():
-    _register(_name, _module, _schema, guarded_ranks)
-    _register(f"{_name}_vjp", _module, _product, guarded_product)
-    for _each in (_name, f"{_name}_vjp"):
-        torch.library.register_fake(
-            f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library
-        )
-    torch.library.register_autograd(
-        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_save_scores, lib=_library
-    )
-
-
-def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
-    if labels.numel() and not labels.is_cuda:
-        refuse_large(labels, mask, most)
-    return labels > most if mask is None else (labels > most) & mask
-
-
-_library.define("too_large(Tensor labels, Tensor? mask, float most) -> Tensor")
-_library.impl("too_large", _too_large, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "rankgrad::too_large",
-    lambda labels, *_: torch.empty_like(labels, dtype=torch.bool),
-    lib=_library,
-)
-
-# The derivatives of the items of each list times the factor of the list, and one of all lists.
-_register(
-    "scale_by_list",
-    "scale_by_list",
-    "(Tensor grad, Tensor grad_scores, Tensor offsets, int max_length, Tensor? factor=None) "
-    "-> Tensor",
-)
-torch.library.register_fake(
-    "rankgrad::scale_by_list",
-    lambda grad, grad_scores, *_: torch.empty_like(grad_scores),
-    lib=_library,
-)
-
-
-def _reduce_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
-    (normalized_weights,) = ctx.saved_tensors
-    return grad * normalized_weights, None, None, None
-
-
-def _save_weights(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
-# The weighted sum or mean over lists, and the normalized weight of each.
-_register(
-    "reduce",
-    "reduce",
-    "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
-    "-> (Tensor result, Tensor normalized_weights)",
-)
-torch.library.register_fake(
-    "rankgrad::reduce",
-    lambda values, *_: (values.new_empty(()), torch.empty_like(values)),
-    lib=_library,
-)
-torch.library.register_autograd(
-    "rankgrad::reduce", _reduce_backward, setup_context=_save_weights, lib=_library
-)

@@ -45,11 +45,6 @@ class TreeModel(Model):
     label_gain: tuple[float, ...] | None = None
 
     @property
-    def is_dart(self) -> bool:
-        """Whether later trees change the weights of earlier ones."""
-        return False
-
-    @property
     def loss_device(self) -> str:
         """Where the loss is computed."""
         return "cpu"
@@ -195,11 +190,6 @@ class LightGBM(TreeModel):
         _check_flag("extra_trees", self.extra_trees)
         _check_numbers(self, ("feature_fraction", "bagging_fraction", "feature_fraction_bynode"))
 
-    @property
-    @override
-    def is_dart(self) -> bool:
-        return self.boosting == "dart"
-
     @override
     def options(self) -> dict[str, Any]:
         frequency = self.bagging_freq
@@ -302,11 +292,6 @@ class XGBoost(TreeModel):
         _check_flag("one_drop", self.one_drop)
         drawn = ("colsample_bytree", "colsample_bylevel", "colsample_bynode", "subsample")
         _check_numbers(self, drawn)
-
-    @property
-    @override
-    def is_dart(self) -> bool:
-        return self.booster == "dart"
 
     @property
     @override

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import numpy as np
 from rankgrad.export.graph import NoFormError
 from rankgrad.export.names import feature_names, takes_missing_values
 from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
-from rankgrad.models.mlp import MLPNet
-from rankgrad.models.tabm import TabMNet
 from rankgrad.serving.categorical import CategoricalFeature, categorical_features
-from rankgrad.serving.preparation import Preparation
+from rankgrad.serving.layers import FoldedLayers
 from rankgrad.training import FittedRanker
+from rankgrad.training.preparation import Preparation
 
+_FOLDED = 40  # items of a list, on average, from which folding takes less time
 _PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -102,11 +103,7 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
     """What scores flat lists with the ONNX file of a ranker."""
     prepare = Preparation.of(ranker)
     if prepare is not None:
-        assert isinstance(ranker.network, MLPNet | TabMNet)
-        layers = session(layers_to_onnx(ranker.network, prepare.width), threads).run
-        return lambda items, offsets: layers(
-            ["scores"], {"features": prepare(items, offsets)[None]}
-        )[0][0]
+        return _prepared_scorer(ranker.network, prepare, threads)
     run = session(content, threads).run
     if ranker.per_item:
         return lambda items, offsets: run(["scores"], {"features": items[None]})[0][0]
@@ -124,6 +121,23 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
             features[mask] = items[rows]
             scores[rows] = run(["scores"], {"features": features, "mask": mask})[0][mask]
         return scores
+
+    return score
+
+
+def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
+    """What scores flat lists with the layers of a network, behind a compiled preparation."""
+    run = session(layers_to_onnx(network, prepare.width), threads).run
+    folded = (
+        FoldedLayers(network, threads) if prepare.folds and FoldedLayers.fits(network) else None
+    )
+
+    def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        if folded is not None and len(items) >= _FOLDED * (len(offsets) - 1):
+            parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
+            return np.concatenate([folded(*prepare.folded(part)) for part in parts])
+        found: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
+        return found
 
     return score
 

@@ -101,7 +101,7 @@ class Evaluated:
         )
 
     def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
-        """Write it into a run folder; what was there under the name is replaced."""
+        """Write it into a run folder, in place of an evaluation of the same name."""
         metadata = {
             "format": _FORMAT,
             "version": _VERSION,

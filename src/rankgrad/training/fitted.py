@@ -23,6 +23,7 @@ from rankgrad.models import EmbeddedScorer, Model, Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 from rankgrad.quoting import quote, shorten
 from rankgrad.threads import available, for_work, passes
+from rankgrad.training.preparation import Preparation
 from rankgrad.training.settings import Settings
 
 FORMAT = "rankgrad model"
@@ -34,8 +35,9 @@ _LATER = {
     "feature_names": None,
     "zero_based": None,
     "categories": None,
-}  # not in what the first versions wrote
+}  # missing in files of the first versions
 _VALUES = 1 << 22  # values of features scored at a time
+_ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
 
 
@@ -150,6 +152,8 @@ class FittedRanker:
             self.network.eval()
         try:
             with torch.inference_mode(), for_work(self._n_weights * len(features)):
+                if self._prepare is not None and self._device.type == "cpu":
+                    return self._prepared(self._prepare, features, offsets)
                 if self.per_item:
                     return self._items(features)
                 if (offsets is None or len(offsets) == 2) and len(features) <= _DOCUMENTS:
@@ -158,6 +162,28 @@ class FittedRanker:
         finally:
             if was_training:
                 self.network.train()
+
+    def _prepared(
+        self, prepare: Preparation, features: np.ndarray, offsets: np.ndarray | None
+    ) -> np.ndarray:
+        """The scores of lists whose inputs are computed by one compiled pass."""
+        ends = np.array([0, len(features)])
+        if self.per_item:
+            ends = np.append(np.arange(0, len(features), _ROWS), len(features))
+        elif offsets is not None and len(offsets) != 2:
+            ends = self._dataset(features, offsets).offsets
+        network: Any = self.network
+        scores = np.empty(len(features), np.float32)
+        first = 0
+        while first < len(ends) - 1:
+            last = int(np.searchsorted(ends, ends[first] + _DOCUMENTS, side="right")) - 1
+            last = max(last, first + 1)
+            start, stop = int(ends[first]), int(ends[last])
+            rows = as_float32("features", features[start:stop], self.feature_names, first=start)
+            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start)).T
+            scores[start:stop] = network.score_inputs(inputs, None).numpy()
+            first = last
+        return scores
 
     def _list(self, features: np.ndarray) -> np.ndarray:
         """The scores of one list, as requests to a server have it: nothing is batched."""
@@ -180,10 +206,8 @@ class FittedRanker:
         return scores
 
     def _lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
-        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
-        qids = np.arange(len(ends) - 1).astype(np.str_)
-        labels = np.zeros(len(features))
-        lists = Dataset(features, labels, ends, qids, feature_names=self.feature_names)
+        lists = self._dataset(features, offsets)
+        ends = lists.offsets
         # Nothing stays on the device: memory is bounded by what is scored at a time.
         batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
         scores = np.empty(len(features), np.float32)
@@ -195,6 +219,16 @@ class FittedRanker:
             scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
         return scores
 
+    def _dataset(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
+        """Lists without labels, checked."""
+        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
+        qids, labels = np.arange(len(ends) - 1).astype(np.str_), np.zeros(len(features))
+        return Dataset(features, labels, ends, qids, feature_names=self.feature_names)
+
+    @cached_property
+    def _prepare(self) -> Preparation | None:
+        return Preparation.of(self)
+
     @cached_property
     def _n_weights(self) -> int:
         return passes(self.network, 1)
@@ -205,20 +239,21 @@ class FittedRanker:
         return torch.device("cpu") if parameter is None else parameter.device
 
     def to(self, device: torch.device | str) -> FittedRanker:
-        """Move it to a device, and give it back."""
+        """Move it to a device, and return it."""
         self.transform.to(device)
         self.network.to(device)
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was learned, by name."""
+        """The learned tensors, by name."""
         return {
             **{f"transform.{name}": value for name, value in self.transform.state_dict().items()},
             **{f"network.{name}": value for name, value in self.network.state_dict().items()},
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what :meth:`tensors` gave."""
+        """Load what :meth:`tensors` gave."""
+        self.__dict__.pop("_prepare", None)  # which was made of other tensors
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             try:
@@ -287,7 +322,7 @@ class FittedRanker:
         if network is None and isinstance(model, TreeModel):
             network = TreeScorer.read(model, folder, manifest)
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
-            # The first layer has a weight for each: a wrong number would take any memory.
+            # The first layer has a weight for each feature: a wrong number might need any memory.
             raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
         if network is None:
             network = _build(model, transform, manifest["n_inputs"])
@@ -372,7 +407,7 @@ class TreeScorer(nn.Module):
         return cls(model, files.read_part(folder / model.file, manifest))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_predict": None}  # a library's handle is of this process alone
+        return {**self.__dict__, "_predict": None}  # handles are valid in this process only
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _VALUES = 1 << 22  # values of features checked at a time
 def check_data(
     train: Dataset, vali: Dataset | None, others: Mapping[str, Dataset] | None = None
 ) -> None:
-    """Say at once what training cannot go on with."""
+    """Raise if the data cannot be trained on."""
     taken = {"train", "vali"} & set(others or {})
     if taken:
         raise ValueError(f"others must have names of their own, found {taken.pop()!r}")
@@ -85,7 +85,7 @@ def _check_infinite(name: str, data: Dataset) -> None:
 
 
 def check_run(settings: Settings, folder: Path, resume: bool) -> None:
-    """Say what a run cannot start with, or go on with, before its data are read."""
+    """Raise if a run cannot start or be resumed, before its data are read."""
     processes.check_devices(settings)
     if processes.launched():
         return  # another of the processes may have made the folder already
@@ -120,7 +120,9 @@ def fit(
     are trained on one thread; the sums of large ones are split among the threads PyTorch has
     (``torch.set_num_threads``), the number of which may change the last bits.
 
-    Where the model is one of boosted trees, as ``lightgbm(num_leaves=31)``, epochs are trees.
+    Where the model is one of boosted trees, as ``lightgbm(num_leaves=31)``, epochs are trees. Those
+    of a resumed run are others where their library draws random numbers, as for a fraction of the
+    items.
 
     With ``settings.devices`` above 1, processes are started for it (then ``on_epoch`` and
     ``network`` must be things that can be sent to them); under ``torchrun``, every process calls
@@ -190,13 +192,13 @@ def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Datas
 def work(fabric: Any, job: Job) -> FitResult:
     """:func:`fit` in this process, one of those that ``fabric`` connects."""
     run, checkpoint, problem = None, None, None
-    with ExitStack() as lock:  # which the process holds that writes
+    with ExitStack() as lock:  # held by the process that writes
         if fabric.global_rank == 0 and job.folder is not None:
             try:
                 run, checkpoint = _folder(job, lock)
             except (OSError, ValueError) as error:
                 problem = error
-        problem = fabric.broadcast(problem)  # so that no process waits for one that has given up
+        problem = fabric.broadcast(problem)  # so that no process waits for one that has failed
         if problem is not None:
             raise problem
         checkpoint = fabric.broadcast(checkpoint)
@@ -206,7 +208,7 @@ def work(fabric: Any, job: Job) -> FitResult:
                     trainer = Trainer(fabric, job, run, checkpoint, random)
                 return trainer.run()
             except BaseException:
-                # A run that has nothing to go on from would only be in the way of the next try.
+                # A run without a checkpoint cannot be resumed, so its folder is removed.
                 if run is not None and not job.resume and not run.started:
                     shutil.rmtree(run.path, ignore_errors=True)
                 raise
@@ -214,7 +216,7 @@ def work(fabric: Any, job: Job) -> FitResult:
 
 def _fit_in_processes(job: Job) -> FitResult:
     """:func:`fit` in new processes. The model comes back through files, all else as it is."""
-    if job.folder is not None:  # what can be said without starting them
+    if job.folder is not None:  # errors that need no processes
         check_run(job.settings, job.folder, job.resume)
     with tempfile.TemporaryDirectory() as place:
         done = processes.start(job.settings, _work_on_sent, job, Path(place) / "model")

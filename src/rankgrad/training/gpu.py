@@ -111,7 +111,7 @@ class Total(torch.autograd.Function):
 
 
 _MOST = 48  # sizes of batches that are captured
-_SHARE = 4  # one part in so many of the memory is for graphs
+_SHARE = 4  # graphs may take one over so much of the memory
 
 Passes = Callable[[Batch], Tensor]
 
@@ -160,7 +160,7 @@ class Graphs:
         return len(self._captured)
 
     def _give_up(self) -> None:
-        """Free the memory of the graphs; none is captured from now on."""
+        """Free the memory of the graphs, and capture no more."""
         torch.cuda.synchronize()  # the last one may still run
         self._captured.clear()
         self._free_bytes = 0
@@ -201,7 +201,7 @@ class Graphs:
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph, and the memory that it reads from and leaves its outcome in."""
+    """A graph, and the memory of its inputs and outputs."""
 
     graph: torch.cuda.CUDAGraph
     batch: Batch

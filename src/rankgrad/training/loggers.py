@@ -1,6 +1,6 @@
 """Progress bar and loggers: the epochs of a run on the terminal, in TensorBoard, MLflow or W&B.
 
-A logger is an ``on_epoch`` callback of :func:`rankgrad.training.fit` that is also told when the run
+A logger is an ``on_epoch`` callback of :func:`rankgrad.training.fit` that also knows when the run
 starts and ends. All loggers use the same tags: ``train/loss``, ``train/learning_rate``,
 ``train/seconds``, ``val/ndcg@10`` and ``NAME/ndcg@10`` for further data sets, with the epoch as
 the step.
@@ -98,7 +98,7 @@ class Progress:
         self._bar.update(self._task, completed=line["epoch"], loss=f"loss {line['loss']:.4f}")
 
     def interrupted(self) -> None:
-        """Say how far it came."""
+        """Print how far training came."""
         folder = self._trainer.job.folder
         if not self._enabled:
             return

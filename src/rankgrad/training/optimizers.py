@@ -117,7 +117,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
-    """What the learning rate is multiplied by in the course of training."""
+    """A factor of the learning rate as a function of the epoch."""
 
     name: ClassVar[str]
 
@@ -217,7 +217,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights after a step of the optimizer."""
+        """Update the average by the weights after a step of the optimizer."""
         self.steps += 1
         share = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, value in self.network.state_dict().items():
@@ -237,11 +237,11 @@ class WeightAverage:
             self.network.load_state_dict(own)
 
     def state(self) -> dict[str, Tensor]:
-        """What it goes on from, by name."""
+        """Its state, by name."""
         return {"steps": torch.tensor(self.steps), **self.tensors}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what :meth:`state` gave."""
+        """Load what :meth:`state` gave."""
         if "steps" not in state:
             raise ValueError(
                 "the run has no averaged weights to go on from, since an earlier version started "

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from rankgrad import checksums
 from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
@@ -148,11 +149,60 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+class SingleProcess:
+    """What training asks of Fabric, where one process trains on its CPU in float32.
+
+    Fabric itself takes longer to make than a small network to train.
+    """
+
+    device = torch.device("cpu")
+    global_rank, world_size = 0, 1
+
+    def setup(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The module and its optimizer as they are."""
+        return module, optimizer
+
+    def backward(self, total: Tensor, gradient: Tensor) -> None:
+        """Gradients at the parameters."""
+        total.backward(gradient)
+
+    def no_backward_sync(
+        self, module: nn.Module, enabled: bool = True
+    ) -> contextlib.AbstractContextManager[None]:
+        """Nothing is synchronized."""
+        return contextlib.nullcontext()
+
+    def clip_gradients(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        max_norm: float,
+        error_if_nonfinite: bool,
+    ) -> None:
+        """Clip the norm of all gradients."""
+        nn.utils.clip_grad_norm_(
+            module.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite
+        )
+
+    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor:
+        """The values of this process, which are all there are."""
+        return data
+
+    def broadcast(self, value: Any) -> Any:
+        """What the first process has, which is this one."""
+        return value
+
+
 def connect(settings: Settings) -> Any:
     """The Fabric of this process, connected with the others where there are others."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A new process runs the script that started it.
         raise ChildProcessError(f"processes cannot be started: {_GUARD}")
+    plain = settings.precision == "32-true" and accelerator(settings) == "cpu"
+    if plain and not launched():
+        return SingleProcess()
     with _version_only("torchmetrics"):
         from lightning_fabric import Fabric
 
@@ -208,7 +258,7 @@ def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> 
 
 
 class _Started:
-    """The processes that train together, and what they say."""
+    """The processes that train together, and their messages."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.count = settings, settings.devices
@@ -216,11 +266,11 @@ class _Started:
         self.connections: list[Connection] = []
 
     def begin(self, function: Callable[..., Any]) -> None:
-        """Start them, each told of the others as ``torchrun`` does."""
+        """Start the processes, with the environment variables that ``torchrun`` sets."""
         context = multiprocessing.get_context("spawn")
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count))
-        if "OMP_NUM_THREADS" not in os.environ:  # the threads there are, shared out
+        if "OMP_NUM_THREADS" not in os.environ:  # the threads, divided among the processes
             sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
             own, other = context.Pipe()
@@ -262,7 +312,7 @@ class _Started:
             process = self.processes[rank]
             process.join()
             ended = f"process {rank + 1} of {self.count} {exit_reason(process.exitcode)}"
-            if process.exitcode == 1:  # before it came to what it is to do, which answers
+            if process.exitcode == 1:  # before it reached its function, which answers
                 return _Answer(
                     error=ChildProcessError(f"{ended}; its own error is above, and {_GUARD}")
                 )
@@ -280,7 +330,7 @@ class _Started:
         return next(error for kind in kinds for error in errors if isinstance(error, kind))
 
     def end(self) -> None:
-        """Leave none of them behind. Those that have answered end by themselves."""
+        """End all processes; those that have answered end by themselves."""
         deadline = time.monotonic() + _GRACE
         for process, connection in zip(self.processes, self.connections, strict=True):
             connection.close()
@@ -296,10 +346,10 @@ class _Answer(NamedTuple):
 
 
 def _work(connection: Connection, settings: Settings, function: Callable[..., Any]) -> None:
-    """What a process does. Ctrl-C waits until training is ready for it: see Interrupts."""
+    """The work of a process. Ctrl-C is blocked until training is ready for it: see Interrupts."""
     follow_parent()
     try:
-        # As the command line: what a library warns of is no traceback. Only the first one speaks.
+        # As in the command line, warnings are single lines; only the first process prints.
         if os.environ["RANK"] != "0":
             warnings.simplefilter("ignore")
         answer = _Answer(function(connect(settings)))

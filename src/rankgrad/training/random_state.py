@@ -21,9 +21,9 @@ _turn = threading.RLock()  # for trainings that draw from the generators that al
 class RandomState:
     """Where a training draws its random numbers from: initial weights, dropout, noise of the loss.
 
-    On a CPU, that is a generator of its own, so that trainings in several threads do not meet. A
-    module of the user's and the dropout of GPUs draw from PyTorch's generators, which cannot be
-    told otherwise: such trainings take turns (see :func:`isolated`).
+    On a CPU, that is a generator of its own, so that trainings in several threads do not affect
+    each other. A module of the user's and the dropout of GPUs draw from PyTorch's shared
+    generators: such trainings take turns (see :func:`isolated`).
 
     Args:
         device: that is trained on.
@@ -35,7 +35,7 @@ class RandomState:
         self.generator = torch.default_generator if self.shared else torch.Generator()
 
     def seed(self, number: int) -> None:
-        """Begin anew, at a seed."""
+        """Set the seed."""
         if self.shared:
             torch.manual_seed(number)  # of GPUs too
         else:

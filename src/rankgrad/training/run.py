@@ -1,4 +1,4 @@
-"""RunFolder: what a training run leaves behind, and what it goes on from.
+"""RunFolder: the files of a training run, from which it can be resumed.
 
 ::
 
@@ -80,7 +80,7 @@ class Job:
 
 @dataclass
 class TrainState:
-    """How far training has come: all that is not a tensor."""
+    """The state of training but for tensors."""
 
     epoch: int = 0  # epochs that are finished
     step: int = 0  # batches of the next one that are done
@@ -159,7 +159,7 @@ class RunFolder:
         data: Mapping[str, Dataset],
         command: str | None = None,
     ) -> RunFolder:
-        """A new run folder. One that is there already is never used again, unless by resuming."""
+        """Make a new run folder; an existing one is an error, as only resuming uses it again."""
         path = Path(path)
         cls.check_new(path)
         try:
@@ -177,7 +177,7 @@ class RunFolder:
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """An error if there is something at the path already, or someone trains there."""
+        """Raise if the path exists, or another process trains there."""
         if path.exists():
             locks.check(path / LOCK, "training")
             hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
@@ -185,7 +185,7 @@ class RunFolder:
 
     @staticmethod
     def check_not_overtaken(path: Path) -> None:
-        """An error if another process has made something where this one was about to."""
+        """Raise if another process has made the folder meanwhile."""
         if (path / RUN).exists():
             raise FileExistsError(
                 f"another process has just started a run in {path}: wait for it, or choose another "
@@ -224,7 +224,7 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether there is something to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return files.readable_path(self.path / LAST).exists()
 
     def best(self) -> FittedRanker:
@@ -232,7 +232,7 @@ class RunFolder:
         return FittedRanker.load(self.path / BEST)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the folder: one process at a time trains in it.
+        """Lock the folder: one process at a time trains in it.
 
         Raises:
             LockedError: another one does; the error says which.
@@ -301,7 +301,7 @@ class RunFolder:
             files.write_json(place / STATE, asdict(state), [OPTIMIZER])
 
     def checkpoint(self) -> Checkpoint | None:
-        """What to go on from, or None if no epoch was finished.
+        """The checkpoint to resume from, or None if no epoch was finished.
 
         ``metrics.jsonl`` is cut back to it: a kill may have come between the two.
         """

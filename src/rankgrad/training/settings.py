@@ -8,8 +8,10 @@ registries are imported where a spec is validated.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from rankgrad.extras import requires
@@ -27,7 +29,7 @@ with requires("train"):
 
 
 def none(value: Any) -> Any:
-    """TOML and command lines have no None: there it is the word."""
+    """None for the word ``none``: TOML and command lines have no None."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
@@ -36,12 +38,36 @@ MaybeCount = Annotated[Count | None, BeforeValidator(none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
 
 
+#: The most epochs, or trees, that the patience ``auto`` waits for a better one.
+AUTO_PATIENCE = 20
+_MORE_EPOCHS, _FEWEST_STEPS = 3, 60  # how long it waits at first: see Settings.waits
+
+
+def _patience(value: Any) -> Any:
+    """A whole number, ``auto`` or None."""
+    value = none(value)
+    if value is None or value == "auto":
+        return value
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= int(value) < 2**31:
+        raise ValueError(f"a whole number of at least 1, auto or none; found {quote(value)}")
+    return int(value)
+
+
+def _longest_wait(patience: int | str | None) -> float:
+    if patience == "auto":
+        return AUTO_PATIENCE - 0.5  # at first it waits for less
+    return math.inf if patience is None else float(patience)
+
+
 class TomlSettings(BaseModel):
     """Settings of a training; specs of losses and metrics are stored in the form ``str`` gives."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    #: What two runs may differ in and still be the same.
+    #: Settings in which two equal runs may differ.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, **options: Any) -> None:
@@ -147,7 +173,7 @@ class Settings(TomlSettings):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    #: CUDA graphs change the rounding, which does not make another run.
+    #: CUDA graphs change only the rounding.
     not_compared = frozenset({"graphs"})
 
     loss: str = "softmax"
@@ -155,7 +181,9 @@ class Settings(TomlSettings):
 
     model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
-    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply."""
+    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply. Left open, on 50,000
+    training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the cosine
+    schedule."""
 
     metric: str = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -194,8 +222,10 @@ class Settings(TomlSettings):
     epochs: Count = 100
     """The number of epochs, at most; for boosted trees, the number of trees."""
 
-    patience: MaybeCount = 20
-    """Stop after so many epochs without a better value of the metric; none for never."""
+    patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)] = "auto"
+    """Stop after so many epochs without a better value of the metric; none for never. auto is 20 of
+    them, or fewer at first: as many as led to the best one and 3 more, if that is 60 steps. For
+    boosted trees it is 20."""
 
     batching: Literal["queries", "documents", "query"] = "queries"
     """Batches of batch_size queries, of lists of like length up to so many documents, or of one
@@ -241,19 +271,36 @@ class Settings(TomlSettings):
     """Also log for TensorBoard, in the run folder."""
 
     def extension(self, other: Settings) -> dict[str, Any]:
-        """What of epochs and patience there is more of than in other settings.
+        """Epochs and patience, where they are more than in other settings.
 
         A run may be resumed with more of them than it was started with.
 
         >>> Settings(epochs=150).extension(Settings())
         {'epochs': 150}
         """
-        more = {}
-        for name in ("epochs", "patience"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if theirs is not None and (mine is None or mine > theirs):
-                more[name] = mine
+        more: dict[str, Any] = {}
+        if self.epochs > other.epochs:
+            more["epochs"] = self.epochs
+        if _longest_wait(self.patience) > _longest_wait(other.patience):
+            more["patience"] = self.patience
         return more
+
+    def waits(self, best_epoch: int, steps: int) -> float:
+        """How many epochs without a better value :attr:`patience` allows.
+
+        Args:
+            best_epoch: the best one so far, from 1 on; 0 for none.
+            steps: of an epoch.
+
+        >>> [Settings().waits(best, steps=15) for best in (0, 2, 9, 90)]
+        [4, 5, 12, 20]
+        >>> Settings().waits(2, steps=1), Settings(patience=7).waits(2, steps=15)
+        (20, 7)
+        """
+        if self.patience == "auto":
+            fewest = math.ceil(_FEWEST_STEPS / max(1, steps))
+            return min(AUTO_PATIENCE, max(best_epoch + _MORE_EPOCHS, fewest))
+        return math.inf if self.patience is None else self.patience
 
     @property
     def load_options(self) -> dict[str, Any]:

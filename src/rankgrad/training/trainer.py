@@ -32,7 +32,7 @@ from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 from rankgrad.training.validation import score, validate
 
 _DERIVED = 1 << 27  # values of features of which further columns are derived in memory
-_DELAY = {"cuda": 16}  # steps until processes hear from each other who was asked to stop
+_DELAY = {"cuda": 16}  # steps between two exchanges of stop requests among processes
 
 
 class Trainer:
@@ -73,7 +73,7 @@ class Trainer:
             else WeightAverage(self.ranker.network, settings.average)
         )
         self.graphs = self._graphs()
-        self.train, self.vali = self._batches(job.train), None
+        self.train, self.vali = self._batches(job.train, _with_loss(self.loss, job.train)), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
         self.others = {name: self._batches(data) for name, data in job.others.items()}
@@ -99,7 +99,7 @@ class Trainer:
             with own_stream(self.fabric.device):
                 return self._run()
         finally:
-            self.graphs = None  # their memory is of use to others, now, and not when next collected
+            self.graphs = None  # frees their memory at once, not at the next garbage collection
 
     def _run(self) -> FitResult:
         settings, state = self.settings, self.state
@@ -133,13 +133,13 @@ class Trainer:
 
     def _reason(self) -> str | None:
         """Why training is over, or None."""
-        state, patience = self.state, self.settings.patience
+        state = self.state
         if state.epoch >= self.settings.epochs:
             return "epochs"
-        if self.vali is not None and patience is not None:
-            waited = state.epoch - state.best_epoch
-            return "patience" if waited >= patience else None
-        return None
+        if self.vali is None:
+            return None
+        most = self.settings.waits(state.best_epoch, self.train.steps())
+        return "patience" if state.epoch - state.best_epoch >= most else None
 
     def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
         """The rest of an epoch; False if it was interrupted between two steps."""
@@ -173,7 +173,8 @@ class Trainer:
     def _any_stop_requested(self, request: Tensor) -> bool:
         """Whether any process is asked to stop.
 
-        GPUs hear of it some steps later, all of them at the same one, so that none has to wait.
+        On GPUs the request takes effect some steps later, at the same step in all processes, so
+        that none waits.
         """
         self.stop_requests.append(AsyncScalars(request))
         if len(self.stop_requests) <= _DELAY.get(request.device.type, 0):
@@ -230,7 +231,7 @@ class Trainer:
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
-        """Bring the learning rate and the loss's schedules to a step of the optimizer."""
+        """Set the learning rate and the loss's schedules for a step of the optimizer."""
         steps = math.ceil(batches / self.settings.accumulate)
         done = self.state.epoch + step / steps
         self.loss.progress = done / self.settings.epochs
@@ -251,9 +252,9 @@ class Trainer:
         finite.
         """
         scores = score(self.module, batch)
-        if not scores.is_cuda and not scores.isfinite().all():
-            raise self._diverged()
         nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0
+        if not scores.is_cuda and math.isnan(nan_flag.item()):
+            raise self._diverged()
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum()).double()
             return none, torch.stack([none.detach(), torch.zeros_like(nan_flag), nan_flag])
@@ -436,7 +437,7 @@ class Trainer:
                 each.derive(network.inputs)
         return _InputScorer(network)
 
-    def _batches(self, dataset: Dataset) -> Batches:
+    def _batches(self, dataset: Dataset, trained: np.ndarray | None = None) -> Batches:
         settings = self.settings
         return Batches(
             dataset,
@@ -450,6 +451,7 @@ class Trainer:
             device=self.fabric.device,
             transform=self.ranker.transform,
             memory=settings.memory,
+            trained=trained,
         )
 
     def _seconds(self) -> float:
@@ -465,6 +467,26 @@ class _InputScorer(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.network.score_inputs(inputs, mask)
+
+
+def _with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
+    """Which lists have a loss; None for all of them.
+
+    Without a label above 0, most losses are undefined, whatever the scores: such lists add nothing
+    to the mean, and need not be scored. Losses of the user's own get all lists.
+    """
+    if not loss.kernel_applies:
+        return None
+    relevant = np.zeros(len(dataset), bool)
+    filled = np.flatnonzero(dataset.lengths)
+    relevant[filled] = np.maximum.reduceat(dataset.labels, dataset.offsets[filled]) > 0
+    if not len(filled) or not relevant.any() or relevant[filled].all():
+        return None
+    probe = losses.get(str(loss))
+    for randomness in randomness_of(probe).values():
+        randomness.fallback = torch.Generator()
+    _, defined = probe.values(unchecked_lists(torch.tensor([[0.5, 0.0]]), torch.zeros(1, 2)))
+    return None if bool(defined) else relevant
 
 
 def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:

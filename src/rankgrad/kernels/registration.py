@@ -1,0 +1,137 @@
+"""The operations of :mod:`rankgrad.kernels.ops` in PyTorch's registry: ``torch.ops.rankgrad``.
+
+Compiled code and transforms of ``torch.func`` call them there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankgrad import autograd
+from rankgrad.kernels.cpu.nan_guard import guarded_loss, guarded_product, guarded_ranks
+from rankgrad.kernels.ops import LOSSES, RANKS, backends, refuse_large, scaled_by_list
+
+_library = torch.library.Library("rankgrad", "DEF")
+
+
+def _register(name: str, schema: str, guard: Any = None) -> None:
+    """Register an operation; a NaN guard of its CPU kernel is for callers that check no values."""
+    _library.define(name + schema)
+    for device in ("cpu", "cuda"):
+        run = backends[name, device].on_device
+        _library.impl(name, guard(run) if guard and device == "cpu" else run, device.upper())
+
+
+def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    lists = arguments[3].shape[0] - 1
+    values = scores.new_empty(lists)
+    return values, torch.empty_like(scores), torch.empty_like(values, dtype=torch.bool)
+
+
+def _save_derivative(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[1], inputs[4])
+    ctx.max_length, ctx.inputs = inputs[5], len(inputs)
+    ctx.mark_non_differentiable(output[1], output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_scores, offsets = ctx.saved_tensors
+    scaled = None
+    if grad is not None:
+        autograd.refuse_second_derivative()
+        ragged = ctx.max_length < 0
+        scale = scaled_by_list if ragged else torch.ops.rankgrad.scale_by_list
+        scaled = scale(grad, grad_scores, offsets, ctx.max_length)
+    return (scaled, *[None] * (ctx.inputs - 1))
+
+
+for _name, (_, _schema) in LOSSES.items():
+    _register(_name, _schema, guarded_loss)
+    torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
+    )
+
+
+def _rank_gradient(name: str) -> Any:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        autograd.refuse_second_derivative()
+        scores, mask, offsets = ctx.saved_tensors
+        product = getattr(torch.ops.rankgrad, f"{name}_vjp")
+        return product(grad, scores, mask, offsets, *ctx.rest), None, None, None, None
+
+    return backward
+
+
+def _save_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+    ctx.rest = inputs[3:]
+
+
+for _name, (_, _schema, _product) in RANKS.items():
+    _register(_name, _schema, guarded_ranks)
+    _register(f"{_name}_vjp", _product, guarded_product)
+    for _each in (_name, f"{_name}_vjp"):
+        torch.library.register_fake(
+            f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library
+        )
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_save_scores, lib=_library
+    )
+
+
+def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
+    if labels.numel() and not labels.is_cuda:
+        refuse_large(labels, mask, most)
+    return labels > most if mask is None else (labels > most) & mask
+
+
+_library.define("too_large(Tensor labels, Tensor? mask, float most) -> Tensor")
+_library.impl("too_large", _too_large, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "rankgrad::too_large",
+    lambda labels, *_: torch.empty_like(labels, dtype=torch.bool),
+    lib=_library,
+)
+
+# The derivatives of the items of each list times the factor of the list, and one of all lists.
+_register(
+    "scale_by_list",
+    "(Tensor grad, Tensor grad_scores, Tensor offsets, int max_length, Tensor? factor=None) "
+    "-> Tensor",
+)
+torch.library.register_fake(
+    "rankgrad::scale_by_list",
+    lambda grad, grad_scores, *_: torch.empty_like(grad_scores),
+    lib=_library,
+)
+
+
+def _reduce_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+    (normalized_weights,) = ctx.saved_tensors
+    return grad * normalized_weights, None, None, None
+
+
+def _save_weights(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+# The weighted sum or mean over lists, and the normalized weight of each.
+_register(
+    "reduce",
+    "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
+    "-> (Tensor result, Tensor normalized_weights)",
+)
+torch.library.register_fake(
+    "rankgrad::reduce",
+    lambda values, *_: (values.new_empty(()), torch.empty_like(values)),
+    lib=_library,
+)
+torch.library.register_autograd(
+    "rankgrad::reduce", _reduce_backward, setup_context=_save_weights, lib=_library
+)
