@@ -35,7 +35,7 @@ MAY_IMPORT = {
     },
     "data": {"checksums", "compilation", "deprecation", "validation", "quoting", "specs", "files"},
     "boosting": {"losses", "metrics", "quoting", "validation", "data"},
-    "models": {"quoting", "specs", "validation"},
+    "models": {"compilation", "quoting", "specs", "validation"},
     "training": {
         *(
             "inputs",
@@ -50,6 +50,7 @@ MAY_IMPORT = {
             "locks",
         ),
         *("losses", "metrics", "data", "models", "threads", "boosting"),
+        "compilation",
     },
     "experiments": {
         *("validation", "quoting", "schemas", "specs", "files", "locks", "losses", "metrics"),

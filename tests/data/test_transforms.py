@@ -15,6 +15,7 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch import nn
 
 from rankgrad.data import blocks, transforms
+from rankgrad.data.blocks import quantiles_of
 from rankgrad.data.transforms import (
     Clip,
     Distribution,
@@ -359,3 +360,15 @@ def test_any_finite_training_data_gives_finite_features(rows: list[list[float]],
     features = np.array(rows, np.float32)
     fitted = transforms.get(spec).fit(features)
     assert fitted.transform(torch.from_numpy(features)).isfinite().all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 1000])
+def test_quantiles_are_those_of_numpy(n):
+    random = np.random.default_rng(n)
+    for values in (random.normal(size=n).astype(np.float32), random.integers(0, 3, n) * 1e30):
+        for count in (2, 3, 1000):
+            levels = np.linspace(0, 1, count)
+            expected = np.quantile(values.astype(np.float64), levels)
+            with_missing = random.permutation(np.append(values, [np.nan] * 3))
+            assert np.array_equal(quantiles_of(values, levels), expected)
+            assert np.array_equal(quantiles_of(with_missing, levels), expected)

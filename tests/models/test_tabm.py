@@ -8,7 +8,7 @@ from torch import nn
 
 from rankgrad import models
 from rankgrad.models.dropout import FastDropout
-from rankgrad.models.tabm import TabMNet
+from rankgrad.models.tabm import TabMNet, _Own
 
 SHARES = ["adapters", "nothing"]
 
@@ -79,3 +79,32 @@ def test_dropout_drops_its_share_and_keeps_the_mean(rate: float) -> None:
     assert values.unique().tolist() == pytest.approx([0, 1 / (1 - rate)], rel=1e-4)
     assert dropout(torch.ones(2, 0)).shape == (2, 0)
     assert torch.equal(dropout.eval()(torch.ones(7)), torch.ones(7))
+
+
+def test_dropout_drops_the_same_gradients_and_is_drawn_anew() -> None:
+    dropout = FastDropout(0.3)
+    values = torch.rand(64, 999, requires_grad=True)
+    drawn = []
+    for seed in (0, 0, 1):
+        dropout.generator = torch.Generator().manual_seed(seed)
+        drawn += [dropout(values), dropout(values)]
+        (gradient,) = torch.autograd.grad(drawn[-1].sum(), values)
+        assert torch.equal(gradient * values, drawn[-1])
+    assert torch.equal(drawn[0], drawn[2]) and torch.equal(drawn[1], drawn[3])
+    kept = torch.stack([(each > 0).double().flatten() for each in (*drawn[:2], *drawn[4:])])
+    assert (torch.corrcoef(kept) - torch.eye(4)).abs().max() < 0.02
+    neighbors = torch.corrcoef(torch.stack([kept[0, :-1], kept[0, 1:]]))[0, 1]
+    assert neighbors.abs() < 0.02
+
+
+def test_output_layers_are_products_with_vectors() -> None:
+    layer, items = _Own(3, 5, 1).double(), torch.randn(3, 7, 5).double().requires_grad_()
+    found, expected = layer(items), torch.baddbmm(layer.bias, items, layer.weight)
+    torch.testing.assert_close(found, expected)
+    leaves = (items, layer.weight, layer.bias)
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), leaves),
+        torch.autograd.grad(expected.square().sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)

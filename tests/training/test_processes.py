@@ -107,3 +107,22 @@ def test_memory_maps_travel_by_name(tmp_path):
     assert (
         pickle.loads(pickle.dumps(DatasetHandle.of(part))).receive().checksum() == part.checksum()
     )
+
+
+def test_one_process_on_a_cpu_does_without_fabric(monkeypatch):
+    """And trains as with it, clipping included."""
+    data, settings = lists(30), Settings(epochs=2, clip=0.01, device="cpu")
+    expected = fit(settings, data, data)
+    with monkeypatch.context() as patched:
+        patched.setattr(processes, "SingleProcess", lambda: _fabric(settings))
+        by_fabric = fit(settings, data, data)
+    for name, tensor in expected.model.tensors().items():
+        assert torch.equal(tensor, by_fabric.model.tensors()[name])
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)  # importing it is an error
+    fit(settings, data, data)
+
+
+def _fabric(settings):
+    from lightning_fabric import Fabric
+
+    return Fabric(accelerator="cpu", devices=1, precision=settings.precision)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import typer
 
@@ -66,3 +67,15 @@ def test_every_setting_has_a_place_and_a_text_in_the_help():
 def test_broken_toml_says_so():
     with pytest.raises(ValueError, match="not TOML"):
         Settings.from_toml("loss = ")
+
+
+def test_patience_by_name_or_number():
+    assert Settings(patience="7").patience == Settings(patience=np.int64(7)).patience == 7
+    assert Settings(patience="none").patience is None
+    assert Settings.from_toml(Settings().to_toml()).patience == "auto"
+    for wrong in ("soon", 0, True, 2.5):
+        with pytest.raises(ValueError, match="patience: a whole number of at least 1, auto"):
+            Settings(patience=wrong)
+    order = [Settings(patience=given) for given in (19, "auto", 20, None)]
+    for at, one in enumerate(order):
+        assert [bool(other.extension(one)) for other in order] == [n > at for n in range(4)]

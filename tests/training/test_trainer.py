@@ -12,6 +12,7 @@ from rewritten import rewrite
 import rankgrad
 from rankgrad import losses
 from rankgrad.training import RunFolder, Settings, fit
+from rankgrad.training.trainer import Trainer
 
 SMALL = {
     "model": "mlp(hidden=[8])",
@@ -392,3 +393,39 @@ def test_averaged_weights_are_what_is_validated_and_given(train, vali):
     scores = averaged.model.predict(vali.features, vali.offsets)
     exact = rankgrad.evaluate(scores, vali.labels, offsets=vali.offsets, metrics=["ap"])
     assert exact["ap"] == pytest.approx(averaged.best_value, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "counts"), [("softmax", False), ("gumbel_approx_ndcg", False), ("mse", True)]
+)
+@pytest.mark.parametrize("batching", ["queries", "documents"])
+def test_lists_without_a_loss_are_left_out_of_training(loss, counts, batching, monkeypatch):
+    data = lists(24)
+    labels = np.array(data.labels)
+    empty = [3, 4, 11]
+    for at in empty:
+        labels[data.offsets[at] : data.offsets[at + 1]] = 0
+    relevant = np.maximum.reduceat(labels, data.offsets[:-1]) > 0
+    assert 0 < relevant.sum() < 24
+    seen = []
+    step = Trainer._step
+    monkeypatch.setattr(
+        Trainer,
+        "_step",
+        lambda self, batch, *rest: seen.extend(batch.lists.tolist()) or step(self, batch, *rest),
+    )
+    settings = Settings(loss=loss, batching=batching, epochs=1, batch_size=5, device="cpu")
+    fit(settings, replace(data, labels=labels))
+    assert sorted(seen) == (list(range(24)) if counts else np.flatnonzero(relevant).tolist())
+    seen.clear()
+    fit(settings, replace(data, labels=0 * labels))  # nothing to learn from: no error
+    assert sorted(seen) == list(range(24))
+
+
+def test_patience_is_short_at_first(train, vali):
+    """Without a gain the first epoch stays the best: four more, if they are 60 steps."""
+    stuck = {"epochs": 50, "optimizer": "sgd", "learning_rate": 1e-12, "patience": "auto"}
+    done = fit(small(batch_size=2, **stuck), train, vali)
+    assert (len(done.history), done.best_epoch, done.stopped) == (5, 1, "patience")
+    done = fit(small(batch_size=40, **stuck), train, vali)
+    assert (len(done.history), done.stopped) == (21, "patience")

@@ -107,6 +107,7 @@ class Batches:
         transform: applied to the features; fitted.
         memory: how many bytes the features may take on the device; None for half of what is free.
             Beyond that they stay where they are and are read ahead.
+        trained: ``[B]``, True on the lists that training takes; None for all of them.
 
     >>> from rankgrad.data import Dataset
     >>> lists = Dataset(np.arange(4)[:, None], [0, 1, 2, 0], [0, 3, 4], ["a", "b"])
@@ -131,6 +132,7 @@ class Batches:
         device: torch.device | str = "cpu",
         transform: Transform | None = None,
         memory: int | None = None,
+        trained: Array | None = None,
     ) -> None:
         check_choice("batching", batching, BATCHINGS)
         self.dataset, self.batching, self.flat, self.seed = dataset, batching, flat, seed
@@ -145,7 +147,7 @@ class Batches:
         self._max_length = min(int(dataset.lengths.max(initial=0)), list_size or dataset.n_items)
         self._labels = self._to_gather_device(dataset.labels)
         self._weights = None if dataset.weights is None else self._to_gather_device(dataset.weights)
-        self._transform = transform
+        self._transform, self._trained = transform, trained
         self._features = self._load() if self.resident else None
 
     @property
@@ -203,6 +205,8 @@ class Batches:
         """Which lists make each batch of an epoch."""
         random = np.random.default_rng([self.seed, epoch, _ORDER])
         lengths = self.dataset.lengths
+        if self._trained is not None:
+            lengths = np.where(self._trained, lengths, 0)
         if self.batching == "documents":
             if self.list_size is not None:
                 lengths = np.minimum(lengths, self.list_size)
@@ -351,7 +355,8 @@ class Batches:
     def _take(self, rows: Tensor, mask: Tensor | None) -> Tensor:
         if self._features is None:
             return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
-        features = self._features[rows]
+        features = self._features.index_select(0, rows.flatten())
+        features = features.reshape(*rows.shape, features.shape[-1])
         return features if mask is None else features.masked_fill_(~mask[..., None], 0.0)
 
     def _finish(self, batch: Batch) -> Batch:

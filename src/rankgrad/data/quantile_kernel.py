@@ -9,21 +9,85 @@ import numpy as np
 from rankgrad.compilation import compile_cached
 
 _ROWS = 256  # searched at a time, so that a column of quantiles stays in the processor's cache
+_HALF, _ZERO = np.float32(0.5), np.float32(0)
 
 _compiled = partial(compile_cached, nogil=True)
 
 
+class Knots:
+    """The distinct quantiles of each feature, padded to one length, and what holds between them.
+
+    Attributes:
+        table: ``[features, 2^p - 1]``: the knots, then infinity.
+        below, gap, index, last: ``[features, 2^p]``, by the number of knots below x. Between two
+            knots the fraction is ``(index + (x - below) / gap) / last``.
+        middle: ``[features, 2^p]``: the fraction at the next knot, where x is equal to it.
+    """
+
+    def __init__(self, features: int, width: int, last: int) -> None:
+        size = 1 << width
+        self.width, self.last = width, last
+        self.table = np.full((features, size - 1), np.inf, np.float32)
+        self.below = np.zeros((features, size), np.float32)
+        self.gap = np.full((features, size), np.inf, np.float32)
+        self.index = np.zeros((features, size), np.float32)
+        self.middle = np.zeros((features, size), np.float32)
+
+    def sizes(self) -> np.ndarray:
+        """For each feature a power of 2 above the number of its knots, which a search halves."""
+        return np.array([1 << int(row.sum()).bit_length() for row in np.isfinite(self.table)])
+
+    @classmethod
+    def of(cls, table: np.ndarray) -> Knots:
+        """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""
+        rows = table.astype(np.float32)
+        distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
+        most = max(len(values) for values, _, _ in distinct)
+        made = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
+        for at, (values, first, counts) in enumerate(distinct):
+            count = len(values)
+            made.table[at, :count] = values
+            made.middle[at, :count] = (
+                (2 * first + counts - 1) / np.float32(2) / np.float32(made.last)
+            )
+            made.index[at, 1 : count + 1] = first + counts - 1
+            made.index[at, count + 1 :] = made.last
+            made.below[at, 1 : count + 1] = values
+            made.gap[at, 1:count] = values[1:] - values[:-1]
+        return made
+
+
 @_compiled
-def _search(table: np.ndarray, value: np.float32, right: bool) -> int:
-    """How many entries of a sorted table are below a value, or with ``right`` not above it."""
-    low, high = 0, len(table)
-    while low < high:
-        middle = (low + high) >> 1
-        if table[middle] < value or (right and table[middle] == value):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _count_below(values: np.ndarray, table: np.ndarray, counts: np.ndarray) -> None:
+    """How many entries of a sorted table are below each value.
+
+    All values take a step of their binary searches together, so that none waits for memory and
+    none is mispredicted.
+    """
+    for i in range(len(values)):
+        counts[i] = 0
+    left = len(table)
+    while left > 1:
+        half = left >> 1
+        for i in range(len(values)):
+            next_ = counts[i] + half
+            counts[i] = next_ if table[np.uint32(next_ - 1)] < values[i] else counts[i]
+        left -= half
+    for i in range(len(values)):
+        counts[i] += table[np.uint32(counts[i])] < values[i]
+
+
+@_compiled
+def _tie_ends(table: np.ndarray) -> np.ndarray:
+    """For each entry of each sorted row, where those equal to it end."""
+    ends = np.empty(table.shape, np.int32)
+    for row in range(table.shape[0]):
+        end = table.shape[1]
+        for at in range(table.shape[1] - 1, -1, -1):
+            if at + 1 < end and table[row, at] != table[row, at + 1]:
+                end = at + 1
+            ends[row, at] = end
+    return ends
 
 
 @_compiled
@@ -37,23 +101,26 @@ def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> 
         table: ``[F, Q]`` float32, sorted.
         levels: ``[N, F]`` float32, written.
     """
-    last = np.float32(table.shape[1] - 1)
+    size, ends = table.shape[1], _tie_ends(table)
+    last = np.float32(size - 1)
+    some, counts = np.empty(_ROWS, np.float32), np.empty(_ROWS, np.int32)
     for first in range(0, rows.shape[0], _ROWS):
+        n = min(_ROWS, rows.shape[0] - first)
+        values = some[:n]
         for column in range(rows.shape[1]):
             own = table[column]
-            for row in range(first, min(first + _ROWS, rows.shape[0])):
-                value = rows[row, column]
+            for i in range(n):
+                values[i] = rows[first + i, column]
+            _count_below(values, own, counts)
+            for i in range(n):
+                value, count = values[i], counts[i]
                 if np.isnan(value):
-                    levels[row, column] = value
-                    continue
-                left = _search(own, value, False)
-                if left < len(own) and own[left] == value:
-                    right = _search(own, value, True)
-                    place = np.float32(left + right - 1) / np.float32(2)
+                    place = value
+                elif count < size and own[count] == value:
+                    place = np.float32(count + ends[column, count] - 1) * _HALF
                 else:
-                    low = max(left - 1, 0)
-                    below = own[low]
-                    gap = own[min(left, len(own) - 1)] - below
-                    part = (value - below) / gap if gap > 0 else np.float32(0)
+                    low = max(count - 1, 0)
+                    gap = own[min(count, size - 1)] - own[low]
+                    part = (value - own[low]) / gap if gap > 0 else _ZERO
                     place = np.float32(low) + part
-                levels[row, column] = place / last
+                levels[first + i, column] = place / last

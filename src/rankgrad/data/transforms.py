@@ -8,7 +8,6 @@ same spec takes it back. Several in a row are a :class:`Pipeline`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -242,7 +241,7 @@ class Quantile(Transform):
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         values = sample_rows(blocks, self.sample, self.seed).numpy()
         levels = np.linspace(0, 1, max(2, min(self.quantiles, len(values))))
-        table = np.stack([quantiles_of(column.astype(np.float64), levels) for column in values.T])
+        table = np.stack([quantiles_of(column, levels) for column in values.T])
         return {"table": torch.from_numpy(np.maximum.accumulate(table, axis=-1))}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -507,7 +506,7 @@ class Pipeline(Transform):
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         for step in self._steps:
             step.fit_blocks(blocks)
-            blocks = Blocks(blocks.features, blocks.offsets, (*blocks.through, step))
+            blocks = blocks.then(step)
         return {}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -562,7 +561,7 @@ class SplitColumns(Transform):
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         chosen = _Columns(tuple(self._number_columns)).fit_blocks(blocks)
-        self.numbers.fit_blocks(replace(blocks, through=(*blocks.through, chosen)))
+        self.numbers.fit_blocks(blocks.then(chosen))
         return {}
 
     def _map(self, values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rankgrad.data import transforms
+from rankgrad.data.quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
 from rankgrad.export.graph import NoFormError, OnnxGraph
 
@@ -117,7 +118,7 @@ def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
-    knots = Knots.of(transform.table)
+    knots = Knots.of(transform.table.cpu().numpy())
     columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
     fractions = _add_fractions(knots, graph, columns)
     if transform.output == "normal":
@@ -125,49 +126,6 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     rows = graph.add("Transpose", fractions, perm=[1, 0])
     shaped = graph.reshape_as(rows, values)
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
-
-
-class Knots:
-    """The distinct quantiles of each feature, padded to one length, and what holds between them.
-
-    Attributes:
-        table: ``[features, 2^p - 1]``: the knots, then infinity.
-        below, gap, index, last: ``[features, 2^p]``, by the number of knots below x. Between two
-            knots the fraction is ``(index + (x - below) / gap) / last``.
-        middle: ``[features, 2^p]``: the fraction at the next knot, where x is equal to it.
-    """
-
-    def __init__(self, features: int, width: int, last: int) -> None:
-        size = 1 << width
-        self.width, self.last = width, last
-        self.table = np.full((features, size - 1), np.inf, np.float32)
-        self.below = np.zeros((features, size), np.float32)
-        self.gap = np.full((features, size), np.inf, np.float32)
-        self.index = np.zeros((features, size), np.float32)
-        self.middle = np.zeros((features, size), np.float32)
-
-    def sizes(self) -> np.ndarray:
-        """For each feature a power of 2 above the number of its knots, which a search halves."""
-        return np.array([1 << int(row.sum()).bit_length() for row in np.isfinite(self.table)])
-
-    @classmethod
-    def of(cls, table: torch.Tensor) -> Knots:
-        """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""
-        rows = table.cpu().numpy().astype(np.float32)
-        distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
-        most = max(len(values) for values, _, _ in distinct)
-        made = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
-        for at, (values, first, counts) in enumerate(distinct):
-            count = len(values)
-            made.table[at, :count] = values
-            made.middle[at, :count] = (
-                (2 * first + counts - 1) / np.float32(2) / np.float32(made.last)
-            )
-            made.index[at, 1 : count + 1] = first + counts - 1
-            made.index[at, count + 1 :] = made.last
-            made.below[at, 1 : count + 1] = values
-            made.gap[at, 1:count] = values[1:] - values[:-1]
-        return made
 
 
 def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:

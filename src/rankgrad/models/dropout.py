@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -32,7 +36,7 @@ class Dropout(nn.Dropout):
 
 
 class FastDropout(nn.Module):
-    """Dropout with 16 random bits for each value: on a CPU several times faster than PyTorch's.
+    """Dropout with 16 random bits for each value, many times faster than PyTorch's on a CPU.
 
     Args:
         rate: the share of the values set to 0 in training.
@@ -49,6 +53,10 @@ class FastDropout(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         if not self.training:
             return values
+        if _is_plain(values):
+            seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+            dropped: Tensor = _Drop.apply(values, seed, self.dropped)
+            return dropped
         numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
         numbers.random_(-(2**63), None, generator=self.generator)
         bits = numbers.view(torch.int16)[: values.numel()]
@@ -58,6 +66,62 @@ class FastDropout(nn.Module):
     @override
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
+
+
+class _Drop(torch.autograd.Function):
+    """Dropout by a hash of the place of each value: backward, it is computed again, not stored."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, values: Tensor, seed: int, dropped: int) -> Tensor:
+        ctx.seed, ctx.dropped = seed, dropped
+        return _drop(values, seed, dropped)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _drop(grads[0], ctx.seed, ctx.dropped), None, None
+
+
+def _drop(values: Tensor, seed: int, dropped: int) -> Tensor:
+    values = values.detach().contiguous()
+    left = torch.empty_like(values)
+    _kernel()(values.view(-1).numpy(), np.uint64(seed), np.uint32(dropped), left.view(-1).numpy())
+    return left
+
+
+@cache
+def _kernel() -> Any:
+    from rankgrad.compilation import compile_cached
+
+    return compile_cached(_drop_by_hash, nogil=True)
+
+
+def _drop_by_hash(
+    values: np.ndarray, seed: np.uint64, dropped: np.uint32, left: np.ndarray
+) -> None:
+    """``left = values * kept / (1 - rate)``; the hash is the lowbias32 of C. Wellons.
+
+    Args:
+        values: ``[N]`` float32.
+        seed: below 2^63; each half of it is mixed in.
+        dropped: how many of 65,536 values are dropped.
+        left: ``[N]``, written.
+    """
+    scale = np.float32(65536 / (65536 - dropped))
+    low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
+    for i in range(len(values)):
+        x = np.uint32(i) + low
+        x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
+        x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
+        kept = np.uint32(x >> np.uint32(16)) >= dropped
+        left[i] = values[i] * scale if kept else np.float32(0)
+
+
+def _is_plain(values: Tensor) -> bool:
+    """Whether the compiled dropout takes these values."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return values.device.type == "cpu" and values.dtype == torch.float32 and not traced
 
 
 def draw_from(network: nn.Module, generator: torch.Generator | None) -> None:

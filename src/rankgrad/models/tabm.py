@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from rankgrad.shapes import Float
 from rankgrad.validation import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
+
+_ROUNDING = 1e-6  # relative, of a sum in float32
 
 
 @models.register("tabm")
@@ -155,7 +157,32 @@ class _Own(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
 
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
+        plain = items.device.type == "cpu" and not torch.compiler.is_compiling()
+        if self.weight.shape[-1] == 1 and plain and not torch.compiler.is_exporting():
+            found: Tensor = _Dot.apply(items, self.weight, self.bias)
+            return found
         return torch.baddbmm(self.bias, items, self.weight)
+
+
+class _Dot(torch.autograd.Function):
+    """``baddbmm(bias, items, weight)`` for a single output: many times faster on a CPU.
+
+    Losses that do not change with the mean score give the bias no gradient but rounding, which Adam
+    would scale up to steps like any other: within rounding of 0 it is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, items: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(items, weight)
+        return (items * weight.mT).sum(-1, keepdim=True) + bias
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        items, weight = ctx.saved_tensors
+        (grad,) = grads
+        of_bias, size = (each.sum(1, keepdim=True) for each in (grad, grad.abs()))
+        of_bias = of_bias.where(of_bias.abs() > _ROUNDING * size, 0.0)
+        return grad * weight.mT, torch.bmm(grad.mT, items).mT, of_bias
 
 
 class _Adapted(nn.Module):

@@ -16,8 +16,8 @@ from rankgrad.export.names import feature_names, takes_missing_values
 from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.serving.categorical import CategoricalFeature, categorical_features
 from rankgrad.serving.layers import FoldedLayers
-from rankgrad.serving.preparation import Preparation
 from rankgrad.training import FittedRanker
+from rankgrad.training.preparation import Preparation
 
 _FOLDED = 40  # items of a list, on average, from which folding takes less time
 _PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list

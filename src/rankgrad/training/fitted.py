@@ -23,6 +23,7 @@ from rankgrad.models import EmbeddedScorer, Model, Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
 from rankgrad.quoting import quote, shorten
 from rankgrad.threads import available, for_work, passes
+from rankgrad.training.preparation import Preparation
 from rankgrad.training.settings import Settings
 
 FORMAT = "rankgrad model"
@@ -36,6 +37,7 @@ _LATER = {
     "categories": None,
 }  # missing in files of the first versions
 _VALUES = 1 << 22  # values of features scored at a time
+_ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
 
 
@@ -150,6 +152,8 @@ class FittedRanker:
             self.network.eval()
         try:
             with torch.inference_mode(), for_work(self._n_weights * len(features)):
+                if self._prepare is not None and self._device.type == "cpu":
+                    return self._prepared(self._prepare, features, offsets)
                 if self.per_item:
                     return self._items(features)
                 if (offsets is None or len(offsets) == 2) and len(features) <= _DOCUMENTS:
@@ -158,6 +162,28 @@ class FittedRanker:
         finally:
             if was_training:
                 self.network.train()
+
+    def _prepared(
+        self, prepare: Preparation, features: np.ndarray, offsets: np.ndarray | None
+    ) -> np.ndarray:
+        """The scores of lists whose inputs are computed by one compiled pass."""
+        ends = np.array([0, len(features)])
+        if self.per_item:
+            ends = np.append(np.arange(0, len(features), _ROWS), len(features))
+        elif offsets is not None and len(offsets) != 2:
+            ends = self._dataset(features, offsets).offsets
+        network: Any = self.network
+        scores = np.empty(len(features), np.float32)
+        first = 0
+        while first < len(ends) - 1:
+            last = int(np.searchsorted(ends, ends[first] + _DOCUMENTS, side="right")) - 1
+            last = max(last, first + 1)
+            start, stop = int(ends[first]), int(ends[last])
+            rows = as_float32("features", features[start:stop], self.feature_names, first=start)
+            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start)).T
+            scores[start:stop] = network.score_inputs(inputs, None).numpy()
+            first = last
+        return scores
 
     def _list(self, features: np.ndarray) -> np.ndarray:
         """The scores of one list, as requests to a server have it: nothing is batched."""
@@ -180,10 +206,8 @@ class FittedRanker:
         return scores
 
     def _lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
-        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
-        qids = np.arange(len(ends) - 1).astype(np.str_)
-        labels = np.zeros(len(features))
-        lists = Dataset(features, labels, ends, qids, feature_names=self.feature_names)
+        lists = self._dataset(features, offsets)
+        ends = lists.offsets
         # Nothing stays on the device: memory is bounded by what is scored at a time.
         batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
         scores = np.empty(len(features), np.float32)
@@ -194,6 +218,16 @@ class FittedRanker:
             starts = np.repeat(ends[batch.lists.numpy()] - own.offsets[:-1], own.lengths)
             scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
         return scores
+
+    def _dataset(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
+        """Lists without labels, checked."""
+        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
+        qids, labels = np.arange(len(ends) - 1).astype(np.str_), np.zeros(len(features))
+        return Dataset(features, labels, ends, qids, feature_names=self.feature_names)
+
+    @cached_property
+    def _prepare(self) -> Preparation | None:
+        return Preparation.of(self)
 
     @cached_property
     def _n_weights(self) -> int:
@@ -219,6 +253,7 @@ class FittedRanker:
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Load what :meth:`tensors` gave."""
+        self.__dict__.pop("_prepare", None)  # which was made of other tensors
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             try:

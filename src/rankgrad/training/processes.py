@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from rankgrad import checksums
 from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
@@ -148,11 +149,60 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+class SingleProcess:
+    """What training asks of Fabric, where one process trains on its CPU in float32.
+
+    Fabric itself takes longer to make than a small network to train.
+    """
+
+    device = torch.device("cpu")
+    global_rank, world_size = 0, 1
+
+    def setup(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The module and its optimizer as they are."""
+        return module, optimizer
+
+    def backward(self, total: Tensor, gradient: Tensor) -> None:
+        """Gradients at the parameters."""
+        total.backward(gradient)
+
+    def no_backward_sync(
+        self, module: nn.Module, enabled: bool = True
+    ) -> contextlib.AbstractContextManager[None]:
+        """Nothing is synchronized."""
+        return contextlib.nullcontext()
+
+    def clip_gradients(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        max_norm: float,
+        error_if_nonfinite: bool,
+    ) -> None:
+        """Clip the norm of all gradients."""
+        nn.utils.clip_grad_norm_(
+            module.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite
+        )
+
+    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor:
+        """The values of this process, which are all there are."""
+        return data
+
+    def broadcast(self, value: Any) -> Any:
+        """What the first process has, which is this one."""
+        return value
+
+
 def connect(settings: Settings) -> Any:
     """The Fabric of this process, connected with the others where there are others."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A new process runs the script that started it.
         raise ChildProcessError(f"processes cannot be started: {_GUARD}")
+    plain = settings.precision == "32-true" and accelerator(settings) == "cpu"
+    if plain and not launched():
+        return SingleProcess()
     with _version_only("torchmetrics"):
         from lightning_fabric import Fabric
 

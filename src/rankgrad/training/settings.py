@@ -8,8 +8,10 @@ registries are imported where a spec is validated.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from rankgrad.extras import requires
@@ -34,6 +36,30 @@ def none(value: Any) -> Any:
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeCount = Annotated[Count | None, BeforeValidator(none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
+
+
+#: The most epochs, or trees, that the patience ``auto`` waits for a better one.
+AUTO_PATIENCE = 20
+_MORE_EPOCHS, _FEWEST_STEPS = 3, 60  # how long it waits at first: see Settings.waits
+
+
+def _patience(value: Any) -> Any:
+    """A whole number, ``auto`` or None."""
+    value = none(value)
+    if value is None or value == "auto":
+        return value
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= int(value) < 2**31:
+        raise ValueError(f"a whole number of at least 1, auto or none; found {quote(value)}")
+    return int(value)
+
+
+def _longest_wait(patience: int | str | None) -> float:
+    if patience == "auto":
+        return AUTO_PATIENCE - 0.5  # at first it waits for less
+    return math.inf if patience is None else float(patience)
 
 
 class TomlSettings(BaseModel):
@@ -155,7 +181,9 @@ class Settings(TomlSettings):
 
     model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
-    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply."""
+    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply. Left open, on 50,000
+    training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the cosine
+    schedule."""
 
     metric: str = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -194,8 +222,10 @@ class Settings(TomlSettings):
     epochs: Count = 100
     """The number of epochs, at most; for boosted trees, the number of trees."""
 
-    patience: MaybeCount = 20
-    """Stop after so many epochs without a better value of the metric; none for never."""
+    patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)] = "auto"
+    """Stop after so many epochs without a better value of the metric; none for never. auto is 20 of
+    them, or fewer at first: as many as led to the best one and 3 more, if that is 60 steps. For
+    boosted trees it is 20."""
 
     batching: Literal["queries", "documents", "query"] = "queries"
     """Batches of batch_size queries, of lists of like length up to so many documents, or of one
@@ -248,12 +278,29 @@ class Settings(TomlSettings):
         >>> Settings(epochs=150).extension(Settings())
         {'epochs': 150}
         """
-        more = {}
-        for name in ("epochs", "patience"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if theirs is not None and (mine is None or mine > theirs):
-                more[name] = mine
+        more: dict[str, Any] = {}
+        if self.epochs > other.epochs:
+            more["epochs"] = self.epochs
+        if _longest_wait(self.patience) > _longest_wait(other.patience):
+            more["patience"] = self.patience
         return more
+
+    def waits(self, best_epoch: int, steps: int) -> float:
+        """How many epochs without a better value :attr:`patience` allows.
+
+        Args:
+            best_epoch: the best one so far, from 1 on; 0 for none.
+            steps: of an epoch.
+
+        >>> [Settings().waits(best, steps=15) for best in (0, 2, 9, 90)]
+        [4, 5, 12, 20]
+        >>> Settings().waits(2, steps=1), Settings(patience=7).waits(2, steps=15)
+        (20, 7)
+        """
+        if self.patience == "auto":
+            fewest = math.ceil(_FEWEST_STEPS / max(1, steps))
+            return min(AUTO_PATIENCE, max(best_epoch + _MORE_EPOCHS, fewest))
+        return math.inf if self.patience is None else self.patience
 
     @property
     def load_options(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Trainer:
             else WeightAverage(self.ranker.network, settings.average)
         )
         self.graphs = self._graphs()
-        self.train, self.vali = self._batches(job.train), None
+        self.train, self.vali = self._batches(job.train, _with_loss(self.loss, job.train)), None
         if job.vali is not None:
             self.vali = self._batches(job.vali)
         self.others = {name: self._batches(data) for name, data in job.others.items()}
@@ -133,13 +133,13 @@ class Trainer:
 
     def _reason(self) -> str | None:
         """Why training is over, or None."""
-        state, patience = self.state, self.settings.patience
+        state = self.state
         if state.epoch >= self.settings.epochs:
             return "epochs"
-        if self.vali is not None and patience is not None:
-            waited = state.epoch - state.best_epoch
-            return "patience" if waited >= patience else None
-        return None
+        if self.vali is None:
+            return None
+        most = self.settings.waits(state.best_epoch, self.train.steps())
+        return "patience" if state.epoch - state.best_epoch >= most else None
 
     def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
         """The rest of an epoch; False if it was interrupted between two steps."""
@@ -252,9 +252,9 @@ class Trainer:
         finite.
         """
         scores = score(self.module, batch)
-        if not scores.is_cuda and not scores.isfinite().all():
-            raise self._diverged()
         nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0
+        if not scores.is_cuda and math.isnan(nan_flag.item()):
+            raise self._diverged()
         if len(batch) == 0:  # of another process's batch; all parameters still take part
             none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum()).double()
             return none, torch.stack([none.detach(), torch.zeros_like(nan_flag), nan_flag])
@@ -437,7 +437,7 @@ class Trainer:
                 each.derive(network.inputs)
         return _InputScorer(network)
 
-    def _batches(self, dataset: Dataset) -> Batches:
+    def _batches(self, dataset: Dataset, trained: np.ndarray | None = None) -> Batches:
         settings = self.settings
         return Batches(
             dataset,
@@ -451,6 +451,7 @@ class Trainer:
             device=self.fabric.device,
             transform=self.ranker.transform,
             memory=settings.memory,
+            trained=trained,
         )
 
     def _seconds(self) -> float:
@@ -466,6 +467,26 @@ class _InputScorer(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.network.score_inputs(inputs, mask)
+
+
+def _with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
+    """Which lists have a loss; None for all of them.
+
+    Without a label above 0, most losses are undefined, whatever the scores: such lists add nothing
+    to the mean, and need not be scored. Losses of the user's own get all lists.
+    """
+    if not loss.kernel_applies:
+        return None
+    relevant = np.zeros(len(dataset), bool)
+    filled = np.flatnonzero(dataset.lengths)
+    relevant[filled] = np.maximum.reduceat(dataset.labels, dataset.offsets[filled]) > 0
+    if not len(filled) or not relevant.any() or relevant[filled].all():
+        return None
+    probe = losses.get(str(loss))
+    for randomness in randomness_of(probe).values():
+        randomness.fallback = torch.Generator()
+    _, defined = probe.values(unchecked_lists(torch.tensor([[0.5, 0.0]]), torch.zeros(1, 2)))
+    return None if bool(defined) else relevant
 
 
 def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:

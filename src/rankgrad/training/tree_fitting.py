@@ -34,7 +34,7 @@ from rankgrad.training.fitted import FitResult, FittedRanker, TreeScorer
 from rankgrad.training.loggers import Callbacks, TensorBoard
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
-from rankgrad.training.settings import OF_NETWORKS, Settings
+from rankgrad.training.settings import AUTO_PATIENCE, OF_NETWORKS, Settings
 
 #: In last/: the random state of the loss, and of DART the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
@@ -242,7 +242,7 @@ def _boosting(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfi
         settings.metric,
         model.options(),
         settings.epochs,
-        settings.patience,
+        _patience(settings),
         settings.seed,
         available(),
         model.label_gain,
@@ -331,12 +331,17 @@ def _finished(run: RunFolder) -> FitResult:
     )
 
 
+def _patience(settings: Settings) -> int | None:
+    """In trees."""
+    return AUTO_PATIENCE if settings.patience == "auto" else settings.patience
+
+
 def _stopped(values: list[float], rounds: int, settings: Settings) -> str:
     """Why boosting ended. Without values of a validation metric, patience has nothing to judge."""
     if rounds >= settings.epochs:
         return "epochs"
     waited = rounds - _best_epoch(values, settings) if values else 0
-    return "patience" if waited >= (settings.patience or math.inf) else "interrupted"
+    return "patience" if waited >= (_patience(settings) or math.inf) else "interrupted"
 
 
 def _best_epoch(values: list[float], settings: Settings) -> int:

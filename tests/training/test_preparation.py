@@ -7,10 +7,12 @@ import pytest
 import torch
 from learnable import lists as learnable
 
+from rankgrad.models import models
+from rankgrad.models.tabm import TabMNet
 from rankgrad.serving.layers import FoldedLayers
-from rankgrad.serving.preparation import Preparation
 from rankgrad.serving.ranker import ServedRanker
 from rankgrad.training import FittedRanker, Settings
+from rankgrad.training.preparation import Preparation
 
 TRANSFORMS = [
     Settings().transforms,
@@ -87,3 +89,52 @@ def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
     monkeypatch.setattr("rankgrad.serving.ranker.to_onnx", broken)
     with pytest.raises(ValueError, match="a bug"):
         ServedRanker.of(ranker, "a")
+
+
+def scores_by_pytorch(ranker, features, offsets):
+    ranker.network.eval()
+    with torch.inference_mode():
+        lists = [torch.from_numpy(features[start:stop]) for start, stop in pairwise(offsets)]
+        return np.concatenate([ranker.network(ranker.transform.transform(each)) for each in lists])
+
+
+@pytest.mark.parametrize("model", ["mlp(hidden=[4])", "tabm(hidden=[4], in_list=[score, rank])"])
+def test_predictions_are_those_of_transforms_and_network(model, monkeypatch):
+    features, offsets = uneven_lists()
+    settings = Settings(model=model, transforms=(*TRANSFORMS[0], "impute(fill=median)"))
+    ranker = FittedRanker.new(settings, features, offsets)
+    expected = scores_by_pytorch(ranker, features, offsets)
+    monkeypatch.setattr(FittedRanker, "_list", None)
+    monkeypatch.setattr(FittedRanker, "_items", None)
+    monkeypatch.setattr(FittedRanker, "_lists", None)
+    for documents in (1 << 15, 40):  # all lists at once, and few or a long one at a time
+        monkeypatch.setattr("rankgrad.training.fitted._DOCUMENTS", documents)
+        found = ranker.predict(features, offsets)
+        np.testing.assert_allclose(found, expected, atol=3e-6)
+    one = ranker.predict(features[offsets[3] : offsets[4]])
+    np.testing.assert_allclose(one, expected[offsets[3] : offsets[4]], atol=3e-6)
+    assert ranker.predict(features[:0]).shape == (0,)
+    # What was prepared of other tensors is prepared anew.
+    other = FittedRanker.new(settings, features[::-1] * 2, offsets)
+    ranker.load_tensors(other.tensors())
+    assert np.array_equal(ranker.predict(features, offsets), other.predict(features, offsets))
+    if not ranker.per_item:
+        with pytest.raises(ValueError, match="offsets"):
+            ranker.predict(features, offsets[::-1])
+    features[7, 3] = np.inf
+    with pytest.raises(ValueError, match=r"index 3 .* is infinite: features\[7, 3\] = inf"):
+        ranker.predict(features, offsets)
+
+
+def test_a_network_of_ones_own_is_left_to_pytorch():
+    class Doubled(TabMNet):
+        def inputs(self, features, mask):
+            return 2 * super().inputs(features, mask)
+
+    features, offsets = uneven_lists()
+    network = Doubled(models.get("tabm(hidden=[4], members=2)"), 8)
+    ranker = FittedRanker.new(
+        Settings(transforms=("impute(fill=median)",)), features, network=network
+    )
+    expected = scores_by_pytorch(ranker, features, offsets)
+    np.testing.assert_allclose(ranker.predict(features, offsets), expected, atol=3e-6)

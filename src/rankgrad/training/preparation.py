@@ -1,24 +1,29 @@
 """Preparation: what a network takes in, computed by one compiled pass over flat lists.
 
-onnxruntime has no sort of many short columns and no search that are as fast: ranks in lists and
-quantiles, which the default model begins with, would take longer than its layers. Columns are
-computed one after the other, so the result is transposed: ``[width, N]``.
+Neither PyTorch nor onnxruntime has a sort of many short columns and a search that are as fast:
+ranks in lists and quantiles, which the default model begins with, would take longer than its
+layers. Columns are computed one after the other, so the result is transposed: ``[width, N]``.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import nn
 
 from rankgrad.compilation import compile_cached
 from rankgrad.data import transforms
-from rankgrad.export.transforms import Knots, steps_of
+from rankgrad.data.blocks import check_infinite
+from rankgrad.data.quantile_kernel import Knots
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
-from rankgrad.training import FittedRanker
+
+if TYPE_CHECKING:
+    from rankgrad.training.fitted import FittedRanker
 
 _LONG = 256  # items from which a list is sorted, not compared pair by pair
 _FEW_KNOTS = 128  # features of at most so many have few distinct values in a list, as counts do
@@ -95,11 +100,11 @@ class Preparation:
     @classmethod
     def of(cls, ranker: FittedRanker) -> Preparation | None:
         """That of a ranker; None where it has other transforms, or a network of another kind."""
-        network = ranker.network
-        if not isinstance(network, MLPNet | TabMNet):
+        network, pipeline = ranker.network, ranker.transform
+        if type(network) not in (MLPNet, TabMNet) or not isinstance(pipeline, transforms.Pipeline):
             return None
         found = _Steps(np.arange(ranker.n_features))
-        if not all(found.take(step) for step in steps_of(ranker.transform)):
+        if not all(found.take(step) for step in pipeline.steps):
             return None
         return cls(*found.tables(), tuple(getattr(network, "in_list", ())))
 
@@ -119,7 +124,13 @@ class Preparation:
         return self.in_list == ("rank", "score") and len(self.quantiles.knots) > 0
 
     def __call__(self, items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``."""
+        """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``.
+
+        Raises:
+            ValueError: a value is infinite.
+        """
+        if not math.isfinite(items.sum()):
+            check_infinite(torch.from_numpy(np.array(items)))
         inputs = np.empty((self.width, len(items)), np.float32)
         places = {kind: self.n_columns * (1 + at) for at, kind in enumerate(self.in_list)}
         affine = np.empty((2, self.n_columns), np.float32)
@@ -155,13 +166,13 @@ class _Steps:
         self.fill: np.ndarray | None = None
         self.indicated = np.empty(0, np.int64)
 
-    def take(self, step: transforms.Transform) -> bool:
+    def take(self, step: nn.Module) -> bool:
         """Take in a transform; whether that is possible."""
         late = self.knots is not None or self.scaling is not None or self.fill is not None
         if isinstance(step, transforms.DropConstant) and not late:
             self.sources = self.sources[step.kept.numpy()]
         elif isinstance(step, transforms.Quantile) and not late and step.output == "uniform":
-            self.knots = Knots.of(step.table)
+            self.knots = Knots.of(step.table.cpu().numpy())
         elif (
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
         ):
