@@ -5,6 +5,8 @@
     python benchmarks/default_study run -o RESULTS --seconds 500      as many runs as fit
     python benchmarks/default_study trees -o FILE.jsonl --size medium    LightGBM, on CPUs
     python benchmarks/default_study show RESULTS                      a table, on a terminal
+    python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
+    python benchmarks/default_study page -o docs/results/simulated.md    the page
 
 Both go on with what is there. Runs share the machinery of ``benchmarks/direct_study``.
 """
@@ -12,11 +14,13 @@ Both go on with what is there. Runs share the machinery of ``benchmarks/direct_s
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "direct_study"))
+_RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
@@ -48,6 +52,21 @@ def main() -> None:
             previous=args.previous,
             best=args.best,
         )
+    elif args.command == "pack":
+        import pool
+        import results_page
+
+        pool.pack(args.results, _RESULTS / "default.jsonl.gz")
+        results_page.pack_trees(args.trees, _RESULTS / "default_trees.jsonl.gz")
+    elif args.command == "page":
+        import results_page
+
+        trees, best = _RESULTS / "default_trees.jsonl.gz", _RESULTS / "default_best.json"
+        if not best.is_file():
+            best.write_text(
+                json.dumps(results_page.best_achievable(), indent=1) + "\n", encoding="utf-8"
+            )
+        results_page.write([_RESULTS / "default.jsonl.gz"], trees, best, args.output)
     else:
         from show import show
 
@@ -75,6 +94,11 @@ def _parser() -> argparse.ArgumentParser:
                 "--best", type=int, help="only so many points, those best on a part of medium"
             )
             command.add_argument("--threads", type=int, default=8)
+    pack = commands.add_parser("pack", help="put results into benchmarks/results")
+    pack.add_argument("results", type=Path, nargs="+")
+    pack.add_argument("--trees", type=Path, action="append", required=True)
+    page = commands.add_parser("page", help="the page, of benchmarks/results")
+    page.add_argument("-o", "--output", type=Path, required=True)
     show = commands.add_parser("show", help="tables of what there is")
     show.add_argument("results", type=Path, nargs="+")
     return parser

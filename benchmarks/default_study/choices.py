@@ -156,6 +156,11 @@ def eligible() -> list[Task]:
     return found + [replace(FINAL, changes=(("weight_decay", own),)) for own in decays]
 
 
+#: What became the default on many items, with a GPU and without.
+LARGE = replace(FINAL, model="tabm(hidden=[512, 256], members=16, dropout=0.2, activation=silu)")
+ONE = replace(FINAL, model="tabm(hidden=[256, 128], members=1, dropout=0.2)")
+
+
 def chosen(results: Results) -> Task | None:
     """The best of those that are eligible; None while one of them is missing."""
     values = [results.get(task.key) for task in eligible()]

@@ -61,6 +61,8 @@ def write(results: Iterable[Path], solved: Path, path: Path, *, best: bool = Tru
         web30k=found.table(WEB30K, "short", _specs(plan.web30k())),
         fresh=found.table(FRESH, "short", (LAMBDA, LOGLOG)),
         wider=found.wider(),
+        wider_web30k=found.wider_web30k(),
+        recipes=found.recipes(),
         temperatures=found.table(MEDIUM, "cosine", _temperatures(), reference="approx_ndcg"),
         continuation=found.continuation(),
         budgets=found.budgets(),
@@ -187,6 +189,23 @@ class Found:
             if any(rows.values()):
                 parts.append(f"{label}:\n\n{self.compare(rows, name(LAMBDA))}")
         return "\n\n".join(parts)
+
+    def wider_web30k(self) -> str:
+        """A wider network at WEB30K's size."""
+        task = Task(WEB30K, (LAMBDA,), recipe="short", model=WIDER["hidden 256, 128"])
+        specs = (LAMBDA, BOUND, LOGLOG)
+        rows = {name(spec): self.runs(replace(task, losses=(spec,))) for spec in specs}
+        return self.compare(rows, name(LAMBDA))
+
+    def recipes(self) -> str:
+        """Learning rate, batch size, list truncation: test NDCG by loss."""
+        specs = (LAMBDA, BOUND, "approx_ndcg")
+        lines = [_row(["", *map(name, specs)]), "|:--" + "|--:" * len(specs) + "|"]
+        for recipe in ("cosine", *dict.fromkeys(task.recipe for task in plan.recipes())):
+            runs = [self.runs(Task(MEDIUM, (spec,), recipe=recipe)) for spec in specs]
+            label = "rate 3e-3, batch 32" if recipe == "cosine" else recipe
+            lines.append(_row([label, *(_mean(own, "test") if own else "not run" for own in runs)]))
+        return "\n".join(lines)
 
     def continuation(self) -> str:
         """One loss for ten epochs, then another from there for ten."""

@@ -29,6 +29,7 @@ from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training.defaults import RULED, for_data
 from rankgrad.training.run import OnEpoch
 from rankgrad.training.tree_fitting import for_trees
 
@@ -71,6 +72,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
+
+    Model and schedule that are left at their defaults follow the size of the training data
+    (:mod:`rankgrad.training.defaults`); ``verbose`` prints how, ``model="small"`` keeps them.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -231,8 +235,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
+        settings, notes = for_data(self._settings(), train, self._explicit())
+        if self.verbose and notes:
+            print(*notes, sep="\n")
         result = fit(
-            self._settings(),
+            settings,
             train,
             vali,
             others=named,
@@ -522,6 +529,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
         return tags
+
+    def _explicit(self) -> set[str]:
+        """Parameters that are not their defaults: these follow no rules of the data."""
+        return {name for name in RULED if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _settings(self) -> Settings:
         values = {

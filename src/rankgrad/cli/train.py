@@ -78,6 +78,7 @@ def train(
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
     from rankgrad.training import fit
+    from rankgrad.training.defaults import for_data
     from rankgrad.training.fitting import check_data, check_run
     from rankgrad.training.loggers import loggers
     from rankgrad.training.tree_fitting import for_trees
@@ -101,6 +102,10 @@ def train(
         if settings is None and passed["holdout"] is None and len(training) >= _FEWEST:
             chosen = chosen.model_copy(update={"holdout": _HOLDOUT})
         show_notes([_about_validation(chosen.holdout, len(training))])
+    if settings is None:
+        explicit = {name for name, value in passed.items() if value is not None}
+        chosen, notes = for_data(chosen, training, explicit)
+        show_notes(notes)
     result = fit(
         chosen,
         training,

@@ -1,4 +1,4 @@
-"""The networks of the papers, by name.
+"""The default networks and those of the papers, by name.
 
 A preset is a configuration like any other: its spec is the one written out, so a saved run does not
 depend on the preset's name. What a paper leaves open is said here, with what was taken instead.
@@ -9,6 +9,49 @@ from __future__ import annotations
 from rankgrad.models.base import Output, models
 from rankgrad.models.context_aware import ContextAware
 from rankgrad.models.mlp import MLP
+from rankgrad.models.tabm import TabM
+
+
+@models.register("small")
+def small() -> TabM:
+    """The default on few items: eight perceptrons of 64 units, on features and the list's columns.
+
+    Chosen on MQ2008 (``docs/results/recipe.md``).
+
+    >>> print(models.get("small"))
+    tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])
+    """
+    return TabM(hidden=(64,), members=8, share="nothing", dropout=0.3, in_list=("rank", "score"))
+
+
+@models.register("medium")
+def medium() -> TabM:
+    """The default on many items without a GPU: one perceptron, with scales of its inputs.
+
+    It takes in ties within the list as well, and costs as much as ``small`` does.
+
+    >>> print(models.get("medium"))
+    tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties])
+    """
+    return TabM(hidden=(256, 128), members=1, dropout=0.2, in_list=("rank", "score", "ties"))
+
+
+@models.register("large")
+def large() -> TabM:
+    """The default on many items with a GPU: sixteen perceptrons that share weights.
+
+    Chosen on simulated data, as ``medium`` was (``docs/results/simulated.md``).
+
+    >>> print(models.get("large"))
+    tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties])
+    """
+    return TabM(
+        hidden=(512, 256),
+        members=16,
+        activation="silu",
+        dropout=0.2,
+        in_list=("rank", "score", "ties"),
+    )
 
 
 @models.register("neuralndcg_web30k")

@@ -1,0 +1,267 @@
+"""The page of the study: tables of what was run, between the words of ``page.md``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import choices
+import numpy as np
+from choices import BASE, FINAL, FRESH, FRESH_WEB30K, LARGE, MEDIUM, ONE, POINTWISE, SMALL, WEB30K
+from data import Data
+from plan import Task
+from pool import read_results
+from train import decode
+from trees import Trees
+
+from rankgrad.data import synthetic
+from rankgrad.metrics import evaluate
+from rankgrad.significance import holm, paired_t_test
+
+Runs = Sequence[Mapping[str, Any]]
+_SIZES = {lists: name for name, lists in synthetic.SIZES.items()}
+
+
+def best_achievable() -> dict[str, float]:
+    """Test NDCG@10 of the simulator's own utility, by data."""
+    found = {}
+    fresh_pointwise = replace(FRESH, world="pointwise")
+    for data in (SMALL, MEDIUM, WEB30K, POINTWISE, FRESH, FRESH_WEB30K, fresh_pointwise):
+        made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
+        scores = synthetic.oracle(made, world=data.world)
+        values = evaluate(scores, made.labels, offsets=made.offsets, metrics=["ndcg@10"])
+        found[_name(data)] = round(float(values["ndcg@10"]), 5)
+    return found
+
+
+def _name(data: Data) -> str:
+    return f"{_SIZES[data.lists]}, {data.world}, seed {data.seed}"
+
+
+def write(results: Iterable[Path], trees: Path, best: Path, path: Path) -> None:
+    """Write the page.
+
+    Args:
+        results: of networks, files or folders.
+        trees: of LightGBM and XGBoost, lines of JSON, compressed.
+        best: what :func:`best_achievable` gave, as JSON.
+        path: of the page.
+    """
+    found = Found(read_results(results), read_trees(trees), json.loads(best.read_text("utf-8")))
+    words = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
+    text = words.substitute(
+        goals=found.goals(),
+        inputs=found.table(choices.inputs(), BASE),
+        sizes=found.table(choices.sizes(), BASE),
+        losses=found.table([BASE, *choices.losses()], BASE),
+        eligible=found.table(choices.eligible(), FINAL),
+        further=found.table([FINAL, *choices.further()], FINAL),
+        others=found.others(),
+        kinds=found.seeds(),
+        points=found.points(),
+        runs=len(found.results),
+        tree_runs=len(found.trees),
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def read_trees(path: Path) -> dict[str, Any]:
+    """Results of trees by task."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file.read().splitlines()]
+    return {line.pop("task"): line for line in lines}
+
+
+def pack_trees(paths: Iterable[Path], path: Path) -> None:
+    """Write results of trees into one file, compressed."""
+    lines: dict[str, Any] = {}
+    for each in paths:
+        lines |= read_trees(each)
+    text = "".join(json.dumps({"task": key, **own}) + "\n" for key, own in lines.items())
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _row(cells: Iterable[Any]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+class Found:
+    """Results, and tables of them.
+
+    Args:
+        results: of networks, by task.
+        trees: of trees, by task.
+        best: achievable, by data.
+    """
+
+    def __init__(
+        self, results: Mapping[str, Any], trees: Mapping[str, Any], best: Mapping[str, float]
+    ) -> None:
+        self.results, self.trees, self.best = results, trees, best
+
+    def table(self, tasks: Iterable[Task], reference: Task) -> str:
+        """What differs from the reference, the best on validation lists first."""
+        tasks = list(dict.fromkeys(tasks))
+        there = [task for task in tasks if task.key in self.results]
+        if reference.key not in self.results:
+            return "*Not run.*"
+        there.sort(key=lambda task: -self.results[task.key]["best_value"])
+        other = decode(self.results[reference.key]["per_query"])
+        tests = {}
+        for task in there:
+            if task != reference:
+                tests[task] = paired_t_test(decode(self.results[task.key]["per_query"]), other)
+        corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
+        lines = [_row(["", "validation", "test", "training", "difference", "p"])]
+        lines.append("|:--|--:|--:|--:|--:|--:|")
+        for task in there:
+            own = self.results[task.key]
+            values = [f"{own[name]:.4f}" for name in ("best_value", "test", "train")]
+            difference, p = "", ""
+            if task in tests:
+                difference = f"{decode(own['per_query']).mean() - other.mean():+.4f}"
+                p = _p(corrected[task])
+            lines.append(_row([_words(task, reference), *values, difference, p]))
+        missing = [_words(task, reference) for task in tasks if task.key not in self.results]
+        if missing:
+            lines += ["", f"Planned and not run: {'; '.join(missing)}."]
+        return "\n".join(lines)
+
+    def goals(self) -> str:
+        """Networks between LightGBM and the best achievable."""
+        heads = ["data", "network", "LightGBM, features", "LightGBM, the list's columns too"]
+        heads += ["network", "best", "way from the first", "from the second"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
+        for name, task in (
+            ("large", LARGE),
+            ("medium", ONE),
+            ("large, ReLU", replace(FINAL, data=SMALL)),
+            ("256 and 128 units, `lambdaloss@10`", replace(BASE, data=POINTWISE)),
+            ("large", replace(LARGE, data=WEB30K, recipe="short")),
+            ("large", replace(LARGE, data=FRESH)),
+        ):
+            lines.append(self._goal(name, task.data, self.results.get(task.key)))
+        return "\n".join(lines)
+
+    def _goal(self, name: str, data: Data, own: Mapping[str, Any] | None) -> str:
+        best = self.best[_name(data)]
+        cells, ways = [_name(data), name], []
+        for in_list in (False, True):
+            other = self.tuned(data, in_list)
+            few = "" if other is None or other["lists"] == data.lists[0] else " (few lists)"
+            cells.append("not run" if other is None else f"{other['test']:.4f}{few}")
+            ways.append("" if own is None or other is None else _way(own, other, best))
+        return _row([*cells, f"{own['test']:.4f}" if own else "not run", f"{best:.4f}", *ways])
+
+    def tuned(self, data: Data, in_list: bool) -> Mapping[str, Any] | None:
+        """LightGBM's best on validation lists, of those trained on the most lists."""
+        which = Trees(_SIZES[data.lists], data.seed, data.world, in_list)
+        found = []
+        for key, own in self.trees.items():
+            task = json.loads(key)
+            lists, point = task.pop("lists"), task.pop("point")
+            library = task.pop("library", "lightgbm")
+            if Trees(**task, library=library) == which:
+                found.append({**own, "point": point, "lists": lists})
+        if not found:
+            return None
+        return max(found, key=lambda own: (own["lists"], own["best_value"]))
+
+    def others(self) -> str:
+        """The second world and small size."""
+        found = []
+        for data in (POINTWISE, SMALL):
+            tasks = [task for task in choices.others() if task.data.world == data.world]
+            tasks = [task for task in tasks if task.data.lists == data.lists]
+            for claimed in (FINAL, choices.chosen(self.results) or FINAL):
+                tasks += [task for task in choices.claims(claimed) if task.data == data]
+            found += [f"{_name(data)}:", "", self.table(tasks, replace(BASE, data=data)), ""]
+        return "\n".join(found).rstrip()
+
+    def seeds(self) -> str:
+        """Losses with the model that was chosen first, over the seeds that each has."""
+        tasks = [*choices.eligible()[:3], *choices.table()]
+        by_loss: dict[str, list[Mapping[str, Any]]] = {}
+        for task in dict.fromkeys(tasks):
+            if task.key in self.results and not task.changes and task.model == FINAL.model:
+                by_loss.setdefault(task.losses[0], []).append(self.results[task.key])
+        lines = [_row(["", "seeds", "validation", "test", "of seeds", "training", "seconds"])]
+        lines.append("|:--" + "|--:" * 6 + "|")
+        means = {loss: np.mean([r["best_value"] for r in runs]) for loss, runs in by_loss.items()}
+        for loss in sorted(by_loss, key=lambda name: -means[name]):
+            runs = by_loss[loss]
+            values = [_mean(runs, name) for name in ("best_value", "test")]
+            test = [run["test"] for run in runs]
+            span = f"{min(test):.4f} to {max(test):.4f}" if len(runs) > 1 else ""
+            seconds = f"{np.mean([run['fit_seconds'] for run in runs]):.0f}"
+            cells = [f"`{loss}`", len(runs), *values, span, _mean(runs, "train"), seconds]
+            lines.append(_row(cells))
+        done = set(by_loss)
+        missing = [f"`{task.losses[0]}`" for task in tasks if task.losses[0] not in done]
+        if missing:
+            lines += ["", f"Planned and not run: {', '.join(dict.fromkeys(missing))}."]
+        return "\n".join(lines)
+
+    def points(self) -> str:
+        """Trainings of trees: on all lists all of them, on fewer the best three of a kind."""
+        heads = ["data", "columns", "lists", "options", "validation", "test", "trees", "seconds"]
+        lines = [_row(heads), "|:--|:--|--:|:--" + "|--:" * 4 + "|"]
+        shown: Counter[tuple[Any, ...]] = Counter()
+        for key, own in sorted(self.trees.items(), key=lambda each: -each[1]["best_value"]):
+            task = json.loads(key)
+            whole = task["lists"] == synthetic.SIZES[task["size"]][0]
+            kind = (task["size"], task["world"], task["in_list"], whole)
+            shown[kind] += 1
+            if shown[kind] > 3:
+                continue
+            point = ", ".join(f"{name} {value}" for name, value in task["point"].items())
+            name = f"{task['size']}, {task['world']}, seed {task['seed']}"
+            columns = "features and the list's" if task["in_list"] else "features"
+            values = [f"{own['best_value']:.4f}", f"{own['test']:.4f}", own["trees"]]
+            cells = [name, columns, f"{task['lists']:,}", point, *values, f"{own['seconds']:.0f}"]
+            lines.append(_row(cells))
+        return "\n".join(lines)
+
+
+def _mean(runs: Runs, name: str) -> str:
+    return f"{np.mean([run[name] for run in runs]):.4f}"
+
+
+def _way(own: Mapping[str, Any], other: Mapping[str, Any], best: float) -> str:
+    """How far from one to the best achievable another is; and whether they differ."""
+    way = (own["test"] - other["test"]) / (best - other["test"])
+    test = paired_t_test(decode(own["per_query"]), decode(other["per_query"]))
+    return f"{100 * way:.0f} % (p {_p(test)})"
+
+
+def _p(value: float) -> str:
+    return f"**{value:.2g}**" if value < 0.05 else f"{value:.2g}"
+
+
+def _words(task: Task, reference: Task) -> str:
+    """What a task does differently."""
+    if task == reference:
+        return f"{_model(task.model)}, `{task.losses[0]}`"
+    found = []
+    if task.data.in_list != reference.data.in_list:
+        found.append("columns of the list: " + (", ".join(task.data.in_list) or "none"))
+    if task.data.transforms != reference.data.transforms:
+        names = {choices.QUANTILE: "quantile", choices.LOG: "log1p", choices.NORMAL: "normal"}
+        found.append("transforms: " + " and ".join(names[each] for each in task.data.transforms))
+    if task.model != reference.model:
+        found.append(_model(task.model))
+    if task.losses != reference.losses:
+        found.append(", then ".join(f"`{loss}`" for loss in task.losses))
+    found += [f"{name} {value}" for name, value in task.changes]
+    return "; ".join(found)
+
+
+def _model(spec: str) -> str:
+    return f"`{spec}`"
