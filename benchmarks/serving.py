@@ -1,17 +1,20 @@
 """Serving: one list inside the service beside LightGBM, load, memory, and requests of a schema.
 
     python benchmarks/serving.py latency --data MSLR-sample
-    python benchmarks/serving.py load --seconds 10 --rates 50 100 200 400
+    python benchmarks/serving.py load --seconds 10 --rates 50 100 200 400 800
     python benchmarks/serving.py memory --requests 100000
     python benchmarks/serving.py fuzz --examples 500
 
 ``latency``: lists of 100 items, each another, are scored by the default model as the service does
 it, and by LightGBM's own predict, on one core; blocks of lists take turns, and the medians are
 compared. ``load``: open-loop requests at rising rates to the service and to a bare server of the
-same stack that only echoes the body; latencies count from when a request was due. ``memory``: the
-resident memory of the service after each tenth of the requests. ``fuzz``: requests that
-schemathesis makes up from the schema, and JSON and Arrow bodies near what they should be, so many
-of each kind for each ranker; no answer may be a 500, and each must be as the schema says.
+same stack that only echoes the body; latencies count from when a request was due, refusals (503)
+apart; ``cpu_ms`` is the CPU time of the server for a request, refused ones included. ``memory``:
+the resident memory of the service at first, after one request and after each tenth of the
+requests, as the system says and as the service does, which also says how many it answered.
+``fuzz``: requests that schemathesis makes up from the schema, and JSON and Arrow bodies near what
+they should be, so many of each kind for each ranker; no answer may be a 500, and each must be as
+the schema says.
 ``--json FILE`` also writes the figures, beside those of other parts that are there.
 """
 
@@ -21,6 +24,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -131,35 +135,79 @@ def body(items: np.ndarray) -> bytes:
     return json.dumps({"lists": [{"items": np.round(items.astype(float), 4).tolist()}]}).encode()
 
 
-async def drive(address: str, content: bytes, rate: float, seconds: float) -> dict[str, float]:
+class Client:
+    """Connections to a server, opened as they are needed.
+
+    It sends bytes that are made before and reads little of the answer: on the same two cores, a
+    client such as httpx would take longer than the service.
+    """
+
+    def __init__(self, address: str, contents: list[bytes]) -> None:
+        self._host, _, port = address.removeprefix("http://").partition(":")
+        self._port = int(port)
+        head = "POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        self._sent = [
+            f"{head}content-length: {len(one)}\r\n\r\n".encode() + one for one in contents
+        ]
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def request(self, at: int = 0) -> int:
+        """Send one of the contents; the status of the answer, 0 if there is none."""
+        try:
+            pair = self._idle.pop() if self._idle else await self._open()
+            reader, writer = pair
+            writer.write(self._sent[at % len(self._sent)])
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            await reader.readexactly(int(length))
+        except (OSError, asyncio.IncompleteReadError) as error:
+            print(repr(error), file=sys.stderr)
+            return 0
+        self._idle.append(pair)
+        return int(head[9:12])
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self._host, self._port)
+
+    async def close(self) -> None:
+        for _, writer in self._idle:
+            writer.close()
+
+
+async def drive(
+    address: str, server: psutil.Process, content: bytes, rate: float, seconds: float
+) -> dict[str, float]:
     """Requests at a fixed rate, whether or not those before are answered."""
-    found: list[float] = []
-    errors = 0
-    limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
-    headers = {"content-type": "application/json"}
-    async with httpx.AsyncClient(limits=limits, timeout=60) as client:
+    busy = sum(server.cpu_times()[:2])
+    client = Client(address, [content])
+    found: list[tuple[int, float]] = []
 
-        async def one(due: float) -> None:
-            nonlocal errors
-            try:
-                answer = await client.post(f"{address}/rank", content=content, headers=headers)
-                errors += answer.status_code != 200
-            except httpx.HTTPError as error:
-                print(repr(error), file=sys.stderr)
-                errors += 1
-            found.append(time.perf_counter() - due)
+    async def one(due: float) -> None:
+        status = await client.request()
+        found.append((status, time.perf_counter() - due))
 
-        began, sent = time.perf_counter(), []
-        for at in range(int(rate * seconds)):
-            due = began + at / rate
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            sent.append(asyncio.create_task(one(due)))
-        await asyncio.gather(*sent)
-        wall = time.perf_counter() - began
-    low, high = (np.quantile(found, [0.5, 0.99]) * 1e3).tolist()
+    began, sent = time.perf_counter(), []
+    for at in range(int(rate * seconds)):
+        due = began + at / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        sent.append(asyncio.create_task(one(due)))
+    offered = len(sent) / (time.perf_counter() - began)
+    await asyncio.gather(*sent)
+    wall = time.perf_counter() - began
+    await client.close()
+    taken = [late for status, late in found if status == 200]
+    low, high = (np.quantile(taken or [np.nan], [0.5, 0.99]) * 1e3).tolist()
+    refused = sum(status == 503 for status, _ in found)
     return {
-        "rate": rate, "achieved": len(found) / wall, "errors": errors, "p50_ms": low, "p99_ms": high
-    }  # fmt: skip
+        "rate": rate,
+        "offered": offered,
+        "answered": len(taken) / wall,
+        "refused": refused,
+        "errors": len(found) - len(taken) - refused,
+        "p50_ms": low,
+        "p99_ms": high,
+        "cpu_ms": (sum(server.cpu_times()[:2]) - busy) / len(found) * 1e3,
+    }
 
 
 def load_test(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -173,15 +221,16 @@ def load_test(arguments: argparse.Namespace) -> dict[str, Any]:
             ("service", service(Path(place) / "default")),
             ("echo", process(echo)),
         ):
-            with server as (address, _):
-                asyncio.run(drive(address, content, 20, 1))
-                results[name] = [
-                    asyncio.run(drive(address, content, rate, arguments.seconds))
-                    for rate in arguments.rates
-                ]
-            for row in results[name]:
-                print(name, {key: round(value, 2) for key, value in row.items()})
-    return {"bytes_of_a_request": len(content), **results}
+            with server as (address, process_of):
+                asyncio.run(drive(address, process_of, content, 20, 1))
+                results[name] = []
+                for rate in arguments.rates:
+                    row = asyncio.run(drive(address, process_of, content, rate, arguments.seconds))
+                    results[name].append(row)
+                    shown = {key: round(value, 2) for key, value in row.items()}
+                    print(name, shown, flush=True)
+    busy = list(os.getloadavg())
+    return {"bytes_of_a_request": len(content), "load_average": busy, **results}
 
 
 def memory(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -193,37 +242,42 @@ def memory(arguments: argparse.Namespace) -> dict[str, Any]:
         default_ranker(lists).save(Path(place) / "default")
         with service(Path(place) / "default") as (address, server):
             found = asyncio.run(_memory(address, server, contents, arguments.requests))
-    growth = found["rss_mib"][-1] - found["rss_mib"][1]
-    print(found, f"growth from the second tenth on: {growth:.1f} MiB")
+    growth = found["rss_mib"][-1] - found["rss_mib"][2]
+    print(found, f"growth from the first tenth on: {growth:.1f} MiB")
     return {**found, "growth_mib": growth}
 
 
 async def _memory(
     address: str, server: psutil.Process, contents: list[bytes], requests: int
 ) -> dict[str, Any]:
-    host, _, port = address.removeprefix("http://").partition(":")
-    head = "POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-    sent = [f"{head}content-length: {len(one)}\r\n\r\n".encode() + one for one in contents]
+    client = Client(address, contents)
 
     async def some(count: int) -> int:
-        """Requests on one connection; how many failed. httpx would take longer than the service."""
-        reader, writer = await asyncio.open_connection(host, int(port))
-        failed = 0
-        for at in range(count):
-            writer.write(sent[at % len(sent)])
-            answer = await reader.readuntil(b"\r\n\r\n")
-            failed += not answer.startswith(b"HTTP/1.1 200")
-            length = answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-            await reader.readexactly(int(length))
-        writer.close()
-        return failed
+        """Requests one after the other; how many failed."""
+        return sum([await client.request(at) != 200 for at in range(count)])
 
-    sizes, errors = [], 0
+    def resident() -> float:
+        """Of the process that answers and of those it started."""
+        own = [server, *server.children(recursive=True)]
+        return round(sum(one.memory_info().rss for one in own) / 2**20, 2)
+
+    sizes, errors = [resident()], await some(1)
+    sizes.append(resident())
     for _ in range(10):
         errors += sum(await asyncio.gather(*(some(requests // 80) for _ in range(8))))
-        sizes.append(round(server.memory_info().rss / 2**20, 1))
+        sizes.append(resident())
         print(sizes[-1], "MiB", flush=True)
-    return {"requests": requests // 80 * 80, "errors": errors, "rss_mib": sizes}
+    async with httpx.AsyncClient() as other:
+        metrics = (await other.get(f"{address}/metrics")).text
+    counted = re.findall(r'requests_total{model="default",status="200"} (\S+)', metrics)
+    said = re.findall(r"process_resident_memory_bytes (\d\S*)", metrics)
+    return {
+        "requests": requests // 80 * 80 + 1,
+        "counted_by_the_service": int(float(counted[0])),
+        "errors": errors,
+        "rss_mib": sizes,
+        "rss_mib_by_the_service": round(float(said[0]) / 2**20, 2),
+    }
 
 
 def fuzz(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -261,7 +315,7 @@ def main() -> None:
     parser.add_argument("--data", help="a folder with train data; made data without")
     parser.add_argument("--trees", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--rates", type=float, nargs="+", default=[50, 100, 200, 300, 400])
+    parser.add_argument("--rates", type=float, nargs="+", default=[50, 100, 200, 400, 600, 800])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--examples", type=int, default=300)

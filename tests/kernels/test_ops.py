@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankgrad import kernels
+from rankgrad import kernels, losses
 from rankgrad.inputs import as_lists
 from rankgrad.kernels import ops
 from rankgrad.lists import FlatLists
@@ -136,3 +136,39 @@ def test_offsets_of_padded_lists_are_cached(monkeypatch):
     with torch.inference_mode():
         lists = as_lists(torch.zeros(5, 17), torch.zeros(5, 17))
     assert not lists.flat.offsets.is_inference()
+
+
+def test_a_padded_loss_is_one_step_of_autograd_on_a_cpu():
+    """A view of the scores would be another one, and take a tenth of a small call's time."""
+    scores = torch.zeros(2, 3, requires_grad=True, device="cpu")
+    value = losses.get("softmax")(scores, torch.ones(2, 3, device="cpu"))
+    (before,) = (each for each, _ in value.grad_fn.next_functions if each is not None)
+    assert before.variable is scores
+
+
+def test_operations_take_tensors_of_any_type_and_layout():
+    require_backend("cross_entropy")
+    scores, labels = torch.randn(6), torch.tensor([1, 0, 2, 0, 1, 0])
+    wanted = torch.ops.rankgrad.cross_entropy(
+        scores, labels.float(), None, None, torch.tensor([0, 3, 6]), 3, "label"
+    )
+    found = torch.ops.rankgrad.cross_entropy(
+        torch.stack([scores, scores], 1)[:, 0],
+        labels,
+        None,
+        None,
+        torch.tensor([0, 3, 6], dtype=torch.int32),
+        3,
+        "label",
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert one.equal(other)
+
+
+def test_arrays_are_of_memory_that_is_what_it_seems():
+    flat_arrays = pytest.importorskip("rankgrad.kernels.cpu.flat_arrays")
+    lists = FlatLists(torch.zeros(4), torch.zeros(4), None, None, torch.tensor([0, 4]), 4)
+    assert flat_arrays.FlatArrays(lists).valid
+    for wrong in (torch.zeros(4, dtype=torch.int64), torch.zeros(8)[::2]):
+        with pytest.raises(TypeError, match="contiguous"):
+            flat_arrays.FlatArrays(lists._replace(labels=wrong))

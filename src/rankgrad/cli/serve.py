@@ -35,7 +35,7 @@ def serve(
         int, typer.Option(help="Requests in progress; those beyond are refused (503).", min=1)
     ] = 128,
     max_waiting_bytes: Annotated[
-        int, typer.Option(help="Bytes that requests in progress hold together.", min=1)
+        int, typer.Option(help="Bytes of the bodies of requests in progress.", min=1)
     ] = 64 << 20,
     grace: Annotated[
         int,

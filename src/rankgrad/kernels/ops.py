@@ -531,8 +531,8 @@ class _ReducedOnCPU(torch.autograd.Function):
         kernel(arrays, *options)
         grad_scores = np.empty(tuple(scores.shape), np.float32 if arrays.single else np.float64)
         result = np.empty((), grad_scores.dtype)
-        mean = reduction == "mean"
-        result[()] = reduce_lists(arrays.arrays, arrays.list_weights, mean, grad_scores.reshape(-1))
+        found, mean = (arrays.offsets, *arrays.arrays[5:]), reduction == "mean"
+        result[()] = reduce_lists(found, arrays.list_weights, mean, grad_scores.reshape(-1))
         ctx.save_for_backward(torch.from_numpy(grad_scores))
         return torch.from_numpy(result)
 
@@ -543,28 +543,27 @@ class _ReducedOnCPU(torch.autograd.Function):
         return ctx.saved_tensors[0] * grad, None, None, None
 
 
-def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
+def _reduce_lists(found: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
     """The weighted sum or mean over lists, and in ``scaled`` its derivatives by the scores.
 
-    Nothing is read of lists that do not count.
+    Derivatives are 0 in lists that are not defined, whose values are not read.
     """
-    offsets, values, grad_scores, defined = arrays[4], arrays[5], arrays[6], arrays[7]
+    offsets, values, grad_scores, defined = found
     lists, weight = values.size, 0.0
     for b in range(lists):
-        if defined[b]:
-            weight += list_weights[b] if list_weights.size else 1.0
+        weight += list_weights[b] if defined[b] else 0.0
     scale = 1.0
     if mean:
         scale = 1.0 / weight if weight > 0 else 0.0
     result = 0.0
     for b in range(lists):
-        factor = scale if defined[b] else 0.0
-        if list_weights.size:
-            factor *= list_weights[b]
+        factor = scale * list_weights[b] if defined[b] else 0.0
         if factor != 0:
             result += factor * values[b]
-        for i in range(offsets[b], offsets[b + 1]):
-            scaled[i] = factor * grad_scores[i] if factor != 0 else 0.0
+        own = grad_scores[offsets[b] : offsets[b + 1]]
+        to = scaled[offsets[b] : offsets[b + 1]]
+        for i in range(own.size):
+            to[i] = factor * own[i]
     for i in range(offsets[lists], scaled.size):
         scaled[i] = 0.0
     return result

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 
-from rankgrad.serving import openapi
+from rankgrad.serving import batching, openapi
 from rankgrad.serving.admission import Admission, Held
 from rankgrad.serving.arrow_requests import parse_arrow
-from rankgrad.serving.batching import Batcher
 from rankgrad.serving.bodies import ARROW, JSON, Limits, RequestError, to_arrow_body, to_json_body
 from rankgrad.serving.json_requests import parse_json
 from rankgrad.serving.json_shape import JsonShape
@@ -28,7 +26,6 @@ try:
 except ImportError as error:
     raise ImportError("fastapi is not installed: pip install 'rankgrad[serve]'") from error
 
-_PARSERS = 2  # threads: a small body does not wait for a large one
 _BODY_SECONDS = 30  # in which a body has to arrive
 _CLIENT_GONE = 499  # in the metrics, as of nginx; nobody receives it
 
@@ -74,10 +71,9 @@ class Service:
         self.ready = False
         self._deadline: float | None = None  # once it stops
         self._timeouts: set[asyncio.Timeout] = set()
-        self._parsers = ThreadPoolExecutor(_PARSERS, thread_name_prefix="parsing")
         JsonShape.of(b"{}")  # compiles it
         self.batchers = {
-            name: Batcher(self._timed(ranker), self.metrics.batch_of(name))
+            name: batching.Batcher(self._timed(ranker), self.metrics.batch_of(name))
             for name, ranker in rankers.items()
         }
 
@@ -169,15 +165,16 @@ class Service:
         if kind not in (JSON, ARROW):
             raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
         body = await self._body(request, held)
-        # Parsing takes up to some tenths of a second: other requests are answered meanwhile.
         parse = parse_arrow if kind == ARROW else parse_json
-        loop = asyncio.get_running_loop()
-        lists = await loop.run_in_executor(self._parsers, parse, body, ranker, self.limits)
-        held.hold(lists.items.nbytes)
         arrow = ARROW in request.headers.get("accept", "")
-        respond = partial(to_arrow_body if arrow else to_json_body, ranker, lists)
-        content = await self.batchers[ranker.name].respond(lists, respond)
-        return _response(200, content, ARROW if arrow else JSON), len(lists.items)
+        found = await self.batchers[ranker.name].respond(
+            batching.Request(
+                len(body),
+                partial(parse, body, ranker, self.limits),
+                partial(to_arrow_body if arrow else to_json_body, ranker),
+            )
+        )
+        return _response(200, found.content, ARROW if arrow else JSON), found.items
 
     def _ranker(self, name: str) -> ServedRanker:
         if name not in self.rankers:
@@ -229,7 +226,6 @@ class Service:
     def close(self) -> None:
         """End the threads."""
         self.ready = False
-        self._parsers.shutdown(cancel_futures=True)
         for batcher in self.batchers.values():
             batcher.close()
 

@@ -39,7 +39,7 @@ class Limits:
         items: of one list.
         total_items: of a request, in all its lists.
         waiting: requests that are in progress; those beyond are refused.
-        waiting_bytes: that requests in progress hold together, as sent and as arrays.
+        waiting_bytes: of the bodies of requests in progress; of one request also as float32.
     """
 
     body: int = 8 << 20

@@ -67,7 +67,7 @@ class Metrics:
         self._items.labels(model).inc(items if status == 200 else 0)
         self._seconds.labels(model).observe(seconds)
 
-    def batch_of(self, model: str) -> Callable[[int, int], None]:
+    def batch_of(self, model: str) -> Callable[[int], None]:
         """What counts a batch of a ranker."""
         requests = self._batches.labels(model)
-        return lambda count, items: requests.observe(count)
+        return lambda count: requests.observe(count)

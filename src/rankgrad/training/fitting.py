@@ -120,7 +120,9 @@ def fit(
     are trained on one thread; the sums of large ones are split among the threads PyTorch has
     (``torch.set_num_threads``), the number of which may change the last bits.
 
-    Where the model is one of boosted trees, as ``lightgbm(num_leaves=31)``, epochs are trees.
+    Where the model is one of boosted trees, as ``lightgbm(num_leaves=31)``, epochs are trees. Those
+    of a resumed run are others where their library draws random numbers, as for a fraction of the
+    items.
 
     With ``settings.devices`` above 1, processes are started for it (then ``on_epoch`` and
     ``network`` must be things that can be sent to them); under ``torchrun``, every process calls

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from numba.extending import intrinsic, overload
+from numba import types
+from numba.extending import intrinsic
+from numba.np.arrayobj import np_cfarray
 
 from rankgrad.linking import compile_linked
 from rankgrad.threads import available
@@ -43,24 +44,21 @@ def compiled_reduction(function: Function) -> Function:
     return compile_linked(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
-def array_at(address: int, size: int, like: np.ndarray) -> np.ndarray:
-    """The memory at an address as a flat array of so many numbers, of another array's type."""
-    kind = np.ctypeslib.as_ctypes_type(like.dtype)
-    found: np.ndarray = np.ctypeslib.as_array((kind * size).from_address(address))
-    return found
+def _array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
+    """The memory at an address as a flat array of so many numbers, of another array's type.
+
+    As ``numba.carray``, which is slower to compile.
+    """
+    pointer, found = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
+
+    def build(target: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        memory = builder.inttoptr(arguments[0], target.get_value_type(pointer))
+        return np_cfarray(target, builder, found(pointer, size), (memory, arguments[1]))
+
+    return found(address, size, like), build
 
 
-@intrinsic
-def _pointer(context: Any, address: Any, like: Any) -> Any:
-    def inttoptr(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
-
-    return numba.types.CPointer(like.dtype)(address, like), inttoptr
-
-
-@overload(array_at, strict=False)
-def _compile_array_at(address: Any, size: Any, like: Any) -> Any:
-    return lambda address, size, like: numba.carray(_pointer(address, like), size)  # type: ignore[attr-defined, call-arg]
+array_at: Any = intrinsic(_array_at)
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}

@@ -65,7 +65,7 @@ class FlatArrays:
         arrays: what loops over lists take.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
-        list_weights: ``[lists]``, or an empty array.
+        list_weights: ``[lists]``, ones where there are none.
         single: whether scores and labels were float32.
         valid: whether all values are allowed: scores finite, weights finite and not negative, and
             labels not large either. What padding holds does not count.
@@ -86,7 +86,7 @@ class FlatArrays:
             np.zeros(items),
             np.zeros(lists, np.bool_),
         )
-        self.list_weights = _NO_NUMBERS if list_weights is None else np.empty(lists)
+        self.list_weights = np.empty(lists)
         # A tensor takes longer to become an array of NumPy than all that is done here.
         kind = scores.dtype
         addresses = (
@@ -97,7 +97,8 @@ class FlatArrays:
             _address(offsets, torch.int64),
             0 if list_weights is None else _address(list_weights, kind),
         )
-        self.valid: bool = _load(addresses, self.arrays, self.list_weights, _TYPES[kind])
+        to = (*self.arrays[:5], self.list_weights)
+        self.valid: bool = _load(addresses, to, _TYPES[kind])
 
     @classmethod
     def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
@@ -135,27 +136,39 @@ def _address(tensor: Tensor, kind: torch.dtype) -> int:
 @compiled
 def _load(
     addresses: tuple[int, int, int, int, int, int],
-    to: Arrays,
-    list_weights_to: Array,
+    to: tuple[Array, Array, Array, Array, Array, Array],
     of_type: Array,
 ) -> bool:
     """Copy what was passed, and say whether all of it is allowed."""
-    scores, labels, mask, weights, offsets = to[0], to[1], to[2], to[3], to[4]
-    for i, real in enumerate(array_at(addresses[2], mask.size, mask)):
-        mask[i] = real
-    for i, start in enumerate(array_at(addresses[4], offsets.size, offsets)):
-        offsets[i] = start
-    wrong = _copy(array_at(addresses[0], scores.size, of_type), -np.inf, np.inf, mask, scores)
-    wrong += _copy(array_at(addresses[1], labels.size, of_type), 0.0, LARGEST_LABEL, mask, labels)
-    wrong += _copy(array_at(addresses[3], weights.size, of_type), 0.0, np.inf, mask, weights)
-    passed = array_at(addresses[5], list_weights_to.size, of_type)
-    return bool(wrong + _copy(passed, 0.0, np.inf, mask[:0], list_weights_to) == 0)
+    scores, labels, mask, weights, offsets, list_weights = to
+    real, bounds = (
+        array_at(addresses[2], mask.size, mask),
+        array_at(addresses[4], offsets.size, offsets),
+    )
+    for i in range(mask.size):
+        mask[i] = real[i]
+    for i in range(offsets.size):
+        offsets[i] = bounds[i]
+    if addresses[5] == 0:
+        for b in range(list_weights.size):
+            list_weights[b] = 1.0
+    # In a loop, so that it is compiled once.
+    wrong, nothing = 0, mask[:0]
+    for address, least, most, padding, values in (
+        (addresses[0], -np.inf, np.inf, mask, scores),
+        (addresses[1], 0.0, LARGEST_LABEL, mask, labels),
+        (addresses[3], 0.0, np.inf, mask, weights),
+        (addresses[5], 0.0, np.inf, nothing, list_weights),
+    ):
+        if address != 0:
+            wrong += _copy(address, of_type, least, most, padding, values)
+    return bool(wrong == 0)
 
 
 @compiled
-def _copy(values: Array, least: float, most: float, mask: Array, to: Array) -> int:
+def _copy(address: int, of_type: Array, least: float, most: float, mask: Array, to: Array) -> int:
     """Copy values, and count those that are infinite, no number, or outside, padding left out."""
-    wrong = 0
+    wrong, values = 0, array_at(address, to.size, of_type)
     for i in range(to.size):
         to[i] = values[i]
         right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)

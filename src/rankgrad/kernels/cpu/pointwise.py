@@ -14,7 +14,7 @@ MSE, RMSE, BCE, ORDINAL = range(4)
 def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
     """``(1 / n) Σ_i φ(s_i, y_i)``: see :mod:`rankgrad.kernels.ops`."""
     limit = level(number, lists.single) if kind == "bce" else number
-    lists.run(_lists, KINDS[kind], float(limit))
+    lists.run(_lists, KINDS[kind], float(limit), steps=4)
 
 
 @compiled
