@@ -24,6 +24,7 @@ JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 STATUSES = {200, 400, 404, 405, 408, 413, 415, 422}
 
 _ANY = st.floats() | st.floats(width=32) | st.just(0.0)
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
 _NARROW = st.floats(width=32)
 _FLOATS, _TEXTS = st.lists(_ANY, max_size=6), st.text(max_size=4)
 _ROWS = {4: st.lists(_ANY, min_size=4, max_size=4), 3: st.lists(_ANY, min_size=3, max_size=3)}
@@ -107,7 +108,7 @@ def json_bodies(names: tuple[str, ...]) -> st.SearchStrategy[bytes]:
     """Lists of items, nearly as they should be; as JSON, some of it damaged."""
     number = st.floats(-9, 9)
     odd = st.one_of(
-        *[st.integers(-2, 3), st.none(), _COLORS, st.booleans(), st.floats(allow_nan=False)],
+        *[st.integers(-2, 3), st.none(), _COLORS, st.booleans(), _FINITE],
         *[st.just(10**400), st.just([]), st.just({}), st.just([[]] * 9)],
     )
     value = st.one_of(number, number, number, st.none(), odd)

@@ -4,6 +4,7 @@
 
     python benchmarks/default_study run -o RESULTS --seconds 500      as many runs as fit
     python benchmarks/default_study trees -o FILE.jsonl --size medium    LightGBM, on CPUs
+    python benchmarks/default_study rules -o FILE.jsonl --size small  the default as users get it
     python benchmarks/default_study show RESULTS                      a table, on a terminal
     python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
     python benchmarks/default_study page -o docs/results/simulated.md    the page
@@ -52,6 +53,10 @@ def main() -> None:
             previous=args.previous,
             best=args.best,
         )
+    elif args.command == "rules":
+        import rules
+
+        rules.run(args.output, args.size, args.world, args.model)
     elif args.command == "pack":
         import pool
         import results_page
@@ -61,12 +66,10 @@ def main() -> None:
     elif args.command == "page":
         import results_page
 
-        trees, best = _RESULTS / "default_trees.jsonl.gz", _RESULTS / "default_best.json"
+        best = _RESULTS / "default_best.json"
         if not best.is_file():
-            best.write_text(
-                json.dumps(results_page.best_achievable(), indent=1) + "\n", encoding="utf-8"
-            )
-        results_page.write([_RESULTS / "default.jsonl.gz"], trees, best, args.output)
+            best.write_text(json.dumps(results_page.best_achievable(), indent=1) + "\n")
+        results_page.write(_RESULTS, args.output)
     else:
         from show import show
 
@@ -94,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
                 "--best", type=int, help="only so many points, those best on a part of medium"
             )
             command.add_argument("--threads", type=int, default=8)
+    rules = commands.add_parser("rules", help="train the default as users get it, once")
+    rules.add_argument("-o", "--output", type=Path, required=True)
+    rules.add_argument("--size", default="small")
+    rules.add_argument("--world", default="listwise")
+    rules.add_argument("--model", default="rules")
     pack = commands.add_parser("pack", help="put results into benchmarks/results")
     pack.add_argument("results", type=Path, nargs="+")
     pack.add_argument("--trees", type=Path, action="append", required=True)

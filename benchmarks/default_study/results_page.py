@@ -32,7 +32,9 @@ def best_achievable() -> dict[str, float]:
     """Test NDCG@10 of the simulator's own utility, by data."""
     found = {}
     fresh_pointwise = replace(FRESH, world="pointwise")
-    for data in (SMALL, MEDIUM, WEB30K, POINTWISE, FRESH, FRESH_WEB30K, fresh_pointwise):
+    pointwise = replace(SMALL, world="pointwise")
+    first = (SMALL, pointwise, MEDIUM, WEB30K, POINTWISE)
+    for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise):
         made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
         scores = synthetic.oracle(made, world=data.world)
         values = evaluate(scores, made.labels, offsets=made.offsets, metrics=["ndcg@10"])
@@ -44,19 +46,21 @@ def _name(data: Data) -> str:
     return f"{_SIZES[data.lists]}, {data.world}, seed {data.seed}"
 
 
-def write(results: Iterable[Path], trees: Path, best: Path, path: Path) -> None:
+def write(results: Path, path: Path) -> None:
     """Write the page.
 
     Args:
-        results: of networks, files or folders.
-        trees: of LightGBM and XGBoost, lines of JSON, compressed.
-        best: what :func:`best_achievable` gave, as JSON.
+        results: the folder of packed results, with what :func:`best_achievable` gave.
         path: of the page.
     """
-    found = Found(read_results(results), read_trees(trees), json.loads(best.read_text("utf-8")))
+    trees, best = results / "default_trees.jsonl.gz", results / "default_best.json"
+    rules = (results / "default_rules.jsonl").read_text(encoding="utf-8").splitlines()
+    networks = read_results([results / "default.jsonl.gz"])
+    found = Found(networks, read_trees(trees), json.loads(best.read_text("utf-8")))
     words = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
     text = words.substitute(
         goals=found.goals(),
+        rules=found.rules([json.loads(line) for line in rules]),
         inputs=found.table(choices.inputs(), BASE),
         sizes=found.table(choices.sizes(), BASE),
         losses=found.table([BASE, *choices.losses()], BASE),
@@ -159,6 +163,22 @@ class Found:
             cells.append("not run" if other is None else f"{other['test']:.4f}{few}")
             ways.append("" if own is None or other is None else _way(own, other, best))
         return _row([*cells, f"{own['test']:.4f}" if own else "not run", f"{best:.4f}", *ways])
+
+    def rules(self, runs: Runs) -> str:
+        """The default as users get it, beside LightGBM."""
+        heads = ["data", "LightGBM, features", "LightGBM, the list's columns too", "model"]
+        heads += ["epochs", "network", "best", "difference from the better", "p"]
+        lines = [_row(heads), "|:--|--:|--:|:--" + "|--:" * 5 + "|"]
+        for run in runs:
+            data = replace(SMALL, lists=synthetic.SIZES[run["size"]], world=run["world"])
+            pair = [self.tuned(data, in_list) for in_list in (False, True)]
+            better = max((own for own in pair if own), key=lambda own: own["best_value"])
+            cells = [_name(data), *(f"{own['test']:.4f}" if own else "not run" for own in pair)]
+            model = "by the rules: `medium`" if run["model"] == "rules" else f"`{run['model']}`"
+            cells += [model, run["epochs"], f"{run['test']:.4f}", f"{self.best[_name(data)]:.4f}"]
+            p = paired_t_test(decode(run["per_query"]), decode(better["per_query"]))
+            lines.append(_row([*cells, f"{run['test'] - better['test']:+.4f}", _p(p)]))
+        return "\n".join(lines)
 
     def tuned(self, data: Data, in_list: bool) -> Mapping[str, Any] | None:
         """LightGBM's best on validation lists, of those trained on the most lists."""

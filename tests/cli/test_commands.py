@@ -19,8 +19,9 @@ from rankgrad.cli import app, text_train
 from rankgrad.cli.train import train
 from rankgrad.data import load, scores, store, synthetic
 from rankgrad.experiments import demo
+from rankgrad.models import models
 from rankgrad.text.settings import TextSettings
-from rankgrad.training import FittedRanker, RunFolder, Settings
+from rankgrad.training import FittedRanker, RunFolder, Settings, defaults
 from rankgrad.training.evaluations import Evaluated
 
 COMMANDS = (
@@ -199,6 +200,15 @@ def test_train_by_settings_and_options(in_json, folder, trained, tmp_path):
     assert (settings.loss, settings.clip, settings.patience) == ("softmax", 2.0, None)
     assert (settings.metrics, settings.transforms) == (("err",), ("standardize",))
     assert set(facts["history"][0]) >= {"ndcg@10", "err", "loss"}
+
+
+def test_train_says_what_follows_the_size_of_the_data(rankgrad, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(defaults, "MANY_ITEMS", 1)
+    own = ("--vali", folder / "vali.txt", "--epochs", 1, "--device", "cpu")
+    for name, model, more in (("a", "medium", ()), ("b", "small", ("--model", "small"))):
+        result = rankgrad("train", folder / "train.txt", "-o", tmp_path / name, *own, *more)
+        assert RunFolder.open(tmp_path / name).settings.model == str(models.get(model))
+        assert ("training items and no GPU: model medium" in result.stderr) == (model == "medium")
 
 
 def test_train_without_validation_holds_lists_out_and_says_so(rankgrad, folder, quick, tmp_path):

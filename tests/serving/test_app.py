@@ -113,6 +113,7 @@ ROW = [1.0, 2.0, 3.0, 4.0]
         ([], 422, "body"),
         ({}, 422, "lists"),
         ({"lists": 3}, 422, "lists"),
+        ({"lists": [], "model": "trees"}, 422, "model"),
         ({"lists": [{}]}, 422, "lists[0].items"),
         ({"lists": [{"items": [], "itmes": 1}]}, 422, "lists[0].itmes"),
         ({"lists": [{"items": [], "id": [1]}]}, 422, "lists[0].id"),
@@ -138,7 +139,13 @@ def test_other_errors(post, lists):
     assert post(content=b"[" * 50_000).status_code == 400
     assert post(content=b" " * 100_001).status_code == 413
     assert post(content=b"", headers={"content-type": "text/csv"}).status_code == 415
+    compressed = {"content-encoding": "gzip"}
+    assert post(json=body(lists, 0), headers=compressed).status_code == 415
     assert post("/models/none/rank", json=body(lists, 0)).status_code == 404
+    for path, status in (("/nowhere", 404), ("/health", 405)):
+        found = post(path, json={})
+        assert found.status_code == status
+        assert found.json()["error"]["field"] is None
     empty = post(json={"lists": [{"items": []}]})
     assert empty.json()["lists"] == [{"scores": [], "order": []}]
 

@@ -22,6 +22,7 @@ from rankgrad.serving.ranker import ServedRanker
 
 try:
     from fastapi import FastAPI, Request, Response
+    from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise ImportError("fastapi is not installed: pip install 'rankgrad[serve]'") from error
@@ -131,6 +132,15 @@ class Service:
             """Counts and times, as Prometheus reads them."""
             return Response(self.metrics.text(), media_type=self.metrics.media_type)
 
+        async def refuse(request: Request, error: Exception) -> Response:
+            """A path or method that there is not, in the form of all errors."""
+            assert isinstance(error, HTTPException)
+            refused = RequestError(error.status_code, error.detail)
+            response = _response(refused.status, refused.body())
+            response.headers.update(error.headers or {})
+            return response
+
+        app.add_exception_handler(HTTPException, refuse)
         app.post("/rank", **answer)(rank)
         app.post("/models/{name}/rank", **answer)(rank_by)
         app.get("/models")(models)
@@ -164,6 +174,9 @@ class Service:
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, ARROW):
             raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            said = "must be left out: of bodies only Arrow's buffers may be compressed"
+            raise RequestError(415, said, "content-encoding")
         body = await self._body(request, held)
         parse = parse_arrow if kind == ARROW else parse_json
         arrow = ARROW in request.headers.get("accept", "")

@@ -73,7 +73,9 @@ class _Columns:
             if field.name == "list":
                 _check_list_type(field.type)
             elif field.name not in known:
-                raise RequestError(422, NO_FEATURE, name)
+                beside = self.positional and field.name in self.names
+                said = "is there beside 'features', which has all of them" if beside else NO_FEATURE
+                raise RequestError(422, said, name)
             elif self.positional:
                 _check_array_type(field.type, len(self.names))
             else:
@@ -220,4 +222,5 @@ def _check_values(items: np.ndarray, ranker: ServedRanker) -> None:
     if wrong.any():
         row, at = np.argwhere(wrong)[0].tolist()
         field = f"column {quote(ranker.feature_names[at])}[{row}]"
-        raise RequestError(422, f"must be a finite number, found {items[row, at]}", field)
+        said = f"must be a finite number within float32, found {items[row, at]}"
+        raise RequestError(422, said, field)

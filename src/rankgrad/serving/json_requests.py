@@ -40,6 +40,7 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     except ValueError as error:
         raise RequestError(400, f"the body is not JSON: {error}") from None
     entries = _array(value, "lists", "body")
+    _check_names(value, ("lists",), "", "a body has 'lists'; the path names the ranker")
     check_count(len(entries), limits.lists, "lists", "lists")
     found = [_list(entry, f"lists[{at}]", limits) for at, entry in enumerate(entries)]
     offsets = np.concatenate([[0], np.cumsum([len(items) for _, items in found])]).astype(np.int64)
@@ -59,15 +60,18 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
 def _list(entry: Any, where: str, limits: Limits) -> tuple[str | int | None, list[Any]]:
     """The id and the items of a list."""
     items = _array(entry, "items", where)
-    unknown = next((name for name in entry if name not in ("id", "items")), None)
-    if unknown is not None:
-        field = f"{where}.{str(unknown)[:100]}"
-        raise RequestError(422, "is unknown: a list has 'id' and 'items'", field)
+    _check_names(entry, ("id", "items"), f"{where}.", "a list has 'id' and 'items'")
     identifier = entry.get("id")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
         raise RequestError(422, "must be a text or a whole number", f"{where}.id")
     check_count(len(items), limits.items, f"{where}.items", "items")
     return identifier, items
+
+
+def _check_names(value: dict[str, Any], known: tuple[str, ...], prefix: str, said: str) -> None:
+    unknown = next((name for name in value if name not in known), None)
+    if unknown is not None:
+        raise RequestError(422, f"is unknown: {said}", f"{prefix}{unknown[:100]}")
 
 
 def _array(value: Any, name: str, where: str) -> list[Any]:

@@ -29,6 +29,7 @@ _LIST = {
 _BODY = {
     "type": "object",
     "required": ["lists"],
+    "additionalProperties": False,
     "properties": {"lists": {"type": "array", "items": _LIST}},
     "example": {"lists": [{"id": "q1", "items": [[0.1, 2.0], [0.7, 1.0]]}]},
 }

@@ -454,7 +454,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What ``model.json`` in a folder says, checked."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"there is no model in {folder}: it has no {MANIFEST}")
+        lacks = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+        raise FileNotFoundError(f"there is no model in {folder}: {lacks}")
     manifest = schemas.read_json(path, dict[str, Any])
     if manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not of a rankgrad model")

@@ -1,0 +1,43 @@
+"""The default as users get it: rules of the data applied, trained by the library, on any device."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from train import encode, ndcg
+
+from rankgrad.data import synthetic
+from rankgrad.training import Settings, fit
+from rankgrad.training.defaults import for_data
+
+
+def run(output: Path, size: str, world: str, model: str) -> None:
+    """Train once and add a line to the results.
+
+    Args:
+        output: a file.
+        size: a size of the simulator.
+        world: of the simulator.
+        model: ``rules``, or a model that is trained with the other defaults.
+    """
+    splits = synthetic.splits(size, world=world)
+    settings, notes = Settings() if model == "rules" else Settings(model=model), []
+    if model == "rules":
+        settings, notes = for_data(settings, splits["train"], explicit=())
+    began = time.perf_counter()
+    done = fit(settings, splits["train"], splits["vali"])
+    seconds = round(time.perf_counter() - began, 1)
+    test = splits["test"]
+    scores = np.asarray(done.model.predict(test.features, test.offsets))
+    values = ndcg(torch.from_numpy(scores), test)
+    own = {"size": size, "world": world, "model": model, "notes": notes}
+    own |= {"best_value": done.best_value, "test": float(values.mean()), "seconds": seconds}
+    own |= {"epochs": len(done.history), "per_query": encode(values)}
+    with output.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(own) + "\n")
+    shown = f"validation {own['best_value']:.4f}, test {own['test']:.4f}, {seconds} s"
+    print(f"{size}, {world}, {model}: {shown}", *notes, sep="\n")
