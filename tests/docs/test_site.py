@@ -325,7 +325,9 @@ def test_pages_fit_a_phone_and_stay_offline(site):
                 "request", lambda r: r.url.startswith((base, "data:")) or troubles.append(r.url)
             )
             view.goto(base + "index.html")
-            view.keyboard.press("Control+k")
+            while view.evaluate("document.activeElement.tagName") == "BODY":
+                view.keyboard.press("Control+k")  # until the script listens
+                view.wait_for_timeout(300)
             view.keyboard.type("Sinkhorn")
             view.locator("text=Sinkhorn without >> visible=true").first.wait_for()
             index = json.loads((site / "search.json").read_text()) | {"items": []}

@@ -1,7 +1,7 @@
 """Backend kernels of the hot paths, Numba on CPUs and Triton on GPUs, and the choice between them.
 
-Every loss has an eager form, plain PyTorch, that says what is computed. Where there is a kernel for
-the device it is used by default; :func:`use` chooses otherwise.
+Every loss has an eager form in plain PyTorch, which defines what is computed. By default a loss
+uses the kernel of its device if there is one; :func:`use` changes that.
 """
 
 from __future__ import annotations

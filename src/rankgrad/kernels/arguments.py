@@ -1,4 +1,4 @@
-"""What backend kernels take: lists in the flat layout, and the options of a metric or of pairs."""
+"""Arguments of backend kernels: lists in the flat layout, metric options and pair options."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from rankgrad.lists import FlatLists
 __all__ = ["LARGEST_LABEL", "FlatLists", "MetricOptions", "PairOptions"]
 
 
-#: Up to which labels the gain 2^y - 1 and sums of it are safe in float32.
+#: The largest label for which sums of gains 2^y - 1 do not overflow in float32.
 LARGEST_LABEL = 100.0
 
 
 class MetricOptions(NamedTuple):
-    """A metric of :mod:`rankgrad.metrics`, whose eager form says what is computed.
+    """A metric of :mod:`rankgrad.metrics`, whose eager form defines what is computed.
 
     Attributes:
         name: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``, ``rr``,
             ``err`` or ``hits``.
         k: the cutoff, 0 for none.
-        gain: ``exponential`` or ``linear``, of ndcg and dcg.
-        threshold: from which label on an item is relevant, of binary metrics; of err the top of the
+        gain: ``exponential`` or ``linear``, for ndcg and dcg.
+        threshold: for binary metrics, the lowest label of a relevant item; for err, the top of the
             label scale.
-        persistence: of rbp.
+        persistence: for rbp.
     """
 
     name: str
@@ -40,13 +40,13 @@ class PairOptions(NamedTuple):
         kind: ``ranknet``, ``hinge``, ``lambdarank``, ``ndcg_loss1``, ``ndcg_loss2`` or
             ``ndcg_loss2++``.
         k: the cutoff, 0 for none.
-        sigma: σ of logistic pairs; of hinge the margin.
-        gain: ``exponential`` or ``linear``, of ndcg.
-        truncation: ``corrected`` or ``heuristic``, of LambdaLoss.
-        mu: of ``ndcg_loss2++``.
-        half: whether RankNet has pairs of equal labels, too.
-        metric: of lambda losses.
-        threshold: from which label on an item is relevant, of binary metrics.
+        sigma: σ of the logistic losses; the margin of hinge.
+        gain: ``exponential`` or ``linear``, for ndcg.
+        truncation: ``corrected`` or ``heuristic``, for LambdaLoss.
+        mu: μ of ``ndcg_loss2++``.
+        half: whether RankNet also counts pairs of equal labels, with a target of one half.
+        metric: the metric of lambda losses.
+        threshold: for binary metrics, the lowest label of a relevant item.
     """
 
     kind: str

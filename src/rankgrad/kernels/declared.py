@@ -1,23 +1,23 @@
-"""A class declares its kernel itself, and loses it where a subclass computes something else."""
+"""A class declares its kernel; a subclass that computes something else does not inherit it."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, ClassVar
 
-# What names a class or describes it, and takes no part in what it computes.
+# Attributes that name or describe a class and do not change what it computes.
 _DESCRIPTIVE = frozenset({"is_stationary", "limit", "name", "spec"})
 
 
 class DeclaresKernel:
     """Base of losses, metrics and relaxations, whose classes may declare a kernel.
 
-    A class declares one by defining an attribute named in ``kernel_declarations``. The kernel
-    computes what that very class computes, so a subclass that overrides one of its methods and
-    declares none falls back to the eager form.
+    A class declares a kernel by defining an attribute named in ``kernel_declarations``. The kernel
+    computes what that class computes. A subclass that overrides one of its methods and declares no
+    kernel falls back to the eager form.
 
     Attributes:
-        kernel_declarations: the attributes that declare a kernel.
+        kernel_declarations: names of the attributes that declare a kernel.
         kernel_applies: whether the declared kernel computes what this class computes.
 
     >>> class Doubled(metrics.NDCG):
@@ -43,14 +43,14 @@ def _applies(cls: type[DeclaresKernel]) -> bool:
 
 
 def _overrides(cls: type, base: type, name: str) -> bool:
-    """Whether a class has another attribute of this name than the base that declares the kernel.
+    """Whether a class overrides an attribute of the base that declares the kernel.
 
-    What counts is the attribute that Python finds, so a mixin that comes after the base in the
-    order of inheritance, and before the class that the base has it from, counts too.
+    The attributes are looked up in each class's method resolution order. So a mixin overrides too
+    if it comes after the base, but before the class from which the base inherits the attribute.
     """
     if name.startswith("__") or name in _DESCRIPTIVE or name in vars(DeclaresKernel):
         return False
     found = inspect.getattr_static(cls, name)
     if name in getattr(base, "__dataclass_fields__", {}) and not hasattr(found, "__get__"):
-        return False  # the value of a field is read from the object: another default is no override
+        return False  # kernels read a field from the object, so a new default is no override
     return found is not inspect.getattr_static(base, name)

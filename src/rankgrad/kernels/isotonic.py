@@ -1,4 +1,4 @@
-"""Isotonic regression of sorted lists: its blocks, and sums over them."""
+"""Isotonic regression of sorted lists: its blocks, and sums over blocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rankgrad.kernels.cpu.isotonic import pool_adjacent
 
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
-    """The blocks of the decreasing isotonic regression of ``z - w``, rows of both descending.
+    """The blocks of the decreasing isotonic regression of ``z - w``.
 
     Args:
-        z: ``[b, n]``.
-        w: ``[b, n]``.
-        lengths: ``[b]``; places past a row's length are blocks of their own.
+        z: ``[b, n]``, each row descending.
+        w: ``[b, n]``, each row descending.
+        lengths: ``[b]``; each position past a row's length is a block of one.
         entropic: a block's value is ``LSE(z) - LSE(w)`` instead of the mean of ``z - w``.
 
     Returns:
-        ``[b, n]``: for each place that of its block's first item.
+        ``[b, n]``: for each position, the position of the first item of its block.
 
     >>> z, w = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 0.0]])
     >>> pool(z, w, torch.tensor([3]), entropic=False)
@@ -40,7 +40,7 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
 
 
 def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
-    """For each item the sum over its block, differentiable.
+    """The sum over each item's block, differentiable.
 
     >>> block_sums(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 0, 2]]))
     tensor([[3., 3., 3.]])
@@ -52,7 +52,7 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
 
 
 class _BlockSums(torch.autograd.Function):
-    """PyTorch's own sums on a GPU are added up in any order; these always in the same."""
+    """Deterministic block sums on a GPU, where ``scatter_add`` adds in an arbitrary order."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Relaxations as linear operators: applied to values, or as ranks, and the adjoints by the scores.
+"""Relaxations as operators: ``P @ values`` or relaxed ranks, and gradients with respect to scores.
 
-A metric that is written in PyTorch, such as a user's own, goes through them, so that it never sees
-a permutation matrix. An operator knows no metric.
+A metric written in PyTorch, such as a user's own, uses these operators, so no permutation matrix is
+built. An operator knows no metric.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rankgrad.lists import row_offsets
 
 
 class _Operator(NamedTuple):
-    """Where an operator is: a class of this name, in the module of this name of each backend.
+    """Where the class of an operator is defined: the same module and name in each backend.
 
     Attributes:
-        module: of ``kernels.cpu`` and ``kernels.gpu``.
-        name: of the class.
-        types: of its options, which PyTorch's registry has as numbers.
+        module: the module of ``kernels.cpu`` and ``kernels.gpu``.
+        name: the name of the class.
+        types: the types of its options, which PyTorch's registry passes as floats.
     """
 
     module: str
@@ -52,12 +52,12 @@ _RANK = {
 def relaxed_metric(
     kernel: KernelCall, beta: float, expect: str, metric: MetricOptions
 ) -> KernelCall | None:
-    """The operation that computes a metric through a relaxation; None where there is none.
+    """The operation that computes a metric through a relaxation; None if no kernel does.
 
     Args:
         kernel: the relaxation.
-        beta: through ranks, how sharply ranks are compared with the cutoff and each other.
-        expect: the expected ``"gain"``, or the gain of the expected ``"label"``.
+        beta: the sharpness with which relaxed ranks are compared with the cutoff and each other.
+        expect: ``"gain"`` for the expected gain, ``"label"`` for the gain of the expected label.
         metric: the metric.
     """
     name, options = kernel
@@ -81,12 +81,12 @@ def relaxed_metric(
 
 
 def sort_ready(kernel: KernelCall, scores: Tensor) -> bool:
-    """Whether a relaxation's operator is to be used to sort by such scores."""
+    """Whether :func:`sort` has an operator for this relaxation on the scores' device."""
     return _is_ready(_SORT.get(kernel.name), scores)
 
 
 def ranks_ready(kernel: KernelCall, scores: Tensor) -> bool:
-    """Whether a relaxation's operator is to be used for ranks by such scores."""
+    """Whether :func:`rank` has an operator for this relaxation on the scores' device."""
     return _is_ready(_RANK.get(kernel.name), scores)
 
 
@@ -95,7 +95,7 @@ def _is_ready(operator: _Operator | None, scores: Tensor) -> bool:
 
 
 def sort(kernel: KernelCall, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
-    """``P[:k] @ values``: values in the order of the scores.
+    """``P[:k] @ values``: values softly sorted by the scores.
 
     Args:
         kernel: the relaxation.
@@ -134,7 +134,7 @@ def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
 
 
 class _Sort(autograd.ListFunction):
-    """Values in the order of the scores; the operator is cached for the backward pass."""
+    """Values softly sorted by the scores; the operator is cached for the backward pass."""
 
     @staticmethod
     def forward(
@@ -159,7 +159,7 @@ class _Sort(autograd.ListFunction):
 
 
 class _SortAdjoint(autograd.ListFunction):
-    """The vector-Jacobian product of :class:`_Sort` by the scores."""
+    """The vector-Jacobian product of :class:`_Sort` with respect to the scores."""
 
     @staticmethod
     def forward(
@@ -257,7 +257,7 @@ def _rank_adjoint(
 
 
 def _operator(kernel: KernelCall, scores: Tensor, mask: Tensor, cache: Any, *k: int) -> Any:
-    """The operator of a relaxation on these scores, made anew unless it is in the cache."""
+    """The operator of a relaxation on these scores, from the cache or else constructed."""
     found = cache.get(scores.shape)
     if found is None:
         offsets, max_length = row_offsets(scores)
@@ -275,7 +275,7 @@ def _class(operator: _Operator, device: str) -> Any:
     return getattr(module, operator.name)
 
 
-# The same for compiled code, which caches no operator between the passes.
+# The same operations for torch.compile, which caches no operator for the backward pass.
 
 
 def _typed(operators: dict[str, _Operator], name: str, options: list[float]) -> KernelCall:
@@ -284,7 +284,7 @@ def _typed(operators: dict[str, _Operator], name: str, options: list[float]) -> 
 
 
 def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
-    """A result on lists that all have numbers for scores; NaN for those that have not."""
+    """Compute on lists whose scores are finite; the result of every other list is NaN."""
     flawed = ~(scores.isfinite() | ~mask).all(-1)
     found: Tensor = compute(torch.where(flawed[:, None], 0.0, scores))
     return found.masked_fill(flawed.reshape(-1, *[1] * (found.dim() - 1)), torch.nan)

@@ -1,14 +1,14 @@
-"""The operations of backend kernels: which there are, which of them run, and one autograd function.
+"""The operations that have backend kernels, the choice of a kernel, and one autograd function.
 
-Those of losses take lists in the flat layout, :class:`rankgrad.lists.FlatLists`, as their first
-arguments, and give in one pass, for each list its value and whether the loss is defined there, and
-for each item the derivative of its list's value (0 on padding, and throughout lists on which the
-loss is undefined): the backward pass is one product.
+Operations of losses take lists in the flat layout, :class:`rankgrad.lists.FlatLists`, as their
+first arguments. In one pass they return the value of each list, whether the loss is defined on the
+list, and for each item the derivative of its list's value. The derivative is 0 on padding and in
+lists on which the loss is undefined. The backward pass is one product with it.
 
 A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``,
 ``rr``, ``err`` or ``hits``), ``k`` (0 for none), ``gain`` (``exponential`` or ``linear``),
-``threshold`` (of err: the top of the label scale) and ``persistence``, as in
-:mod:`rankgrad.metrics`, whose eager forms say what is computed here.
+``threshold`` (for err, the top of the label scale) and ``persistence``, as in
+:mod:`rankgrad.metrics`, whose eager forms define what is computed here.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _LISTS = (
 _METRIC = "str metric, int k, str gain, float threshold, float persistence"
 _VALUES = "(Tensor values, Tensor grad_scores, Tensor defined)"
 
-#: Losses: values [lists], grad_scores [items] and defined [lists]; and the module of the kernels.
+#: Losses: the module of the kernels and the schema, which returns values [lists], grad_scores
+#: [items] and defined [lists].
 LOSSES = {
-    # 1 - metric through relaxed ranks; relaxation "sigmoid" (sharpness alpha), "lapsum" (1 / τ),
-    # "fastsort" or "fastsort_entropic" (1 / strength).
+    # 1 - metric through relaxed ranks. The relaxation is "sigmoid" (sharpness alpha), "lapsum"
+    # (sharpness 1 / τ), "fastsort" or "fastsort_entropic" (sharpness 1 / strength).
     "through_ranks": (
         "ranks",
         f"({_LISTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
     ),
-    # 1 - metric through the rows of a relaxed permutation: "neuralsort" or "softsort".
+    # 1 - metric through the rows of a relaxed permutation, "neuralsort" or "softsort".
     "through_rows": (
         "permutation_rows",
         f"({_LISTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
@@ -63,27 +64,29 @@ LOSSES = {
         "ot",
         f"({_LISTS}, float epsilon, int iterations, float tolerance, {_METRIC}) -> {_VALUES}",
     ),
-    # Sums over pairs: "ranknet", "hinge" (sigma is the margin), "lambdarank", "ndcg_loss1",
-    # "ndcg_loss2" or "ndcg_loss2++", for NDCG. Half: RankNet's pairs of equal labels, too. Of
-    # other metrics ("precision", "recall", "ap", "rr", "arp": binary ones from a threshold on):
-    # "lambdarank", or "ndcg_loss2" for LambdaLoss.
+    # Sums over pairs. For NDCG the kind is "ranknet", "hinge" (sigma is the margin), "lambdarank",
+    # "ndcg_loss1", "ndcg_loss2" or "ndcg_loss2++". With half, RankNet also counts pairs of equal
+    # labels. For other metrics ("precision", "recall", "ap", "rr", "arp"; an item is relevant to a
+    # binary one if its label reaches the threshold) the kind is "lambdarank", or "ndcg_loss2" for
+    # LambdaLoss.
     "pairs": (
         "pairs",
         f"({_LISTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half, "
         f'str metric="ndcg", float threshold=1.0) -> {_VALUES}',
     ),
-    # ListMLE; ties in labels by a hash of the seed (one int64 on the device) and the place of the
-    # item among the real ones, or in input order without a seed.
+    # ListMLE. Items of equal labels are ordered by a hash of the seed (one int64 on the device) and
+    # of the item's position among the real items, or in input order without a seed.
     "listmle": ("listmle", f"({_LISTS}, Tensor? seed) -> {_VALUES}"),
-    # Cross-entropies; the target is the "label" itself, as for softmax, or the labels' "softmax",
-    # as for ListNet.
+    # Cross-entropies. The target is the "label" itself (the softmax loss), or the "softmax" of the
+    # labels (ListNet).
     "cross_entropy": ("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
-    # Means over items: "mse"; "rmse" and "ordinal", where number is the levels; "bce", where it is
-    # the threshold.
+    # Means over items. The number is the count of levels for "rmse" and "ordinal", the threshold
+    # for "bce", and unused for "mse".
     "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
 }
 
-#: Relaxed ranks [items], 0 on padding, and the vector-Jacobian product by scores.
+#: Relaxed ranks: the module of the kernels, the schema of the ranks [items], which are 0 on
+#: padding, and the schema of their vector-Jacobian product with respect to the scores.
 RANKS = {
     "sigmoid_ranks": (
         "ranks",
@@ -100,15 +103,15 @@ RANKS = {
     ),
 }
 
-#: Exact metrics, which nothing differentiates or compiles: a plain function of the module.
+#: Exact metrics: a plain function of the module, as they are neither differentiated nor compiled.
 METRICS = {"exact_metrics": ("metrics",)}
 
-#: Checks of the values of lists, likewise.
+#: Value checks: plain functions too.
 CHECKS = {"check_values": ("value_check",)}
 
 Reduction = Literal["mean", "sum", "none"]
-#: What is known of the values of lists: that they are valid; nothing yet, so that a kernel checks
-#: them; or nothing, as they cannot be read now, so that CPU kernels have NaN guards.
+#: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
+#: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run behind NaN guards.
 Values = Literal["valid", "unknown", "unreadable"]
 
 Mode = Literal["auto", "eager", "fused"]
@@ -123,7 +126,7 @@ _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
 
 class KernelCall(NamedTuple):
-    """A call of an operation of this module, but for the lists: its name and its options."""
+    """The name and the options of a call of an operation of this module, without the lists."""
 
     name: str
     options: tuple[Any, ...]
@@ -132,8 +135,8 @@ class KernelCall(NamedTuple):
 def use(mode: Mode) -> None:
     """Choose how losses are computed from now on.
 
-    ``"auto"``: by a kernel where there is one for the device; ``"eager"``: plain PyTorch always;
-    ``"fused"``: like auto, but an error where what the kernels need is not installed.
+    ``"auto"`` uses a kernel where the device has one. ``"eager"`` always uses plain PyTorch.
+    ``"fused"`` is like auto, but raises an error if Numba or Triton is needed and not installed.
 
     >>> from rankgrad.kernels import mode, use
     >>> use("eager")
@@ -148,13 +151,13 @@ def use(mode: Mode) -> None:
 
 
 def mode() -> Mode:
-    """What :func:`use` chose."""
+    """The mode that :func:`use` chose."""
     return _mode
 
 
 @contextmanager
 def using(mode: Mode) -> Iterator[None]:
-    """:func:`use` for a while."""
+    """A context manager that calls :func:`use` and restores the previous mode at its end."""
     before = _mode
     use(mode)
     try:
@@ -164,12 +167,12 @@ def using(mode: Mode) -> Iterator[None]:
 
 
 def ready(name: str, scores: Tensor) -> bool:
-    """Whether an operation of this module is to be used on such scores."""
+    """Whether an operation of this module has a kernel for these scores that the mode allows."""
     return available(_TABLES[name][0], name, scores)
 
 
 def available(module: str, name: str, scores: Tensor) -> bool:
-    """Whether something of a module of the kernels is there and to be used on such scores."""
+    """Whether a kernel module defines this name for these scores and the mode allows it."""
     device = "cpu" if scores.is_cpu else scores.device.type
     if _mode == "eager" or device not in _PACKAGES:
         return False
@@ -184,9 +187,9 @@ def available(module: str, name: str, scores: Tensor) -> bool:
 
 
 def _constant(function: _Function) -> _Function:
-    """Mark a function whose result ``torch.compile`` takes as a constant.
+    """Mark a function whose result ``torch.compile`` treats as a constant.
 
-    ``torch.compiler.assume_constant_result`` does the same and takes a second to import.
+    ``torch.compiler.assume_constant_result`` does the same, but takes a second to import.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -194,7 +197,7 @@ def _constant(function: _Function) -> _Function:
 
 @_constant
 def installed(package: str) -> bool:
-    """Whether a package is there, as PyTorch's compiler may ask, too."""
+    """Whether a package is installed; ``torch.compile`` treats the result as a constant."""
     return _is_installed(package)
 
 
@@ -217,11 +220,11 @@ def _is_written(device: str, module: str, name: str) -> bool:
 
 
 class InvalidValuesError(Exception):
-    """The values of lists are not valid, or labels too large for kernels."""
+    """A value is invalid, or a label is too large for kernels."""
 
 
 class _Backend:
-    """The kernel of an operation on a kind of device, imported when it is first needed."""
+    """The kernel of an operation on one type of device, imported at its first call."""
 
     def __init__(self, name: str, module: str, package: str) -> None:
         self.name, self.module = name, f"rankgrad.kernels.{package}.{module}"
@@ -234,25 +237,25 @@ class _Backend:
         return self.found(*arguments)
 
     def find(self) -> Callable[..., Any]:
-        """The kernel as a function of the operation's arguments; on GPUs its calls are recorded."""
+        """The kernel as a function of the operation's arguments; GPU launches are recorded."""
         found = getattr(importlib.import_module(self.module), self.name)
         if self.name in LOSSES:
             found = _grouped(found if self.records else _on_arrays(found), self.name)
         return _recorded(found) if self.records else found
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
-        """The same on the device of the first tensor: PyTorch's registry does not go there."""
+        """Call the kernel with the first tensor's device current, which the registry does not."""
         with on_device(first):
             return self(first, *arguments)
 
 
 def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A kernel of a loss as a function of the operation's arguments, which PyTorch has in a row."""
+    """A loss kernel as a function of the operation's flat argument list, as PyTorch passes it."""
     has_metric = _METRIC in LOSSES[name][1]
 
     def call(*arguments: Any) -> Any:
         lists, options = FlatLists(*arguments[:6]), arguments[6:]
-        if lists.max_length < 0:  # compiled code does not know it
+        if lists.max_length < 0:  # compiled code of ragged lists does not know it
             lists = lists._replace(max_length=max_length_of(lists.offsets))
         if has_metric:
             return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
@@ -262,7 +265,7 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
-    """A CPU kernel, which fills in the results of a batch of arrays, as a function of lists."""
+    """A CPU kernel, which writes its results to :class:`FlatArrays`, as a function of lists."""
     from rankgrad.kernels.cpu.flat_arrays import FlatArrays
 
     def call(lists: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -275,10 +278,10 @@ def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
 
 @functools.cache
 def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., float], bool]:
-    """What a call on a CPU takes, all of which needs Numba.
+    """What a loss on a CPU needs; importing it needs Numba.
 
-    That is the class of a batch of arrays, the loss's kernel, :func:`_reduce_lists` compiled, and
-    whether the kernel takes a metric last.
+    Returns the class :class:`FlatArrays`, the loss's kernel, :func:`_reduce_lists` compiled, and
+    whether the kernel's last argument is a metric.
     """
     from rankgrad.kernels.cpu.flat_arrays import FlatArrays
 
@@ -294,18 +297,18 @@ def _compiled_reduce() -> Callable[..., float]:
 
 
 def max_length_of(offsets: Tensor) -> int:
-    """The largest length of the lists."""
+    """The length of the longest list; on a GPU this synchronizes."""
     return int(offsets.diff().max()) if offsets.numel() > 1 else 0
 
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that launches on GPUs, where calls that come again are recorded and replayed."""
+    """A function that launches GPU kernels; repeated calls are recorded and replayed."""
     module = importlib.import_module("rankgrad.kernels.gpu.launch_cache")
     found: Callable[..., Any] = module.cached_launches(function)
     return found
 
 
-#: The kernel of each operation on each kind of device.
+#: The kernel of each operation on each type of device.
 backends: dict[tuple[str, str], _Backend] = {
     (name, device): _Backend(name, module, package)
     for name, module in {
@@ -319,7 +322,7 @@ backends: dict[tuple[str, str], _Backend] = {
 
 
 def backend_kernel(name: str, package: str) -> Callable[..., Any]:
-    """The kernel of an operation in ``cpu`` or ``gpu``, as a function of its arguments."""
+    """An operation's kernel from the package ``cpu`` or ``gpu``, a function of its arguments."""
     return next(
         backend.find()
         for (known, device), backend in backends.items()
@@ -332,18 +335,18 @@ def loss(
     lists: FlatLists,
     known: Values = "valid",
 ) -> tuple[Tensor, Tensor]:
-    """One of :data:`LOSSES` and its derivative by the scores, as one step of autograd.
+    """One of :data:`LOSSES` per list, as one autograd function.
 
-    The same as ``torch.ops.rankgrad.NAME``, without PyTorch's registry, which costs as much as a
-    small loss itself.
+    This equals ``torch.ops.rankgrad.NAME``, but skips PyTorch's registry, whose overhead is as
+    large as a small loss.
 
     Args:
         call: the operation and its options.
         lists: the lists.
-        known: of their values.
+        known: what is known of their values.
 
     Returns:
-        The values ``[lists]`` and where they are defined.
+        The values ``[lists]``, and where they are defined ``[lists]``.
     """
     if torch.compiler.is_compiling():
         return _compiled_loss(call, lists)
@@ -353,7 +356,7 @@ def loss(
 
 
 def _flat(lists: FlatLists) -> list[Tensor | None]:
-    """The tensors of lists, in one dimension."""
+    """The tensors of lists, flattened to one dimension."""
     return [None if tensor is None else tensor.reshape(-1) for tensor in lists[:5]]
 
 
@@ -364,7 +367,7 @@ def reduced_loss(
     list_weights: Tensor | None = None,
     known: Values = "valid",
 ) -> Tensor:
-    """The mean or sum over lists of one of :data:`LOSSES`, as one step of autograd.
+    """The mean or sum over lists of one of :data:`LOSSES`, as one autograd function.
 
     Lists on which the loss is undefined are left out, as in :func:`rankgrad.losses.base.reduce`.
 
@@ -372,11 +375,11 @@ def reduced_loss(
         call: the operation and its options.
         lists: the lists.
         reduction: ``"mean"`` or ``"sum"``.
-        list_weights: of the mean or sum, or None. They are not differentiated.
-        known: of the values of the lists and of these weights.
+        list_weights: ``[lists]`` or None; they are not differentiated.
+        known: what is known of the values of the lists and of these weights.
 
     Raises:
-        InvalidValuesError: the values were unknown, and are not valid.
+        InvalidValuesError: the values were unknown, and the check found an invalid one.
     """
     if torch.compiler.is_compiling():
         values, defined = _compiled_loss(call, lists)
@@ -393,15 +396,15 @@ def reduced_loss(
 
 
 def _compiled_loss(call: KernelCall, lists: FlatLists) -> tuple[Tensor, Tensor]:
-    """The values and where they are defined, by an operation that compilers know."""
+    """The values and where they are defined, by a registered operation that compiles."""
     if (lists.offsets.shape[0] - 1) * lists.max_length != lists.scores.shape[0]:
-        lists = lists._replace(max_length=-1)  # of ragged lists, which the operation finds out
+        lists = lists._replace(max_length=-1)  # ragged: the operation computes it
     values, _, defined = getattr(torch.ops.rankgrad, call.name)(*lists, *call.options)
     return values, defined
 
 
 class _Details(NamedTuple):
-    """What :class:`_Loss` takes beside tensors."""
+    """The arguments of :class:`_Loss` that are not tensors."""
 
     name: str
     options: tuple[Any, ...]
@@ -411,10 +414,11 @@ class _Details(NamedTuple):
 
 
 class _Loss(torch.autograd.Function):
-    """A loss of every list, or the mean or sum of it; the derivative is computed on the way.
+    """A loss per list, or its mean or sum; the forward pass also computes the derivative.
 
-    Results are the values and where they are defined, or the mean or sum and each list's weight
-    in it; between them the derivative by the scores, so that a second one can be refused.
+    The outputs are the values, the derivative with respect to the scores, and where the values are
+    defined. For a mean or sum they are the result, the derivative and each list's weight in the
+    result. The derivative is an output so that a second differentiation raises an error.
     """
 
     @staticmethod
@@ -442,7 +446,7 @@ class _Loss(torch.autograd.Function):
             if reduction == "none":
                 found: tuple[Tensor, Tensor, Tensor] = _backend(name, scores)(*lists, *options)
                 return found
-            # A GPU checks the values while the host launches the kernels, whatever they are.
+            # A GPU checks the values while the host launches the kernels, valid or not.
             is_valid = check_values(*lists[:4], list_weights) if known == "unknown" else None
             reduced = _reduced_on_gpu() if scores.is_cuda else _reduced
             found = reduced(scores, name, reduction == "mean", list_weights, *lists[1:], *options)
@@ -512,9 +516,9 @@ class _Loss(torch.autograd.Function):
 
 
 class _ReducedOnCPU(torch.autograd.Function):
-    """The mean or sum on a CPU, outside of transforms: the same as :class:`_Loss` in less time.
+    """The mean or sum on a CPU outside of transforms, faster than :class:`_Loss`.
 
-    The derivative is scaled in the forward pass, so that there is one tensor to save.
+    The forward pass scales the derivative, so only one tensor is saved.
     """
 
     @staticmethod
@@ -544,9 +548,9 @@ class _ReducedOnCPU(torch.autograd.Function):
 
 
 def _reduce_lists(found: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
-    """The weighted sum or mean over lists, and in ``scaled`` its derivatives by the scores.
+    """The weighted sum or mean over lists; writes its derivatives by the scores to ``scaled``.
 
-    Derivatives are 0 in lists that are not defined, whose values are not read.
+    Lists on which the loss is undefined have derivatives of 0, and their values are not read.
     """
     offsets, values, grad_scores, defined = found
     lists, weight = values.size, 0.0
@@ -569,14 +573,14 @@ def _reduce_lists(found: Any, list_weights: Any, mean: bool, scaled: Any) -> flo
     return result
 
 
-#: ``_ReducedOnCPU.apply`` less its binding of arguments by name: see :func:`autograd.apply`.
+#: ``_ReducedOnCPU.apply`` without its slow binding of arguments: see :func:`autograd.apply`.
 _apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
 
 
 def _reduced(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean or the sum, the derivatives of each list's value, and each list's weight."""
+    """The mean or sum, the derivatives of each list's value, and the normalized weights."""
     values, grad_scores, defined = _backend(name, scores)(scores, *others)
     result, normalized_weights = _backend("reduce", scores)(values, defined, list_weights, mean)
     return result, grad_scores, normalized_weights
@@ -590,9 +594,9 @@ def _reduced_on_gpu() -> Callable[..., Any]:
 def scaled_by_list(
     factors: Tensor, grad_scores: Tensor, offsets: Tensor, max_length: int
 ) -> Tensor:
-    """Each list's factor times the derivatives of its items, in plain PyTorch."""
+    """Multiply the derivatives of each list's items by the list's factor, in plain PyTorch."""
     lists, items = factors.shape[-1], grad_scores.shape[-1]
-    if lists * max_length == items:  # not of ragged lists
+    if lists * max_length == items:  # the lists are not ragged
         rows = grad_scores.reshape(*grad_scores.shape[:-1], lists, max_length)
         return (factors.unsqueeze(-1) * rows).reshape(*factors.shape[:-1], items)
     places = torch.arange(items, device=offsets.device)
@@ -602,10 +606,11 @@ def scaled_by_list(
 
 
 def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
-    """Start a check of values, and give what waits for its result, to be called once.
+    """Start a value check; call the returned function once to wait for its result.
 
-    That is whether scores are finite, weights finite and not negative, and labels not large either.
-    After the scores: labels, mask, weights and list weights, all flat.
+    The result is whether scores are finite, weights finite and not negative, and labels from 0 to
+    ``LARGEST_LABEL``. The arguments after the scores are labels, mask, weights and list weights,
+    all flat.
     """
     with on_device(scores):
         result: Callable[[], bool] = _backend("check_values", scores)(scores, *others)
@@ -613,16 +618,16 @@ def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
 
 
 def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
-    """Which labels are too large to take ``2^y`` of them, as an operation of compiled code.
+    """Which labels are too large for ``2^y``, as an operation for compiled code.
 
-    On a CPU, one that is too large is an error.
+    On a CPU, a label that is too large raises an error.
     """
     found: Tensor = torch.ops.rankgrad.too_large(labels, mask, most)
     return found
 
 
 def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
-    """An error if a label is too large to take ``2^y`` of it."""
+    """Raise an error if a label is too large for ``2^y``."""
     real = labels.detach() if mask is None else labels.detach().where(mask, 0)
     highest = float(real.max())
     if highest > most:
@@ -633,10 +638,11 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
 
 
 def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    """The values of metrics ``[metrics, lists]``, and whether a list has an item that counts.
+    """The values of metrics, and whether a list has a relevant item of positive weight.
 
-    After the scores: labels, mask, weights, offsets and a bound on the lists' lengths, as above;
-    and the metrics, as :mod:`rankgrad.kernels.cpu.metrics` describes them.
+    Both are ``[metrics, lists]``.
+    The arguments after the scores are labels, mask, weights, offsets and ``max_length`` of
+    :class:`FlatLists`, and the metrics as :mod:`rankgrad.kernels.cpu.metrics` describes them.
     """
     with on_device(scores):
         found: tuple[Tensor, Tensor] = _backend("exact_metrics", scores)(scores, *others)
@@ -644,13 +650,13 @@ def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 
 
 def _backend(name: str, tensor: Tensor) -> Any:
-    """The kernel for the device of a tensor."""
+    """The kernel of an operation on a tensor's device."""
     backend = backends[name, tensor.device.type]
     return backend.found or backend
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
-    """The tensor's device as the present one, where kernels are launched."""
+    """A context in which the tensor's device is current, so kernels are launched there."""
     if not tensor.is_cuda or _one_device() or tensor.get_device() == torch.cuda.current_device():
         return _SAME_DEVICE
     return torch.cuda.device_of(tensor)

@@ -1,4 +1,4 @@
-"""Gradient and Hessian diagonal of pairwise losses in one pass, by a kernel of the device.
+"""Gradient and Hessian diagonal of pairwise losses in one pass, by a backend kernel.
 
 The eager form is :meth:`rankgrad.losses.pairwise.PairwiseLoss.derivatives`.
 """
@@ -19,7 +19,7 @@ MAX_LENGTH_ON_GPU = 2048
 
 
 class PairConfig(NamedTuple):
-    """Which pairs count and how much they weigh.
+    """Which pairs count, and their weights.
 
     Attributes:
         kind: ``ranknet``, ``hinge``, ``lambdarank``, ``ndcg_loss1``, ``ndcg_loss2`` or
@@ -28,9 +28,9 @@ class PairConfig(NamedTuple):
         sigma: the steepness of logistic pairs; the margin of hinge.
         linear: gains are labels, not ``2^y - 1``.
         heuristic: truncation as in LambdaLoss@K's eq. 15, not as in eqs. 16 and 17.
-        mu: of ndcg_loss2++.
-        half: ranknet counts pairs of equal labels with a target of one half.
-        norm: lambdarank is normalized as LightGBM does it.
+        mu: μ of ndcg_loss2++.
+        half: ranknet also counts pairs of equal labels, with a target of one half.
+        norm: lambdarank is normalized as in LightGBM.
     """
 
     kind: str
@@ -44,9 +44,9 @@ class PairConfig(NamedTuple):
 
 
 def declared_by(cls: type, method: str) -> bool:
-    """Whether a class computes what the base that defines ``method`` computes.
+    """Whether a class overrides nothing of the base that defines ``method``.
 
-    It does unless it overrides something of that base.
+    If so, it computes what that base computes.
 
     >>> from rankgrad.kernels.pair_derivatives import declared_by
     >>> class Steeper(losses.RankNet):
@@ -71,7 +71,7 @@ def _declared_by(cls: Hashable, method: str) -> bool:
 
 
 def usable(scores: Tensor, config: PairConfig, max_length: int) -> bool:
-    """Whether there is a kernel for these scores, and it is wanted (:func:`kernels.use`)."""
+    """Whether there is a kernel for these scores and :func:`kernels.use` allows it."""
     from rankgrad.kernels import mode
 
     if mode() == "eager" or scores.device.type not in ("cpu", "cuda"):
@@ -91,15 +91,15 @@ def compute(
     max_length: int,
     config: PairConfig,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian diagonal of every list's value, by item.
+    """Gradient and Hessian diagonal of every list's value, ``[N]`` each.
 
     Args:
         scores: ``[N]``, finite.
         labels: ``[N]``.
-        weights: ``[N]`` or None; that of the preferred item multiplies a pair.
+        weights: ``[N]`` or None; a pair is multiplied by the weight of its preferred item.
         offsets: ``[B + 1]``.
-        max_length: of the lists.
-        config: what is computed.
+        max_length: an upper bound of list lengths.
+        config: which pairs count, and their weights.
     """
     if scores.is_cuda:
         from rankgrad.kernels.gpu.pair_derivatives import pair_derivatives as on_gpu

@@ -1,6 +1,6 @@
-"""The operations of :mod:`rankgrad.kernels.ops` in PyTorch's registry: ``torch.ops.rankgrad``.
+"""Registers the operations of :mod:`rankgrad.kernels.ops` as ``torch.ops.rankgrad``.
 
-Compiled code and transforms of ``torch.func`` call them there.
+Code compiled by ``torch.compile`` and transforms of ``torch.func`` call them there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _library = torch.library.Library("rankgrad", "DEF")
 
 
 def _register(name: str, schema: str, guard: Any = None) -> None:
-    """Register an operation; a NaN guard of its CPU kernel is for callers that check no values."""
+    """Register an operation; a NaN guard protects its CPU kernel from values nobody checked."""
     _library.define(name + schema)
     for device in ("cpu", "cuda"):
         run = backends[name, device].on_device
@@ -98,7 +98,7 @@ torch.library.register_fake(
     lib=_library,
 )
 
-# The derivatives of the items of each list times the factor of the list, and one of all lists.
+# Multiplies the derivatives of each list's items by the list's gradient and by a common factor.
 _register(
     "scale_by_list",
     "(Tensor grad, Tensor grad_scores, Tensor offsets, int max_length, Tensor? factor=None) "
@@ -121,7 +121,7 @@ def _save_weights(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
     ctx.mark_non_differentiable(output[1])
 
 
-# The weighted sum or mean over lists, and the normalized weight of each.
+# The weighted sum or mean over lists, and the normalized weight of each list.
 _register(
     "reduce",
     "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
