@@ -1,7 +1,8 @@
-"""Cross-entropies of lists, softmax and ListNet, on GPUs.
+"""Softmax cross-entropy and ListNet on GPUs.
 
-A short list is one program's work, in registers. A long one is cut into spans: one pass gives the
-sums of each, seen from the largest score in it, a second joins them and gives the gradient.
+One program computes a short list in registers. A long list is cut into spans. A first kernel
+computes the sums of each span, relative to the largest score in it; a second kernel joins the sums
+and writes the gradient.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -18,7 +19,7 @@ from rankgrad.kernels.gpu.ideal_gain import presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import is_real
 
-_WHOLE = 8192  # items up to which one program does a whole list
+_WHOLE = 8192  # the longest list that one program computes alone
 _SPAN = 4096
 _WIDTH = 256  # spans joined at a time
 
@@ -60,7 +61,7 @@ def _exp(x):
 def _load(
     scores, labels, mask, weights, at, inside, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
-    """Scores and labels, minus infinity on padding, weights, 0 there, and which items are real."""
+    """Scores and labels (-inf on padding), weights (0 on padding), and which items are real."""
     real = is_real(mask, at, inside, MASKED)
     score = tl.load(scores + at, mask=real, other=float("-inf"))
     label = tl.load(labels + at, mask=real, other=float("-inf"))
@@ -72,13 +73,13 @@ def _load(
 
 @triton.jit
 def _finite(top):
-    """The largest of some numbers; 0 if there are none."""
+    """A maximum; 0 where it is -inf because there is no item."""
     return tl.where(top == float("-inf"), 0.0, top)
 
 
 @triton.jit
 def _targets(label, best, weight, real, NORMALIZED: tl.constexpr):
-    """The weighted targets, those of ListNet up to their norm, and the terms of that."""
+    """The weighted targets, and the terms of their norm. ListNet's are not yet normalized."""
     term = tl.where(real, label, 0.0)
     if NORMALIZED:
         term = _exp(label - best)
@@ -87,10 +88,10 @@ def _targets(label, best, weight, real, NORMALIZED: tl.constexpr):
 
 @triton.jit
 def _sums(score, label, weight, real, NORMALIZED: tl.constexpr):
-    """What the softmax and the cross-entropy of a list are computed from.
+    """The sums that the cross-entropy of a list is computed from.
 
-    The largest score and the sum of exponentials below it, the same of the labels, the sum of the
-    targets, and that of the targets times how far scores lie below the largest.
+    Returns the largest score and ``Σ exp(s - max s)``; the largest label and the norm of the
+    targets; the sum of the targets; and ``Σ target (max s - s)``.
     """
     top = _finite(tl.max(score, 0))
     best = _finite(tl.max(label, 0))
@@ -102,7 +103,7 @@ def _sums(score, label, weight, real, NORMALIZED: tl.constexpr):
 
 @triton.jit
 def _results(total, best, norm, mass, cost, items, NORMALIZED: tl.constexpr):
-    """The loss of a list, whether it is defined, what exponentials and targets are scaled by."""
+    """The loss of a list, whether it is defined, and the factors of exponentials and targets."""
     counts = items > 1
     scale = tl.where(counts, 1.0, 0.0)
     if NORMALIZED:
@@ -120,7 +121,7 @@ def _list(
     scores, labels, mask, weights, offsets, values, grad_scores, defined,
     NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A whole list."""
+    """The loss of a list and its gradient, computed by one program."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -166,7 +167,7 @@ def _add(
 
 @triton.jit
 def _joined(parts, at_list, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr):
-    """The sums of a list from those of its spans."""
+    """The sums of a list, from the sums of its spans."""
     tops = tl.full([WIDTH], float("-inf"), tl.float32)
     bests = tl.full([WIDTH], float("-inf"), tl.float32)
     for left in range(0, spans, WIDTH):
@@ -210,7 +211,7 @@ def _join(
     NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradient of a span of a list, and once its value."""
+    """The gradient of a span of a list; the first program also writes the loss."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)

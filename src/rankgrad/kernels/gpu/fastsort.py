@@ -1,8 +1,10 @@
 """FastSort's ranks on GPUs: projections onto the permutahedron, and their adjoint.
 
-Lists are sorted; from their last item on, ``a = -s / strength`` and the weights n, ..., 1 descend,
-as isotonic regression takes them. On a block of it the rank is ``a`` less the mean of ``a - w`` or,
-entropic, ``exp(a - LSE(a) + LSE(w))``; in the adjoint, what a block has in common is taken off.
+Lists are sorted by ascending score: then ``a = -s / strength`` and the weights n, ..., 1 descend,
+as isotonic regression needs them. In a block of the regression the rank is ``a - mean(a - w)`` or,
+with entropic regularization, ``exp(a - LSE(a) + LSE(w))``. The adjoint subtracts from each gradient
+the sum over its block times the item's weight in the block: one over the size of the block or, with
+entropic regularization, softmax(a).
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -19,7 +21,7 @@ from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.segmented_sort import count_items, sort_lists
 
 _SPAN = 1024
-_TILE = 2048  # items whose blocks are added up at a time
+_TILE = 2048  # items that the scan over blocks reads at a time
 
 
 class FastSortRanks:
@@ -31,8 +33,8 @@ class FastSortRanks:
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
         strength: of the regularization.
-        entropic: in Kullback-Leibler divergence.
-        lengths: ``[lists]`` int32, the numbers of real items, if they are known.
+        entropic: project in Kullback-Leibler divergence, not in Euclidean distance.
+        lengths: ``[lists]`` int32, the numbers of real items; counted here if None.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class FastSortRanks:
             order.scores, offsets, lengths, anchors, lists, max_length, *self._options, _SPAN,
             num_warps=4,
         )  # fmt: skip
-        # By ascending score: where an item's block begins; there, its sums and where it ends.
+        # By ascending score: the start of each item's block and, at that start, its sums and end.
         blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, entropic)
         self._sorted = order.scores, order.items, offsets, lengths, blocks, sums, ends
         _rank[(lists, spans)](
@@ -67,7 +69,7 @@ class FastSortRanks:
         )
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """A gradient by ranks as one by scores; 0 on padding."""
+        """The vector-Jacobian product with respect to the scores; 0 on padding."""
         grad_scores, width = torch.empty_like(self.ranks), self._width
         if self._sorted is None:
             return grad_scores
@@ -100,7 +102,7 @@ def _lay(
     ranked, offsets, lengths, anchors, lists, width, sharpness,
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Anchors and weights of a span of a list, in its rows of what will be pooled."""
+    """Write the anchors and weights of a span of a list as input of the isotonic regression."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     length = tl.load(lengths + at_list)
@@ -118,7 +120,7 @@ def _lay(
 def _projected(
     blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC: tl.constexpr
 ):  # fmt: skip
-    """Soft ranks, the share of each item in its block, and the block."""
+    """Soft ranks, the weight of each item in its block, and the start of the block."""
     block = tl.load(blocks + base + at, mask=inside, other=0)
     left = tl.load(sums + base + block, mask=inside, other=0.0)
     right = tl.load(sums + far + base + block, mask=inside, other=0.0)
@@ -128,7 +130,7 @@ def _projected(
     else:
         end = tl.load(ends + base + block, mask=inside, other=1)
         weight = 1.0 / tl.where(inside, end - block, 1).to(tl.float64)
-        # A single item may be so far that its rank is lost beside it.
+        # In a block of one item, a large anchor would cancel the digits of the rank.
         rank = tl.where(weight == 1.0, right, anchor - (left - right) * weight)
     return rank, weight, block
 
@@ -158,7 +160,7 @@ def _rank(
 
 @triton.jit
 def _store_padding(items, numbers, start, end, length, at):
-    """0 on the padding of a span of a list, which stands behind its items."""
+    """Write 0 to the padding of a span of a list; padding is sorted last."""
     padding = (at >= length) & (start + at < end)
     item = tl.load(items + start + at, mask=padding, other=0)
     tl.store(numbers + item, at.to(tl.float32) * 0.0, mask=padding)
@@ -169,7 +171,7 @@ def _anchor_grads(
     ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
     ENTROPIC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients by ranks as they come to the anchors; with share, block and item."""
+    """Gradients with respect to the log ranks (or ranks), with weight, block and item."""
     inside = at < length
     place = start + length - 1 - at
     anchor = _anchor(ranked, place, inside, sharpness)
@@ -189,7 +191,7 @@ def _add(
     ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The sum of the gradients of each block of a list, where the block begins."""
+    """Sum the gradients over each block of a list; stored at the block's start."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     length = tl.load(lengths + at_list)
@@ -216,7 +218,7 @@ def _take_off(
     ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The grad_scores of a span of a list."""
+    """The gradient of a span of a list: its block's weighted sum, minus its own."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     length = tl.load(lengths + at_list)

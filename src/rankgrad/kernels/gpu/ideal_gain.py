@@ -1,6 +1,6 @@
 """Gains of items and norms of lists, for the metrics of the fused losses.
 
-The other modules of this package build on the pair loops and helpers here.
+Other modules of this package import the gains, discounts and pair-tile helpers from here.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -17,17 +17,17 @@ from rankgrad.kernels.gpu.linear import is_real
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
-#: What the sum is divided by: the ideal DCG, one, k, the length, or the sum of the gains.
+#: Norms, the divisors of the sum: the ideal DCG, one, k, the length, or the sum of the gains.
 IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
 
 #: Discounts of a rank: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r, ``1 / r``; or none.
 LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4, 5
 
-#: Rows of a tile of pairs: each thread has them all, of one column.
+#: Rows of a tile of pairs. A thread holds all rows of one column.
 ROWS = 16
-COUNTED = 4096  # items up to which ideal positions are counted, pair by pair; from here on, sorted
-_WHOLE = 256  # items up to which one program does a whole list
-_SPAN = 4096  # sorted gains one program adds up
+COUNTED = 4096  # up to this length, ideal ranks are counted pair by pair; longer lists are sorted
+_WHOLE = 256  # the longest list that one program computes alone
+_SPAN = 4096  # sorted gains that one program sums
 
 
 def ideal_gain(
@@ -41,23 +41,23 @@ def ideal_gain(
     gain: str,
     threshold: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gains of the items and what their sum is divided by.
+    """The gains of the items and the norm of each list.
 
     Args:
-        labels: of the items, and so on as in :mod:`rankgrad.kernels.ops`.
+        labels: ``[items]``, in the flat layout (see :mod:`rankgrad.kernels.ops`).
         mask: None, or False on padding.
         weights: None, or one per item.
-        offsets: where the lists begin and end.
+        offsets: ``[b + 1]``, the start and end of each list.
         max_length: a bound on the lists' lengths.
         metric: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``.
         k: cutoff, 0 for none.
         gain: ``exponential`` or ``linear``, for ndcg and dcg.
-        threshold: the label from which an item is relevant, for binary metrics.
+        threshold: the lowest relevant label, for binary metrics.
 
     Returns:
-        gains ``[items]``: weighted, 0 on padding; scale ``[b]``: one over the norm, 0 where that is
-        0; lengths ``[b]`` int32: the real items; defined ``[b]`` bool: two items or more, one of
-        them with a gain.
+        gains ``[items]``: weighted, 0 on padding; scale ``[b]``: one over the norm, or 0 where the
+        norm is 0; lengths ``[b]`` int32: the number of real items; defined ``[b]`` bool: whether
+        the list has two items or more and one of them has a gain.
     """
     lists = offsets.shape[0] - 1
     kind, norm = gain_kind(metric, gain), norm_kind(metric, k)
@@ -99,27 +99,27 @@ def ideal_gain(
 
 
 def tile(max_length: int) -> tuple[int, int, int]:
-    """Columns of a tile of pairs, its warps, and how many parts of a list are added up at a time.
+    """Columns of a tile of pairs, its warps, and how many parts of a list are summed at a time.
 
-    Of short lists a warp takes the rows alone, as adding up over warps would cost more.
+    Short lists use one warp per block of rows: a sum across warps would cost more than it saves.
     """
     return (64, 1, 32) if max_length <= 512 else (128, 4, 512)
 
 
 def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
-    """An optional tensor, or another in its place that will not be read."""
+    """An optional tensor, or a placeholder that the kernel does not read."""
     return stand_in if optional is None else optional
 
 
 def gain_kind(metric: str, gain: str) -> int:
-    """Which of the three gains a metric has."""
+    """The kind of gain of a metric."""
     if metric in ("ndcg", "dcg"):
         return EXPONENTIAL if gain == "exponential" else LINEAR
     return LINEAR if metric == "arp" else BINARY
 
 
 def norm_kind(metric: str, k: int) -> int:
-    """Which of the five norms a metric has."""
+    """The kind of norm of a metric."""
     if metric == "precision":
         return CUTOFF if k else LENGTH
     return {"ndcg": IDEAL, "dcg": ONE, "rbp": ONE, "recall": SUM, "arp": SUM}[metric]
@@ -127,7 +127,7 @@ def norm_kind(metric: str, k: int) -> int:
 
 @triton.jit
 def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr):
-    """The weighted gains of real items; -1 on padding, less than any."""
+    """The weighted gains of real items; -1 on padding, which is below every gain."""
     label = tl.load(labels + at, mask=real, other=0.0)
     if KIND == 0:
         gain = tl.exp2(label) - 1.0
@@ -142,13 +142,13 @@ def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTE
 
 @triton.jit
 def gain_key(gain, real):
-    """Whole numbers in the order of the gains, which are not negative; -1 on padding."""
+    """Integers that sort as the gains do; -1 on padding. Gains must not be negative."""
     return tl.where(real, (gain + 0.0).to(tl.int32, bitcast=True), -1)
 
 
 @triton.jit
 def sign_bit(number):
-    """1 for negative whole numbers, else 0: counting so takes no predicates."""
+    """1 for negative integers, else 0. Counting with it needs no predicate registers."""
     if number.dtype == tl.int64:
         return (number >> 63).to(tl.int32) & 1
     else:
@@ -157,15 +157,15 @@ def sign_bit(number):
 
 @triton.jit
 def soft_inside(rank, k, beta):
-    """``1[rank <= k]`` relaxed, 1 less it, and its derivative by the rank.
+    """``1[rank <= k]`` relaxed, one minus it, and its derivative with respect to the rank.
 
-    With ``d = rank - k - 1/2``: the sigmoid of ``-beta d``, past the cutoff
-    ``(1/2) (1 + d / 4)^(-2 beta)``.
+    With ``d = rank - k - 1/2`` it is the sigmoid of ``-beta d`` up to d = 0, and
+    ``(1/2) (1 + d / 4)^(-2 beta)`` from there on.
     """
     x = beta * (k + 0.5 - rank)
     small = tl.exp2(-1.4426950408889634 * tl.abs(x))
     inside = 1.0 / (1.0 + small)
-    outside = small * inside  # without the cancellation of 1 - inside
+    outside = small * inside  # equals 1 - inside, without cancellation
     farther = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
     past = 0.5 * tl.exp2(-2.0 * beta * tl.log2(farther))
     derivative = tl.where(x >= 0, inside * outside, 0.5 * past / farther)
@@ -176,7 +176,8 @@ def soft_inside(rank, k, beta):
 def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
     """The discount of a relaxed rank, and its derivative.
 
-    Past the cutoff it is that of the cutoff, times what of the rank is inside.
+    With a cutoff, ranks are clamped to k + 3/4, and :func:`soft_inside` interpolates between their
+    discount and that past the cutoff: k + 1 for ARP, 0 for other metrics.
     """
     place = rank
     if CUT:
@@ -198,7 +199,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
     else:
         discount = 1.0 / rank
         derivative = -discount * discount
-    if CUT:  # past the cutoff every rank of ARP is k + 1, of other metrics without a discount
+    if CUT:
         beyond = rank * 0.0
         if CURVE == 3:
             beyond += k + 1.0
@@ -212,7 +213,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
 
 @triton.jit
 def sum_blocks(terms, at_list, blocks, WIDTH: tl.constexpr):
-    """The sum of the numbers of a list's blocks."""
+    """The sum over the blocks of a list."""
     total = tl.zeros([WIDTH], tl.float32)
     for left in range(0, blocks, WIDTH):
         block = left + tl.arange(0, WIDTH)
@@ -222,7 +223,7 @@ def sum_blocks(terms, at_list, blocks, WIDTH: tl.constexpr):
 
 @triton.jit
 def log1p(small):
-    """``log(1 + t)`` for t in [-1/2, 1], to a few units of float32's last place of itself."""
+    """``log(1 + t)`` for t in [-1/2, 1], with a relative error of a few float32 ulps."""
     ratio = small / (2.0 + small)  # log(1 + t) = 2 atanh(t / (2 + t))
     square = ratio * ratio
     series = square * (1.0 / 15.0) + (1.0 / 13.0)
@@ -242,7 +243,7 @@ def discount(position):
 
 @triton.jit
 def _parts(parts, at, ideal, gain, real):
-    """Write what a block adds to its list: ideal DCG, gains, items, items that count."""
+    """Write a block's partial sums: ideal DCG, gains, items, and items with a gain."""
     gain = tl.where(real, gain, 0.0)
     tl.store(parts + at * 4, ideal)
     tl.store(parts + at * 4 + 1, tl.sum(gain, 0))
@@ -257,7 +258,7 @@ def _count(
     KIND: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Gains of a block of rows and their part of the ideal DCG, each row's place being counted."""
+    """Gains of a block of items and their part of the ideal DCG; ideal ranks are counted."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -276,7 +277,7 @@ def _count(
             column = left + tl.arange(0, COLUMNS)
             valid = is_real(mask, start + column, column < width, MASKED)
             other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
-            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # equal gains go by place
+            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # breaks ties by input order
             ahead += sign_bit(key[:, None] - earlier - gain_key(other, valid)[None, :])
         place = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (place < k))
@@ -298,7 +299,7 @@ def _lay_out(
     labels, mask, weights, offsets, threshold, gains, ranked, parts, max_length,
     KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Gains of a span of a list, and a copy of them in its row of what will be sorted."""
+    """Gains of a span of a list, and a padded copy of them for sorting."""
     at_list = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -316,7 +317,7 @@ def _lay_out(
 @cached_launch
 @triton.jit(do_not_specialize=["max_length", "k"])
 def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
-    """The part of a span of sorted gains in the ideal DCG."""
+    """The ideal DCG of a span of sorted gains."""
     at_list = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     position = block * SPAN + tl.arange(0, SPAN)
@@ -328,7 +329,7 @@ def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
 
 @triton.jit
 def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
-    """The ideal DCG, sum of gains, number of items, and of those that count, of one list."""
+    """Of one list: the ideal DCG, the sum of gains, the items, and the items with a gain."""
     ideal = tl.zeros([WIDTH], tl.float32)
     total = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
@@ -345,7 +346,7 @@ def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
 
 @triton.jit
 def scale_of(ideal, total, items, k, NORM: tl.constexpr):
-    """One over the norm, 0 where that is 0."""
+    """One over the norm; 0 where the norm is 0."""
     if NORM == 0:
         norm = ideal
     elif NORM == 1:
@@ -364,7 +365,7 @@ def scale_of(ideal, total, items, k, NORM: tl.constexpr):
 def _finish(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """Add up the blocks of a list."""
+    """Sum the blocks of a list."""
     at_list = tl.program_id(0)
     ideal, total, items, counting = list_sums(parts, at_list, blocks, WIDTH)
     tl.store(scale + at_list, scale_of(ideal, total, items, k, NORM))

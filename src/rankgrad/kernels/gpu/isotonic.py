@@ -1,9 +1,9 @@
 """Isotonic regression by pooling adjacent violators: one program per list.
 
-The same as :mod:`rankgrad.kernels.cpu.isotonic`, by divide and conquer. Where two neighboring
-parts of a list are done, only the blocks at their common border can violate the order; if they do,
-their union takes in blocks to both sides as long as it has to. So the parts of one size are joined
-all at once, then those of twice the size.
+Computes the same as :mod:`rankgrad.kernels.cpu.isotonic`, by divide and conquer. When two
+neighboring parts of a list are solved, only the blocks at their common border can violate the
+order. If they do, they merge, and the merged block absorbs neighbors on both sides until the order
+holds. All parts of one size are joined in parallel, then all parts of twice the size.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -19,23 +19,23 @@ from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
 
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
-    """The blocks of the isotonic regression, each named by the place of its first item.
+    """The blocks of the isotonic regression, each identified by the position of its first item.
 
     Args:
         z: ``[b, n]`` anchors, descending.
         w: ``[b, n]`` weights, descending.
-        lengths: ``[b]``; places past a list's end are blocks of their own.
-        entropic: by log-sum-exp instead of by sums.
+        lengths: ``[b]``; every position past a list's end is a block of its own.
+        entropic: pool log-sum-exps instead of sums.
     """
     return pooled(z.detach().double(), w.detach().double(), lengths, entropic)[0]
 
 
 def pooled(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of numbers in double precision; with what is known of blocks where they begin.
+    """:func:`pool` for float64 input, which also returns the sums and ends of the blocks.
 
     Returns:
-        blocks ``[b, n]``; the sums, or log-sum-exps, of z and of w over a block ``[2, b, n]``; and
-        where it ends ``[2, b, n]``, the first half.
+        blocks ``[b, n]``; the sums (or log-sum-exps) of z and of w over each block ``[2, b, n]``,
+        stored at its start; and ``[2, b, n]``, whose first half has the block's end at its start.
     """
     lists, width = z.shape
     blocks = torch.empty(lists, width, dtype=torch.int64, device=z.device)
@@ -51,7 +51,7 @@ def pooled(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> tuple[Tenso
 
 
 def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
-    """For each item the sum over its block, added up in the same order every time."""
+    """For each item the sum over its block. The order of summation is fixed."""
     lists, width = values.shape
     sums = torch.empty_like(values, memory_format=torch.contiguous_format)
     if values.numel() == 0:
@@ -64,7 +64,7 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
 
 @triton.jit
 def _log_add(a, b):
-    """``log(exp(a) + exp(b))``, either of which may be 0."""
+    """``log(exp(a) + exp(b))``; a or b may be -inf."""
     top, low = tl.maximum(a, b), tl.minimum(a, b)
     empty = top == float("-inf")
     gap = tl.where(empty, 0.0, low) - tl.where(empty, 0.0, top)
@@ -81,7 +81,7 @@ def _join(a, b, entropic: tl.constexpr):
 def _violates(
     left_a, right_a, size_a, left_b, right_b, size_b, entropic: tl.constexpr
 ):  # fmt: skip
-    """Whether a block is less than the one after it."""
+    """Whether a block's value is below that of the next block."""
     if entropic:
         return left_a - right_a < left_b - right_b
     else:
@@ -95,8 +95,8 @@ def _pool(
 ):  # fmt: skip
     """Merge neighboring blocks until their values decrease.
 
-    Of a block are stored, where it starts, the sums over it and its end (0 if it is no more), and
-    where it ends, its start.
+    The start of a block stores its sums and its end (0 once the block has been merged into another
+    one). The end of a block stores its start.
     """
     place = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + place).to(tl.int32)
@@ -186,14 +186,14 @@ def _join_parts(
 
 @triton.jit
 def segmented(a, starts_a, b, starts_b):
-    """Sums that begin anew where a block starts."""
+    """The operator of a segmented scan: sums restart where a block starts."""
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["width"])
 def _add(values, blocks, sums, width, tile: tl.constexpr):
-    """The sum over each block of a list, where the block starts."""
+    """The sum over each block of a list, stored at its start."""
     base = tl.program_id(0).to(tl.int64) * width
     carried = tl.load(values + base) * 0.0
     for left in range(0, width, tile):

@@ -1,7 +1,8 @@
 """LapSum's soft ranks and their vector-Jacobian product.
 
-Short lists: all pairs. Long lists are sorted and cut into chunks; a chunk needs of another one only
-the sum of its exponentials, seen from its near end, so that pairs are left within chunks alone.
+Short lists sum over all pairs. Long lists are sorted and cut into chunks. Across chunks the
+exponentials factorize, so a chunk needs only the sum of another chunk's exponentials, relative to
+that chunk's nearest score. Pairs are summed within chunks only.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -28,15 +29,15 @@ def lapsum_ranks(
     temperature: float,
     order: Sorted | None = None,
 ) -> Tensor:
-    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace distribution function; 0 on padding.
+    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF; 0 on padding.
 
     Args:
-        scores: of the items, and so on as in :mod:`rankgrad.kernels.ops`.
+        scores: ``[items]``, in the flat layout (see :mod:`rankgrad.kernels.ops`).
         mask: None, or False on padding.
-        offsets: where the lists begin and end.
+        offsets: ``[b + 1]``, the start and end of each list.
         max_length: a bound on the lists' lengths.
         temperature: τ.
-        order: what :func:`arrange` gave, if it is known already.
+        order: the result of :func:`arrange`; computed here if None.
     """
     order = order or arrange(scores, mask, offsets, max_length)
     return _pass(None, scores, mask, offsets, max_length, temperature, order)
@@ -72,12 +73,12 @@ class LapSumRanks:
         self.ranks = lapsum_ranks(*self._lists)
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The vector-Jacobian product by the scores."""
+        """The vector-Jacobian product with respect to the scores."""
         return lapsum_ranks_vjp(grad, *self._lists)
 
 
 def arrange(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted | None:
-    """The lists in order, which both functions need; None where they are too short to be sorted."""
+    """Sort the lists, for both passes; None if they are short enough to sum over all pairs."""
     return sort_lists(scores, mask, offsets, max_length) if max_length > COUNTED else None
 
 
@@ -90,7 +91,7 @@ def _pass(
     temperature: float,
     order: Sorted | None,
 ) -> Tensor:
-    """Ranks, or given the gradient by them the gradient by the scores."""
+    """The ranks or, if ``grad`` is given, the vector-Jacobian product."""
     result = torch.empty_like(scores)
     lists, items = offsets.numel() - 1, scores.numel()
     if items == 0 or max_length == 0:
@@ -120,7 +121,7 @@ def _pairs(
     scores, grads, mask, offsets, result, temperature,
     masked: tl.constexpr, backward: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Some items of a list against all of it."""
+    """Sum over all pairs of a block of items."""
     place = tl.program_id(0)
     begin = tl.load(offsets + place)
     count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
@@ -148,7 +149,7 @@ def _pairs(
 
 @triton.jit
 def _terms(score, grad, other, other_grad, strength, backward: tl.constexpr):
-    """What the others, -inf for none, add to the ranks of items, or to the gradient."""
+    """Terms of the ranks, or of the gradient, of pairs; other scores are -inf on padding."""
     gap = other[None, :] - score[:, None]
     near = tl.exp2(tl.abs(gap) * -strength)
     if backward:
@@ -159,7 +160,7 @@ def _terms(score, grad, other, other_grad, strength, backward: tl.constexpr):
 
 @triton.jit
 def _load_chunk(ranked, order, grads, offsets, backward: tl.constexpr, chunk: tl.constexpr):
-    """A chunk of a sorted list: its first item and chunk, items, scores and gradients."""
+    """Load a chunk of a sorted list: its first item and chunk, items, scores and gradients."""
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
     at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
@@ -179,7 +180,7 @@ def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
     backward: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The sums of exponentials of each chunk, seen from below and from above; and its ends."""
+    """The highest and lowest score of each chunk, and sums of exponentials relative to both."""
     _, base, _, inside, real, score, grad = _load_chunk(
         ranked, order, grads, offsets, backward, chunk
     )
@@ -187,7 +188,7 @@ def _chunks(
     if tl.max(inside.to(tl.int32), 0) > 0:
         top = tl.max(score, 0)
         low = tl.minimum(tl.min(tl.where(real, score, float("inf")), 0), top)
-        # Nothing but padding: the sums are 0, wherever they are seen from.
+        # A chunk of padding alone has sums of 0; any finite reference score will do.
         high = tl.where(top > float("-inf"), top, 0.0)
         near_end = tl.where(top > float("-inf"), low, 0.0)
         score = tl.where(real, score, high)
@@ -209,7 +210,7 @@ def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
     backward: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """The items of a chunk against each other, and against the sums of all other chunks."""
+    """Sum over the pairs within a chunk, then add the sums of all other chunks."""
     begin, base, item, inside, real, score, grad = _load_chunk(
         ranked, order, grads, offsets, backward, chunk
     )
@@ -252,7 +253,7 @@ def _chunked(
 
 @triton.jit
 def _others(chunks, mine, count, top, low, strength, many, backward: tl.constexpr):
-    """The sums of exponentials over the chunks above and below, seen from the ends of this one."""
+    """Sums of exponentials of the chunks above and below, relative to this chunk's ends."""
     above = tl.zeros([512], tl.float64)
     below = tl.zeros([512], tl.float64)
     above_grad = tl.zeros([512], tl.float64)

@@ -1,9 +1,9 @@
 """A cache of the launches of kernel calls.
 
-A call chooses grids and tiles, allocates, and has the arguments of every launch checked, in Python,
-which takes longer than its kernels do on lists of usual size. All of that follows from options and
-shapes. So a call that is repeated is recorded: what it allocates, and what it launches on which of
-its memory. From then on the recorded launches are made on new memory.
+A call chooses grids and tiles, allocates memory and checks the arguments of every launch. In Python
+this takes longer than the kernels take on lists of usual size, and it depends on options and shapes
+only. So the second call with the same options and shapes is recorded: its allocations, and its
+launches with the memory that they use. Later calls allocate new memory and repeat the launches.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -27,20 +27,20 @@ _EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
 _ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 _TENSORS = (Tensor, torch.nn.Parameter)
 _OPTIONS = (int, float, str, bool, type(None))
-_APART = 512  # bytes from one tensor to the next are a multiple of it, as PyTorch itself has it
-_MOST = 1024  # calls remembered
-_RECENT = 64  # recent shapes and calls; one that is repeated among them is recorded
+_APART = 512  # alignment of tensors in bytes, the same as in PyTorch's allocator
+_MOST = 1024  # recorded calls
+_RECENT = 64  # recent shapes and calls; a repeated one is recorded
 _UNKNOWN: Any = object()
 
 _Key = tuple[Any, ...]
 
 
 def cached_launches(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors and options that allocates and launches, with a cache of its launches.
+    """Give a function of tensors and options a cache of its launches.
 
-    A call that does anything else is detected, and then made without the cache. All kernels of the
-    function must be :func:`~rankgrad.kernels.gpu.launcher.cached_launch` ones. Interpreted kernels
-    are not recorded.
+    The function may only allocate tensors and launch kernels. A call that does anything else is
+    detected and bypasses the cache. All kernels of the function must be decorated with
+    :func:`~rankgrad.kernels.gpu.launcher.cached_launch`. Interpreted kernels are not recorded.
     """
     return (
         LaunchCache(function) if launches_as_known() and not knobs.runtime.interpret else function
@@ -48,22 +48,22 @@ def cached_launches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LaunchCache:
-    """A function and its calls, by all that their launches follow from.
+    """A function and its recorded calls, keyed by everything that their launches depend on.
 
-    That is the options, and of tensors, which have no gaps, their types and shapes and whether they
-    lie at a multiple of 16.
+    The key has all options and, of every tensor, its dtype, shape, device and whether its address
+    is a multiple of 16. Calls with tensors that are not contiguous bypass the cache.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.calls: dict[
             _Key, RecordedCall | None
-        ] = {}  # None where there is more to it than launches
-        self.shapes: set[torch.Size] = set()  # those of their first tensors
+        ] = {}  # None for a call that does more than allocate and launch
+        self.shapes: set[torch.Size] = set()  # of the first tensors of recorded calls
         self._recent: set[int] = set()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function, or launch what was recorded of such a call."""
+        """Call the function, or repeat the launches of a recorded call."""
         shape = arguments[0].shape
         if shape not in self.shapes and self._is_new(shape):
             return self.function(*arguments)
@@ -96,10 +96,11 @@ class LaunchCache:
         return self.function(*arguments) if call is None else call.replay(addresses)
 
     def _is_new(self, key: _Key) -> bool:
-        """Whether a shape or a call has not come lately.
+        """Whether a shape or a call is not among the recent ones.
 
-        It may never again: options are scheduled, and ragged batches differ in size or only happen
-        not to. Recording a call takes several times as long as making it.
+        A new one is not recorded, since recording takes several times as long as the call itself
+        and the call may never be repeated: options may follow a schedule, and the sizes of ragged
+        batches vary.
         """
         digest = hash(key)
         if digest in self._recent:
@@ -121,10 +122,13 @@ class LaunchCache:
 
 
 class Recorder(TorchDispatchMode):
-    """What is allocated and launched for a while, and whether that is all that happens.
+    """Records allocations and launches while active, and whether anything else happens.
 
-    Args:
-        made: tensors, and whether they were zeroed. Held, so that no memory comes twice.
+    Attributes:
+        made: allocated tensors, and whether they were zeroed. Holding a reference to them keeps
+            PyTorch from using their memory again while recording.
+        launches: the launches; None for one made by Triton itself.
+        complete: whether no other operation ran.
     """
 
     def __init__(self) -> None:
@@ -135,7 +139,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: PyTorch would import its compiler for that, which takes seconds."""
+        """False: PyTorch would import its compiler to skip it, which takes seconds."""
         return False
 
     def __enter__(self) -> Recorder:
@@ -160,14 +164,14 @@ class Recorder(TorchDispatchMode):
 
 
 class Allocation(NamedTuple):
-    """Memory to be allocated."""
+    """A tensor to allocate."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     zeroed: bool
 
     def allocator(self, device: torch.device) -> Callable[[], Tensor]:
-        """What allocates it."""
+        """A function that allocates the tensor."""
         make = torch.zeros if self.zeroed else torch.empty
         return partial(make, self.shape, dtype=self.dtype, device=device)
 
@@ -182,15 +186,16 @@ class MemorySpan(NamedTuple):
 
 
 class RecordedCall:
-    """What a call allocates and launches.
+    """The allocations and launches of a call.
 
-    Its memory is in pieces: inputs, outputs, and all else that it needs in one or two.
+    The memory of a call is a list of pieces: each input, each output, and up to two buffers for all
+    temporary tensors, one of them zeroed.
 
     Args:
-        allocations: the pieces after the inputs, outputs first.
-        outputs: how many those are; 0 for one tensor that is not given in a tuple.
-        launches: with addresses as pieces and how far into them.
-        device: where.
+        allocations: the pieces after the inputs; outputs come first.
+        outputs: the number of outputs; 0 if the function returns a tensor instead of a tuple.
+        launches: the launches, with each address as a piece and an offset into it.
+        device: the device of the call.
     """
 
     def __init__(
@@ -208,7 +213,7 @@ class RecordedCall:
         self.launches = [self._enter(launch) for launch in launches]
 
     def _enter(self, launch: Launch) -> tuple[Any, ...]:
-        """A launch, with what picks its arguments from all addresses and then all constants."""
+        """A launch, and a getter of its arguments from all addresses followed by all constants."""
         kernel, grid, arguments, tensors = launch
         picked = []
         for at, argument in enumerate(arguments):
@@ -222,7 +227,7 @@ class RecordedCall:
 
     @classmethod
     def of(cls, recorder: Recorder, inputs: list[Tensor], result: Any) -> RecordedCall | None:
-        """The call that was recorded; None where the record is incomplete."""
+        """The recorded call; None if the record is incomplete."""
         single = isinstance(result, Tensor)
         outputs = [result] if single else list(result)
         if (
@@ -245,7 +250,7 @@ class RecordedCall:
         return cls(allocations, 0 if single else len(outputs), launches, inputs[0].device)
 
     def replay(self, addresses: list[int]) -> Any:
-        """The same on inputs at these addresses."""
+        """Repeat the call on inputs at these addresses."""
         made = [make() for make in self.allocators]
         pieces = [*addresses, *[tensor.data_ptr() for tensor in made], 0]
         picked_from = [pieces[piece] + at for piece, at in self.places] + self.constants
@@ -263,7 +268,7 @@ def _are_disjoint(inputs: list[Tensor]) -> bool:
 
 
 def _are_own_allocations(outputs: list[Tensor], made: list[tuple[Tensor, bool]]) -> bool:
-    """Whether outputs are tensors that were made, each another, and not parts of them."""
+    """Whether every output is an allocation of its own, and not a view of part of one."""
     sizes = {tensor.data_ptr(): tensor.nbytes for tensor, _ in made}
     whole = all(sizes.get(tensor.data_ptr()) == tensor.nbytes > 0 for tensor in outputs)
     return whole and len({tensor.data_ptr() for tensor in outputs}) == len(outputs)
@@ -272,7 +277,7 @@ def _are_own_allocations(outputs: list[Tensor], made: list[tuple[Tensor, bool]])
 def _lay_out(
     made: list[tuple[Tensor, bool]], inputs: list[Tensor], outputs: list[Tensor]
 ) -> tuple[list[Allocation], list[MemorySpan]]:
-    """The pieces of memory after the inputs, and the spans of all recorded memory in the pieces."""
+    """The allocations of a call, and the span of every recorded tensor in its piece of memory."""
     allocations: list[Allocation] = []
     spans: list[MemorySpan] = []
 
@@ -300,8 +305,8 @@ def _lay_out(
 
 
 def _place(address: int, spans: list[MemorySpan]) -> tuple[int, int] | None:
-    """The piece of memory that an address is in, and how far into it."""
-    if address == 0:  # of a tensor of no numbers
+    """The piece of memory that has an address, and the offset in it; None if there is none."""
+    if address == 0:  # of an empty tensor
         return -1, 0
     for begin, end, piece, at in spans:
         if begin <= address < end:

@@ -1,7 +1,7 @@
 """A launcher of compiled kernels that caches what Triton derives from the arguments.
 
 Triton's own launch binds, types and hashes all arguments in Python, which takes longer than the
-small kernels here. What a kernel is compiled for depends on a few properties of them only.
+small kernels here run. The compiled kernel depends on only a few properties of the arguments.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -18,7 +18,7 @@ from triton import knobs
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-#: How Triton launches what it has compiled; where it does so differently, that is left to it.
+#: How Triton launches a compiled kernel. If its source differs, Triton's own launcher is used.
 _LAUNCH = (
     "kernel.run(grid_0, grid_1, grid_2, stream, kernel.function, kernel.packed_metadata, "
     "launch_metadata, knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook, "
@@ -26,17 +26,17 @@ _LAUNCH = (
 )
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (int, bool, str, type(None))
-_MOST_BLOCKS = (1 << 16) - 1  # along a grid's second axis
+_MOST_BLOCKS = (1 << 16) - 1  # CUDA's limit of a grid's second axis
 
 
 class Launch(NamedTuple):
-    """A launch that was made.
+    """A recorded launch.
 
     Args:
-        kernel: compiled by Triton.
-        grid: how many programs, along three axes.
-        arguments: all of them, tensors as addresses.
-        tensors: where those stand.
+        kernel: the kernel as compiled by Triton.
+        grid: the number of programs along each of three axes.
+        arguments: all arguments; tensors are addresses.
+        tensors: the positions of the tensors among the arguments.
     """
 
     kernel: Any
@@ -46,7 +46,7 @@ class Launch(NamedTuple):
 
 
 class Recording(threading.local):
-    """The list that this thread's launches are added to, if any; None for one made by Triton."""
+    """The list that records this thread's launches, if any; Triton's own launches are None."""
 
     launches: list[Launch | None] | None = None
 
@@ -55,7 +55,7 @@ recording = Recording()
 
 
 def cdiv(number: int, by: int) -> int:
-    """The quotient, rounded up. Triton's own serves kernels as well, and takes microseconds.
+    """The quotient, rounded up. ``triton.cdiv`` takes microseconds when called on the host.
 
     >>> cdiv(6, 3), cdiv(7, 3)
     (2, 3)
@@ -64,7 +64,7 @@ def cdiv(number: int, by: int) -> int:
 
 
 def next_power_of_2(number: int) -> int:
-    """The least power of two that is not less; 0 for 0. Likewise.
+    """The smallest power of two >= number; 0 for 0. Faster on the host than Triton's.
 
     >>> next_power_of_2(16), next_power_of_2(17)
     (16, 32)
@@ -73,17 +73,17 @@ def next_power_of_2(number: int) -> int:
 
 
 def watched() -> bool:
-    """Whether somebody wants to see every launch, such as a profiler of Triton's."""
+    """Whether a launch hook is set, such as that of Triton's profiler."""
     runtime = knobs.runtime
     return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
 
 
 def cached_launch(kernel: Any) -> Any:
-    """A kernel of ``triton.jit`` with a launcher that caches what was compiled.
+    """Give a ``triton.jit`` kernel a launcher that caches compiled kernels.
 
-    To be written above ``@triton.jit`` of kernels that are launched from Python, as
-    ``kernel[grid](*arguments, num_warps=4)`` with a tuple as the grid. Interpreted kernels stay as
-    they are, and so do all under a Triton that launches in another way.
+    Use it as a decorator above ``@triton.jit``, on kernels that are launched from Python as
+    ``kernel[grid](*arguments, num_warps=4)`` with a tuple as the grid. Interpreted kernels are
+    returned unchanged, and so are all kernels if this version of Triton launches differently.
     """
     return (
         CachedLauncher(kernel)
@@ -93,10 +93,10 @@ def cached_launch(kernel: Any) -> Any:
 
 
 class CachedLauncher:
-    """A kernel, and what it was compiled to, by all that Triton compiles differently for.
+    """A kernel and its compiled forms, keyed by the properties that Triton specializes on.
 
-    That is for a tensor its type and whether it lies at a multiple of 16; for a whole number
-    whether it is 1, a multiple of 16, and how wide; and constants themselves.
+    These are the dtype of a tensor and whether its address is a multiple of 16; whether an integer
+    is 1, whether it is a multiple of 16, and its width in bits; and the values of constants.
     """
 
     def __init__(self, jit: Any) -> None:
@@ -116,7 +116,7 @@ class CachedLauncher:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        if len(arguments) < len(self.jit.params):  # constants by name
+        if len(arguments) < len(self.jit.params):  # constants passed by name
             rest = self.jit.params[len(arguments) :]
             arguments += tuple(options.pop(param.name) for param in rest if param.name in options)
         types = tuple(map(type, arguments))
@@ -145,13 +145,13 @@ class CachedLauncher:
 
 
 class Plan:
-    """Which properties of arguments of these types a kernel is compiled for.
+    """Which arguments a kernel is specialized on, for a tuple of argument types.
 
     Args:
-        tensors: where tensors stand.
-        numbers: where whole numbers stand that kernels are compiled for.
-        plain: where those stand of which the width matters only.
-        constants: where constants stand.
+        tensors: the positions of tensors.
+        numbers: the positions of integers that Triton specializes on.
+        plain: the positions of integers of which only the width matters.
+        constants: the positions of constants.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Plan:
 
     @classmethod
     def of(cls, params: list[Any], types: tuple[type, ...]) -> Plan | None:
-        """The plan, or None for arguments that are left to Triton."""
+        """The plan; None for argument types that only Triton's own launcher supports."""
         if len(params) != len(types):
             return None
         tensors, numbers, plain, constants = places = [], [], [], []  # type: ignore[var-annotated]
@@ -181,7 +181,7 @@ class Plan:
         return cls(*places)
 
     def key_of(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-        """What a kernel is compiled for in these arguments; and they, tensors as addresses."""
+        """The key of the compiled kernel; and the arguments, with tensors as addresses."""
         bound = list(arguments)
         key = [arguments[at] for at in self.constants]
         for at in self.tensors:
@@ -200,7 +200,7 @@ class Plan:
 
 
 def _width(number: int) -> int:
-    """Which of Triton's types of whole numbers holds it."""
+    """Which of Triton's integer types holds the number: 32 and 64 bits, 65 for unsigned 64."""
     if -(2**31) <= number < 2**31:
         return 32
     return 64 if number < 2**63 else 65
@@ -208,7 +208,7 @@ def _width(number: int) -> int:
 
 @cache
 def launches_as_known() -> bool:
-    """Whether Triton launches compiled kernels in the way that is taken here."""
+    """Whether this version of Triton launches kernels as this module does."""
     try:
         source = " ".join(inspect.getsource(JITFunction.run).split())
     except (OSError, TypeError):

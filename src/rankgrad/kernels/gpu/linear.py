@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def is_real(mask, at, inside, masked: tl.constexpr):
-    """Which positions hold an item: those inside the list that are not padding."""
+    """Which positions hold a real item: inside the list, and not padding."""
     if masked:
         return inside & (tl.load(mask + at, mask=inside, other=0) != 0)
     else:
@@ -19,7 +19,7 @@ def is_real(mask, at, inside, masked: tl.constexpr):
 
 @triton.jit
 def discount(rank, metric: tl.constexpr, persistence):
-    """The discount of a rank, from 1 on."""
+    """The discount of a 1-based rank."""
     if metric == "ndcg" or metric == "dcg":
         return 1.0 / tl.log2(1.0 + rank)
     elif metric == "rbp":
@@ -32,7 +32,7 @@ def discount(rank, metric: tl.constexpr, persistence):
 
 @triton.jit
 def beyond(length, k, metric: tl.constexpr):
-    """The discount of ranks past the cutoff: for ARP k + 1, if there is one."""
+    """The discount of ranks past the cutoff: k + 1 for ARP with a cutoff, otherwise 0."""
     if metric == "arp":
         return tl.where((k > 0) & (length > k), k + 1.0, 0.0)
     else:
@@ -41,7 +41,7 @@ def beyond(length, k, metric: tl.constexpr):
 
 @triton.jit
 def as_loss(value, length, k, scale, metric: tl.constexpr):
-    """The loss of a list from its sum of gain × (discount - beyond), normalized; 0 if undefined."""
+    """The loss of a list from its normalized ``Σ gain (discount - beyond)``; 0 if undefined."""
     if metric == "arp":
         return tl.where(scale > 0, value + beyond(length, k, metric), 0.0)
     else:
@@ -50,7 +50,7 @@ def as_loss(value, length, k, scale, metric: tl.constexpr):
 
 @triton.jit
 def as_gradient(grad, metric: tl.constexpr):
-    """The derivative of the loss from that of the sum: all but ARP are one minus it."""
+    """The derivative of the loss, from that of the sum. Losses other than ARP are 1 - sum."""
     if metric == "arp" or metric == "operator":
         return grad
     else:

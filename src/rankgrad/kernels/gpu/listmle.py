@@ -1,4 +1,4 @@
-"""ListMLE on GPUs: the order of the labels, and one scan each way."""
+"""ListMLE on GPUs: sort by label, then one scan backward and one forward."""
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
 
@@ -24,7 +24,7 @@ def listmle(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]`` (see :mod:`rankgrad.kernels.ops`).
 
-    Up to a few thousand items each item's place is counted, pair by pair; from there on, sorted.
+    Lists of up to a few thousand items count ranks pair by pair; longer ones are sorted.
     """
     scores, labels, mask, weights, offsets, max_length = batch
     lists = offsets.shape[0] - 1
@@ -70,7 +70,7 @@ def listmle(
 
 @triton.jit
 def _key(label, place, draw, DRAWN: tl.constexpr):
-    """Larger for what comes first: by label and, of equal ones, by SplitMix64 of seed and place."""
+    """Sort key, larger first: by label; ties by SplitMix64 of the seed and the position."""
     key = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True).to(tl.int64) << 32
     if DRAWN:
         seed = tl.load(draw).to(tl.uint64, bitcast=True)
@@ -84,7 +84,7 @@ def _key(label, place, draw, DRAWN: tl.constexpr):
 
 @triton.jit
 def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many real items come before an item."""
+    """The number of real items before an item."""
     if MASKED:
         count = tl.zeros([COLUMNS], tl.int32)
         for left in range(0, first, COLUMNS):
@@ -101,7 +101,7 @@ def _order(
     labels, mask, offsets, draw, order, grad_scores,
     MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Count where a block of items comes, and write down there which they are."""
+    """Count the ranks of a block of items by label, and write their indices in that order."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -136,7 +136,7 @@ def _lay_keys(
     labels, mask, offsets, draw, keys, grad_scores, max_length,
     MASKED: tl.constexpr, DRAWN: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The keys of a span of a list in its row of what will be sorted; -1 for padding."""
+    """Write the sort keys of a span of a list, in a padded layout; -1 for padding."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -155,7 +155,7 @@ def _lay_keys(
 
 @triton.jit
 def _join(peak, total, other_peak, other_total):
-    """The sum of two numbers ``total · exp(peak)``."""
+    """The sum of two numbers stored as ``total · exp(peak)``."""
     high = tl.maximum(peak, other_peak)
     mine = total * tl.exp2((peak - high) * 1.4426950408889634)
     return high, mine + other_total * tl.exp2((other_peak - high) * 1.4426950408889634)
@@ -163,7 +163,7 @@ def _join(peak, total, other_peak, other_total):
 
 @triton.jit
 def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.constexpr):
-    """Where the items at these places of the order stand, their scores and weights."""
+    """The indices, scores and weights of the items at these ranks."""
     item = start + tl.load(order + base + at, mask=inside, other=0)
     weight = tl.where(inside, 1.0, 0.0)
     if WEIGHTED:
@@ -180,9 +180,9 @@ def _likelihood(
 ) -> None:  # fmt: skip
     """The loss of a list and its gradient.
 
-    Sums of exponentials are held as ``total · exp(peak)`` with the peak a score, so that nothing
-    is lost at any range. With ``t_r`` the tail's sum from r on, item l takes ``exp(s_l) / t_r`` of
-    the weight of every r up to l.
+    Sums of exponentials are stored as ``total · exp(peak)``, with a score as the peak, so that they
+    neither overflow nor underflow. With ``t_r = Σ_{l>=r} exp(s_(l))``, the gradient of item l is
+    ``exp(s_l) Σ_{r<=l} w_r / t_r - w_l``.
     """
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
@@ -206,7 +206,7 @@ def _likelihood(
         value += tl.where(inside, weight * ((peak - score) + tl.log(total)), 0.0)
         tl.store(tails + start + at, peak, mask=inside)
         tl.store(tails + total_items + start + at, total, mask=inside)
-        carried_peak = tl.max(peak, 0)  # where the chunk begins
+        carried_peak = tl.max(peak, 0)  # at the start of the chunk
         carried = tl.sum(tl.where(at == first, total, 0.0), 0)
     tl.debug_barrier()
     carried_peak = -1e30
