@@ -1,4 +1,4 @@
-"""Elementary functions and sums in plain arithmetic, which compilers turn into vectors."""
+"""Elementary functions and sums in plain arithmetic, which compilers vectorize."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 LOG2_E = 1.4426950408889634
 LN_2_HIGH = 0.6931471803691238
 LN_2_LOW = 1.9082149292705877e-10
-ROUNDING = 6755399441055744.0  # 1.5 · 2^52: adding it leaves a whole number in the low bits
+ROUNDING = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to an integer, held in the low bits
 MANTISSA = (1 << 52) - 1
 ONE = 1023 << 52  # the bits of 1.0
-TWO_52 = 1075 << 52  # the bits of 2^52, whose last one stands for 1
+TWO_52 = 1075 << 52  # the bits of 2^52, whose lowest bit has the value 1
 
 
 @compiled
 def exp(x: float) -> float:
-    """``e^x`` for x up to 700, to 2e-16 relative; what would be below 1e-304 is 1e-304.
+    """``e^x`` for x up to 700, with relative error 2e-16; results below 1e-304 become 1e-304.
 
-    ``x = m ln 2 + r`` with whole m: a polynomial in r, and m added to its exponent.
+    With ``x = m ln 2 + r`` and an integer m, ``e^r`` is a polynomial; m is added to its exponent.
     """
     x = max(x, -700.0)
     shifted = x * LOG2_E + ROUNDING
@@ -44,7 +44,7 @@ def exp(x: float) -> float:
 
 @compiled
 def exp_near_zero(x: float) -> float:
-    """``e^x`` for |x| up to 1/128, to 1e-17 relative."""
+    """``e^x`` for |x| up to 1/128, with relative error 1e-17."""
     p = x * (1.0 / 5040.0) + 1.0 / 720.0
     p = p * x + 1.0 / 120.0
     p = p * x + 1.0 / 24.0
@@ -56,9 +56,9 @@ def exp_near_zero(x: float) -> float:
 
 @compiled
 def log_one_plus(x: float, half: float) -> float:
-    """``log(1 + x)`` for x in [0, 1], to 4e-15 relative, given ``half = 1 / (2 + x)``.
+    """``log(1 + x)`` for x in [0, 1], with relative error 4e-15, given ``half = 1 / (2 + x)``.
 
-    It is ``2 atanh(z)`` with ``z = x / (2 + x)``, a polynomial in z² that was fitted to it.
+    It equals ``2 atanh(z)`` with ``z = x / (2 + x)``: z times a polynomial fitted in z².
     """
     z = x * half
     w = z * z
@@ -76,7 +76,7 @@ def log_one_plus(x: float, half: float) -> float:
 
 @compiled
 def log(x: float) -> float:
-    """``log(x)`` for x from 1e-307 on, to 4e-15: ``x = 2^m y`` with y in [1, 2)."""
+    """``log(x)`` for x of 1e-307 or more, with error 4e-15, by ``x = 2^m y`` with y in [1, 2)."""
     bits = np.float64(x).view(np.int64)
     y = np.int64((bits & np.int64(MANTISSA)) | np.int64(ONE)).view(np.float64)
     m = np.int64((bits >> np.int64(52)) | np.int64(TWO_52)).view(np.float64) - 4503599627371519.0
@@ -103,7 +103,7 @@ def dot(first: np.ndarray, second: np.ndarray) -> float:
 
 @compiled
 def add_scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """Add a row times a factor."""
+    """``out += factor * row``."""
     for j in range(row.size):
         out[j] += factor * row[j]
 
@@ -118,7 +118,7 @@ def add_scaled_each(
     second: np.ndarray,
     third: np.ndarray,
 ) -> None:
-    """Add a row to three others, times a factor each."""
+    """``first += a * row``, ``second += b * row`` and ``third += c * row`` in one pass."""
     for j in range(row.size):
         first[j] += a * row[j]
         second[j] += b * row[j]

@@ -1,4 +1,4 @@
-"""How the loops are compiled, and how lists are shared out among threads."""
+"""How loops are compiled, and how lists are distributed over threads."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from rankgrad.threads import available
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Sums may be reordered, so that they run in vector registers. NaN and infinity keep their meaning.
+#: Fast-math flags that allow sums to be reordered, so that they vectorize. NaN and infinity still
+#: follow IEEE 754.
 _REORDERED = {"contract", "reassoc", "nsz"}
-_SMALL = 100_000  # elementary steps that take less time than starting a second thread
-_PARTS = 4  # ranges for each thread
+_SMALL = 100_000  # work of fewer elementary steps takes less time than starting a second thread
+_PARTS = 4  # ranges per thread
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function whose additions are done in the order they are written in.
+    """Compile a function that adds in the order in which its source does.
 
-    A loop that writes to arrays is compiled twice, as vectors and one item at a time, and a check
-    of the distances between its arrays chooses when it runs. Where arrays lie is chance, so both
-    forms must give the same bits: no sum in such a loop may be reordered.
+    LLVM compiles a loop that writes to arrays into a vector form and a scalar form. A run-time
+    check of the distances between the arrays selects one. The addresses of arrays vary from run to
+    run, so both forms must give the same bits: no sum in such a loop may be reordered.
     """
     return compile_linked(function, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 def compiled_reduction(function: Function) -> Function:
-    """Compile a function that sums up, its additions in the order of vectors.
+    """Compile a function whose sums may be reordered, so that they vectorize.
 
-    It writes to no array, so that there is no check of distances, or only to arrays that lie in one
-    block of memory with those it reads, so that the distances are always the same: either way the
-    order of additions depends on sizes alone.
+    The function must write to no array, or only to arrays in the same block of memory as those it
+    reads. In the first case there is no check of distances (see :func:`compiled`), in the second
+    the distances are always the same. So the order of additions depends on sizes alone.
     """
     return compile_linked(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 def _array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
-    """The memory at an address as a flat array of so many numbers, of another array's type.
+    """A view of the memory at an address: a flat array of ``size`` numbers of ``like``'s dtype.
 
-    As ``numba.carray``, which is slower to compile.
+    ``numba.carray`` does the same, but is slower to compile.
     """
     pointer, found = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
 
@@ -67,10 +68,9 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
     """Call ``work(first, last)`` on ranges of lists of about equal cost, in several threads.
 
-    At most as many threads as PyTorch was given. A list is one thread's work, so its result is the
-    same however many there are. Each thread takes the next range when it is done with one, so that
-    nothing waits for a thread that gets no core beside other busy processes. Threads that wait
-    sleep.
+    It uses at most as many threads as PyTorch does. One thread computes a list, so the result does
+    not depend on the number of threads. A thread that finishes a range takes the next one, so a
+    thread that other processes keep off its core delays only its own range. Waiting threads sleep.
     """
     lists, total = len(costs), float(costs.sum())
     threads = min(available(), lists) if total >= _SMALL else 1
@@ -83,21 +83,21 @@ def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
     ranges = iter([(first, last) for first, last in pairwise(edges) if first < last])
 
     def take() -> None:
-        for first, last in ranges:  # which threads share: each range is given once
+        for first, last in ranges:  # threads share this iterator, which yields each range once
             work(first, last)
 
     others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
     try:
         take()
     finally:
-        wait([other for other in others if not other.cancel()])  # those that began
+        wait([other for other in others if not other.cancel()])  # only tasks that have started
     for other in others:
         if not other.cancelled():
             other.result()
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads of this very process: a forked one has none of its parent's."""
+    """A thread pool of this process; a forked process cannot use its parent's threads."""
     key = os.getpid(), threads
     if key not in _pools:
         _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="rankgrad")

@@ -1,4 +1,4 @@
-"""Cross-entropies of lists: softmax and ListNet, two passes over the items."""
+"""Cross-entropies of lists, softmax and ListNet, in two passes over the items."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def _lists(
 
 @compiled
 def _entropy(s: Array, t: Array, out: Array) -> float:
-    """The loss of scores and targets, and its gradient ``softmax(s) Σ t - t``.
+    """The loss of scores and targets; writes its gradient ``softmax(s) Σ t - t`` to ``out``.
 
-    Summed up from the largest score, all terms are positive: nothing cancels out.
+    Scores are subtracted from the largest one, so all terms are positive and none cancel.
     """
     top = _largest(s)
     whole = _exponentials(s, top, out)
@@ -79,7 +79,7 @@ def _softmax(x: Array) -> Array:
 
 @compiled
 def _largest(x: Array) -> float:
-    """The largest number; four at a time, so that none waits for the one before."""
+    """The largest number, by four independent maxima that the CPU computes in parallel."""
     a = b = c = d = -np.inf
     whole = x.size - x.size % 4
     for i in range(0, whole, 4):
@@ -94,7 +94,7 @@ def _largest(x: Array) -> float:
 
 @compiled
 def _exponentials(x: Array, top: float, out: Array) -> float:
-    """``exp(x - top)`` of each, and their sum."""
+    """Write ``exp(x - top)`` to ``out`` and return the sum."""
     for i in range(x.size):
         out[i] = exp(x[i] - top)
     return total(out)

@@ -1,4 +1,4 @@
-"""FastSort's ranks: projections onto the permutahedron, and their adjoint block by block."""
+"""FastSort's ranks by projection onto the permutahedron, and their adjoint by blocks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator
 def _forward(
     first: int, last: int, lists: Lists, options: tuple[float, bool], ranks: Array, state: Array
 ) -> None:
-    """Ranks; the state is where the block of each item ends (one past it).
+    """Ranks; the state of an item is the end of its block (exclusive).
 
-    From the last item on, ``a = -s / strength`` and the weights n, n - 1, ..., 1 both descend. On a
-    block the rank is ``a`` less the mean of ``a - w`` or, entropic, the softmax of a times the sum
-    of w.
+    Items are read from the last to the first, so that ``a = -s / strength`` and the weights
+    ``w = n, n - 1, ..., 1`` both descend. On a block the rank is ``a`` minus the mean of ``a - w``;
+    in the entropic form it is ``softmax(a)`` times the sum of w.
     """
     scores, offsets, order, counts, _ = lists
     strength, entropic = options
@@ -34,7 +34,7 @@ def _forward(
             weights[0, n - 1 - i] = math.log(i + 1.0) if entropic else i + 1.0
         pool_adjacent(anchors, weights, np.full(1, n), entropic, blocks)
         end = n
-        while end > 0:  # the block of the items begin, ..., end - 1 begins where they end
+        while end > 0:  # items were reversed, so the first item of this block is end - 1
             begin = end - 1
             while begin > 0 and blocks[0, n - begin] == blocks[0, n - end]:
                 begin -= 1
@@ -47,9 +47,9 @@ def _forward(
 
 @compiled
 def _rank_block(z: Array, middle: float, entropic: bool, ranks: Array) -> None:
-    """Ranks of a block whose weights have this mean.
+    """Ranks of a block whose weights have the mean ``middle``.
 
-    Scores may be so large that a rank is lost beside them: their differences come first.
+    Scores are subtracted from each other first: a rank added to a large score would be rounded off.
     """
     total = 0.0
     if entropic:
@@ -76,7 +76,7 @@ def _adjoint(
     grad: Array,
     grad_scores: Array,
 ) -> None:
-    """What the items of a block have in common is taken off."""
+    """Subtract from each item's gradient the (weighted) mean of its block."""
     _, offsets, order, counts, _ = lists
     strength, entropic = options
     for b in range(first, last):

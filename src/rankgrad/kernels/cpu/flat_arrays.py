@@ -1,7 +1,7 @@
-"""What the kernels share: lists as arrays, the items of a list in order, gains and norms.
+"""Shared by CPU kernels: lists as NumPy arrays, sorting of a list's items, gains and norms.
 
-All is computed in float64, whatever the scores are: sums over long lists then need no care, and
-there is one compiled form of each loop.
+Everything is computed in float64, also for float32 scores. Sums over long lists are accurate
+without compensation, and each loop is compiled only once.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rankgrad.lists import contiguous
 
 Array = np.ndarray[Any, Any]
 
-#: What loops over lists take, as one argument, since a dispatch costs time for each: scores,
-#: labels, mask, weights, offsets, and the results values, grad_scores and defined. A tuple, not a
-#: named one: those are dispatched more slowly.
+#: The arrays of a batch: scores, labels, mask, weights, offsets, and the results values,
+#: grad_scores and defined. Loops over lists take them as one argument, because Numba's dispatch
+#: costs time per argument, and as a plain tuple, because named tuples are dispatched more slowly.
 Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 
-#: A metric, likewise: its code, the cutoff (0 for none), whether gains are linear, the threshold,
-#: the persistence and the discounts.
+#: A metric as one argument: its code, the cutoff (0 for none), whether gains are linear, the
+#: threshold, the persistence and the discounts.
 Metric = tuple[int, int, bool, float, float, Array]
 
-APART = 64  # numbers between the rows of a block: more than a loop takes at a time
-_FEW = 100_000  # elementary steps that take less time than starting a second thread
-_RUN = 64  # items that are sorted by counting
-_WHOLE = 32  # labels up to it that are whole numbers are sorted by counting
-_KINDS = 12  # unequal gains that are counted instead of being sorted
+APART = 64  # numbers between the rows of a block, more than a vectorized loop takes at a time
+_FEW = 100_000  # work of fewer elementary steps takes less time than starting a second thread
+_RUN = 64  # length of the runs that are sorted by counting before they are merged
+_WHOLE = 32  # integer labels below it are sorted by counting
+_KINDS = 12  # up to so many distinct gains are counted instead of sorted
 
 NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR = range(10)
 METRICS = {
@@ -53,22 +53,22 @@ METRICS = {
 
 
 class FlatArrays:
-    """A batch as arrays, and the results to be filled in.
+    """A batch as NumPy arrays, and the arrays to which kernels write results.
 
-    A mask or weights that are not there are empty arrays.
+    A missing mask and missing weights are empty arrays.
 
     Args:
-        batch: the lists.
-        list_weights: of the mean or sum over lists.
+        batch: the lists; tensors are contiguous, and numbers are all float32 or all float64.
+        list_weights: ``[lists]`` or None, for the mean or sum over lists.
 
     Attributes:
-        arrays: what loops over lists take.
+        arrays: the arrays that loops over lists take.
         offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        list_weights: ``[lists]``, ones where there are none.
+        max_length: an upper bound of list lengths.
+        list_weights: ``[lists]``, ones if there are none.
         single: whether scores and labels were float32.
-        valid: whether all values are allowed: scores finite, weights finite and not negative, and
-            labels not large either. What padding holds does not count.
+        valid: whether scores are finite, weights finite and not negative, and labels from 0 to
+            ``LARGEST_LABEL``. Values on padding do not count.
     """
 
     def __init__(self, batch: FlatLists, list_weights: Tensor | None = None) -> None:
@@ -87,7 +87,7 @@ class FlatArrays:
             np.zeros(lists, np.bool_),
         )
         self.list_weights = np.empty(lists)
-        # A tensor takes longer to become an array of NumPy than all that is done here.
+        # Compiled code reads the tensors by address: Tensor.numpy() takes longer than all of this.
         kind = scores.dtype
         addresses = (
             _address(scores, kind),
@@ -102,7 +102,7 @@ class FlatArrays:
 
     @classmethod
     def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
-        """Of tensors of any type and layout, such as users give to operations."""
+        """Convert tensors of any dtype and layout, such as users pass to operations."""
         scores, labels, mask, weights, offsets, max_length = contiguous(batch)
         if scores.dtype not in _TYPES:
             scores = scores.to(torch.float64)
@@ -115,18 +115,18 @@ class FlatArrays:
     def run(
         self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
     ) -> None:
-        """Run a loop over all lists: so many steps for each item, and a power of their number."""
+        """Run a loop over all lists; ``steps`` and ``power`` are as in :func:`each_list`."""
         each_list(self.offsets, lambda a, b: work(a, b, self.arrays, *options), steps, power)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Values, grad_scores and defined, as tensors of the scores' type."""
+        """The tensors values, grad_scores and defined; the first two have the scores' dtype."""
         values, grad_scores, defined = self.arrays[5:]
         grad = like(self._scores, grad_scores).view(self._scores.shape)
         return like(self._scores, values), grad, torch.from_numpy(defined)
 
 
 def _address(tensor: Tensor, kind: torch.dtype) -> int:
-    """Where the numbers of a contiguous tensor of this type are."""
+    """The memory address of a contiguous tensor of this dtype."""
     address = tensor.data_ptr()
     if tensor.dtype is not kind or not tensor.is_contiguous() or (not address and tensor.numel()):
         raise TypeError(f"a CPU kernel needs a contiguous {kind} tensor, found {type(tensor)}")
@@ -139,7 +139,7 @@ def _load(
     to: tuple[Array, Array, Array, Array, Array, Array],
     of_type: Array,
 ) -> bool:
-    """Copy what was passed, and say whether all of it is allowed."""
+    """Copy the tensors at the addresses, and return whether all values are valid."""
     scores, labels, mask, weights, offsets, list_weights = to
     real, bounds = (
         array_at(addresses[2], mask.size, mask),
@@ -152,7 +152,7 @@ def _load(
     if addresses[5] == 0:
         for b in range(list_weights.size):
             list_weights[b] = 1.0
-    # In a loop, so that it is compiled once.
+    # A loop, so that _copy is compiled into it once.
     wrong, nothing = 0, mask[:0]
     for address, least, most, padding, values in (
         (addresses[0], -np.inf, np.inf, mask, scores),
@@ -167,7 +167,7 @@ def _load(
 
 @compiled
 def _copy(address: int, of_type: Array, least: float, most: float, mask: Array, to: Array) -> int:
-    """Copy values, and count those that are infinite, no number, or outside, padding left out."""
+    """Copy values; count real items whose value is NaN, infinite or outside [least, most]."""
     wrong, values = 0, array_at(address, to.size, of_type)
     for i in range(to.size):
         to[i] = values[i]
@@ -183,9 +183,9 @@ def each_list(
 
     Args:
         offsets: ``[lists + 1]``.
-        work: done for the lists ``first:last``.
-        steps: of each item.
-        power: of a list's length, which comes on top.
+        work: computes the lists ``first:last``.
+        steps: elementary steps per item.
+        power: a list of length n costs ``steps * n + n**power`` elementary steps.
     """
     items = int(offsets[-1]) - int(offsets[0])
     if steps * items + items**power < _FEW:
@@ -205,24 +205,24 @@ _TYPES: dict[torch.dtype, Array] = {
 
 
 def numbers(tensor: Tensor) -> Array:
-    """A flat float64 array of a tensor."""
+    """A tensor as a flat float64 array."""
     return np.ascontiguousarray(tensor.detach().numpy(), np.float64).reshape(-1)
 
 
 def flags(mask: Tensor | None) -> Array:
-    """A flat array of a mask; an empty one if there is none."""
+    """A mask as a flat array, empty for None."""
     if mask is None:
         return np.empty(0, np.bool_)
     return np.ascontiguousarray(mask.numpy()).reshape(-1)
 
 
 def bounds(offsets: Tensor) -> Array:
-    """Offsets as an array."""
+    """Offsets as an int64 array."""
     return np.ascontiguousarray(offsets.numpy(), np.int64)
 
 
 def like(tensor: Tensor, array: Array) -> Tensor:
-    """An array as a flat tensor of this one's type."""
+    """An array as a flat tensor of the dtype of ``tensor``."""
     if tensor.dtype == torch.float32:
         array = array.astype(np.float32)
     return torch.from_numpy(array)
@@ -230,20 +230,20 @@ def like(tensor: Tensor, array: Array) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def metric_of(options: MetricOptions, max_length: int, single: bool) -> Metric:
-    """A metric as loops over lists of these lengths take it, of labels in float32 or float64."""
+    """A metric as loops over lists take it; ``single`` is whether labels are float32."""
     name, k, gain, threshold, persistence = options
     discount = discounts(name, persistence, max_length)
     return METRICS[name], k, gain == "linear", level(threshold, single), persistence, discount
 
 
 def level(threshold: float, single: bool) -> float:
-    """A threshold in the precision of labels: one of 0.7 is reached by a label of 0.7."""
+    """A threshold in the precision of labels, so that a label of 0.7 reaches one of 0.7."""
     return float(np.float32(threshold)) if single else threshold
 
 
 @functools.lru_cache(maxsize=16)
 def discounts(metric: str, persistence: float, max_length: int) -> Array:
-    """The discounts of the ranks 1, 2, ..., not to be written to."""
+    """The discounts of the ranks 1, 2, ...; the array is cached and must not be modified."""
     ranks = np.arange(1, max_length + 1, dtype=np.float64)
     if metric in ("ndcg", "dcg"):
         return np.asarray(1 / np.log2(1 + ranks))
@@ -256,23 +256,24 @@ def discounts(metric: str, persistence: float, max_length: int) -> Array:
 
 @compiled
 def new_block(rows: int, n: int) -> Array:
-    """Rows of n numbers, all 0, in one block of memory: row r is ``block[r, :n]``.
+    """Rows of n zeros in one block of memory; row r is ``block[r, :n]``.
 
-    Loops on arrays that lie closer together than a few vectors run one item at a time.
+    Rows are ``APART`` numbers apart, because loops over arrays that are only a few vector lengths
+    apart run in their scalar form.
     """
     return np.zeros((rows, n + APART))
 
 
 @compiled
 def real_items(mask: Array, first: int, last: int) -> Array:
-    """The items of a list, padding left out."""
+    """The indices of a list's real items."""
     items = np.empty(last - first, np.int64)
     return items[: find_items(mask, first, last, items)]
 
 
 @compiled
 def find_items(mask: Array, first: int, last: int, items: Array) -> int:
-    """Write the items of a list, padding left out, and give their number."""
+    """Write the indices of a list's real items, and return how many there are."""
     count = 0
     for item in range(first, last):
         items[count] = item
@@ -283,7 +284,7 @@ def find_items(mask: Array, first: int, last: int, items: Array) -> int:
 
 @compiled
 def take(values: Array, items: Array) -> Array:
-    """Some of the values; ones where there are no values."""
+    """``values[items]``, or ones if ``values`` is empty."""
     taken = np.empty(items.size)
     for i in range(items.size):
         taken[i] = values[items[i]] if values.size else 1.0
@@ -301,7 +302,7 @@ def indices(n: int) -> Array:
 
 @compiled
 def sort_descending(keys: Array, items: Array) -> None:
-    """Order items by descending key, equal ones as they came: runs by counting, then merges."""
+    """Sort items by descending key, stable: a counting sort of short runs, then merges."""
     n, run = items.size, _RUN
     source, target = np.empty(n), np.empty(n, np.int64)
     other, moved = np.empty(n), items
@@ -325,7 +326,7 @@ def sort_descending(keys: Array, items: Array) -> None:
 
 @compiled
 def _count_ahead(keys: Array, at: int) -> int:
-    """How many keys come before one of them: no branch depends on the keys."""
+    """How many keys are sorted before ``keys[at]``; no branch depends on the keys."""
     count, key = 0, keys[at]
     for j in range(keys.size):
         count += (keys[j] > key) | ((keys[j] == key) & (j < at))
@@ -334,7 +335,7 @@ def _count_ahead(keys: Array, at: int) -> int:
 
 @compiled
 def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) -> None:
-    """Merge the sorted keys before the middle with the sorted rest."""
+    """Merge the sorted keys before ``middle`` with the sorted keys after it."""
     a, b = 0, middle
     for i in range(keys.size):
         first = b == keys.size or (a < middle and keys[a] >= keys[b])
@@ -346,7 +347,7 @@ def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) ->
 
 @compiled
 def sort_by_label(labels: Array, items: Array) -> None:
-    """Order items by descending label, equal ones as they came."""
+    """Sort items by descending label, stable."""
     counts = np.zeros(_WHOLE + 1, np.int64)
     for i in range(items.size):
         label = labels[items[i]]
@@ -354,7 +355,7 @@ def sort_by_label(labels: Array, items: Array) -> None:
             sort_descending(labels, items)
             return
         counts[np.int64(label)] += 1
-    # Where the items of each label begin.
+    # counts[label + 1] becomes the position of the first item of this label.
     for label in range(_WHOLE - 1, -1, -1):
         counts[label] += counts[label + 1]
     for item in items.copy():
@@ -365,7 +366,7 @@ def sort_by_label(labels: Array, items: Array) -> None:
 
 @compiled
 def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
-    """The gains of labels; of err the chance ``(2^y - 1) / 2^g`` that an item satisfies."""
+    """The gains of labels; for err, the probability ``(2^y - 1) / 2^g`` that an item satisfies."""
     gains = np.empty(labels.size)
     top = threshold
     if metric == ERR:
@@ -385,7 +386,7 @@ def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Arra
 
 @compiled_reduction
 def any_relevant(gains: Array, weights: Array) -> bool:
-    """Whether an item counts."""
+    """Whether an item has a positive gain and a positive weight."""
     count = 0.0
     for i in range(gains.size):
         count += 1.0 if (gains[i] > 0) & (weights[i] > 0) else 0.0
@@ -394,12 +395,12 @@ def any_relevant(gains: Array, weights: Array) -> bool:
 
 @compiled
 def ideal(gains: Array, discount: Array, k: int) -> float:
-    """The largest DCG@k of these gains."""
+    """The ideal DCG@k: the largest that an order of these gains reaches."""
     end = gains.size if k == 0 else min(k, gains.size)
     kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
     found = _count_kinds(gains, kinds, counts)
     best = 0.0
-    if found <= _KINDS:  # as with whole labels: no need to sort
+    if found <= _KINDS:  # few distinct gains, as of integer labels, need no sort
         r = 0
         for kind in range(found):
             stop = min(r + counts[kind], end)
@@ -415,7 +416,10 @@ def ideal(gains: Array, discount: Array, k: int) -> float:
 
 @compiled
 def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
-    """The unequal gains in descending order, how often each occurs, and how many they are."""
+    """Write the distinct gains, descending, and the count of each; return their number.
+
+    If there are more of them than ``kinds`` holds, the result is larger than its size.
+    """
     found = 0
     for i in range(gains.size):
         gain, at = gains[i], 0
@@ -435,7 +439,7 @@ def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
 
 @compiled
 def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
-    """What the sum of weighted gain times discount is divided by; 0 where that is undefined."""
+    """The divisor of the sum of weighted gains times discounts; 0 if it is undefined."""
     if metric == NDCG:
         return ideal(gains, discount, k)
     if metric == PRECISION:

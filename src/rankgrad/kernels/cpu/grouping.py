@@ -1,4 +1,4 @@
-"""Items of many lists in any order, grouped by list in one pass."""
+"""Groups items by their list, with a counting sort."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankgrad.kernels.cpu.flat_arrays import Array
 
 @compiled
 def index_range(indexes: Array) -> tuple[int, int, bool]:
-    """The lowest and the highest index, and whether they never fall; of at least one."""
+    """The lowest and the highest index, and whether indexes never decrease; needs at least one."""
     lowest, highest, rising = indexes[0], indexes[0], True
     for i in range(1, indexes.size):
         rising &= indexes[i] >= indexes[i - 1]
@@ -25,13 +25,13 @@ Items = tuple[Array, Array, Array]  # the list of each item, its score and its l
 
 
 def group(parts: Sequence[Items], lowest: int, count: int) -> tuple[Array, Array, Array]:
-    """A counting sort of items by their list, stable.
+    """Sort items by their list with a stable counting sort.
 
     Args:
-        parts: of the items, one after the other; lists are from ``lowest`` to
+        parts: the items, in several parts; list indexes run from ``lowest`` to
             ``lowest + count - 1``.
-        lowest: of the indexes.
-        count: of the lists, some of which may have no item.
+        lowest: the lowest list index.
+        count: the number of lists, some of which may be empty.
 
     Returns:
         The sorted scores and labels, ``[N]``, and the number of items of each list ``[count]``.

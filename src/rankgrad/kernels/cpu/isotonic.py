@@ -11,10 +11,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 try:
     from rankgrad.compilation import compile_cached
-except ImportError:  # the same loop, interpreted
+except ImportError:  # without Numba the same loop is interpreted
 
     def compile_cached(function: Function, **_: Any) -> Function:
-        """Numba is not here: leave the function as it is."""
+        """Return the function unchanged."""
         return function
 
 
@@ -22,12 +22,15 @@ except ImportError:  # the same loop, interpreted
 def pool_adjacent(
     z: np.ndarray, w: np.ndarray, lengths: np.ndarray, entropic: bool, blocks: np.ndarray
 ) -> None:
-    """Pool adjacent violators: merge neighboring blocks until their values decrease."""
+    """Pool adjacent violators: merge neighboring blocks until their values decrease.
+
+    Writes to ``blocks``, for each position, the position of the first item of its block.
+    """
     for row in range(z.shape[0]):
         n = lengths[row]
         first = np.empty(n + 1, np.int64)
-        left = np.empty(n)  # of z: the block's sum, or log-sum-exp
-        right = np.empty(n)  # the same of w
+        left = np.empty(n)  # per block: the sum or log-sum-exp of z
+        right = np.empty(n)  # per block: the same of w
         count = 0
         for i in range(n):
             first[count], left[count], right[count] = i, z[row, i], w[row, i]

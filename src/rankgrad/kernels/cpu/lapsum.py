@@ -1,4 +1,4 @@
-"""LapSum ranks: one sort and two scans."""
+"""LapSum ranks by one sort and two scans (Struski et al., ICML 2025)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def _forward(
 ) -> None:
     """``1/2 + Σ_j F((s_j - s_i) / τ)``.
 
-    With A_i and B_i the sums of ``exp(-|s_i - s_j| / τ)`` over the items above and below, rank i is
-    ``i - A_i / 2 + B_i / 2``. The state is the decay from an item to the next, and ``A_i + B_i``.
+    Let A_i and B_i be the sums of ``exp(-|s_i - s_j| / τ)`` over the items above and below item i.
+    The rank of item i is ``i - A_i / 2 + B_i / 2``. The state is the decay
+    ``exp(-|s_i - s_{i-1}| / τ)`` and ``A_i + B_i``.
     """
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
@@ -67,7 +68,7 @@ LAPSUM = Ranking(_forward, _adjoint)
 
 
 class LapSumRanks(RankOperator):
-    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F Laplace's distribution; option: temperature."""
+    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF; option: temperature."""
 
     relaxation = LAPSUM
 
@@ -87,5 +88,5 @@ def lapsum_ranks_vjp(
     max_length: int,
     temperature: float,
 ) -> Tensor:
-    """A gradient by ranks as one by scores."""
+    """The vector-Jacobian product of :func:`lapsum_ranks` with respect to the scores."""
     return LapSumRanks(scores, mask, offsets, max_length, temperature).adjoint(grad)

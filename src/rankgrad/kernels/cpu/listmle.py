@@ -1,4 +1,4 @@
-"""ListMLE: one sort and one scan each way."""
+"""ListMLE by one sort, one backward and one forward scan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     take,
 )
 
-SAFE = 300.0  # scores this far below the highest need no care: e^-300 is 5e-131
+SAFE = 300.0  # a range of scores whose exponentials do not underflow: e^-300 is 5e-131
 
 
 def listmle(lists: FlatArrays, seed: Tensor | None) -> None:
@@ -57,7 +57,7 @@ def _lists(
 
 @compiled
 def _shuffled(seed: int, n: int) -> Array:
-    """A random order of n places: by SplitMix64 of the seed and the place (Steele et al. 2014)."""
+    """A random order of n positions, by SplitMix64 of seed and position (Steele et al. 2014)."""
     numbers, order = np.empty(n), indices(n)
     for place in range(n):
         x = np.uint64(seed) + np.uint64(place + 1) * np.uint64(0x9E3779B97F4A7C15)
@@ -71,7 +71,7 @@ def _shuffled(seed: int, n: int) -> Array:
 
 @compiled
 def _reordered(items: Array, order: Array) -> Array:
-    """Items in a random order of places; places past the end of the list are left out."""
+    """Items permuted by a random order of positions; positions past the list's end are skipped."""
     found, count = np.empty(items.size + 1, np.int64), 0
     for place in order:
         found[count] = items[min(place, items.size - 1)]
@@ -81,10 +81,10 @@ def _reordered(items: Array, order: Array) -> Array:
 
 @compiled
 def _likelihood(s: Array, w: Array) -> float:
-    """The loss of scores in the order of their labels; they are replaced by its gradient.
+    """The loss of scores sorted by label; its gradient replaces the scores.
 
-    With ``t_r = Σ_{l>=r} exp(s_l)``, item l has ``exp(s_l) / t_r`` of the weight of every r up to
-    l, so that both are a cumulative sum, one from each end.
+    With ``t_r = Σ_{l>=r} exp(s_l)`` the gradient is ``exp(s_l) Σ_{r<=l} w_r / t_r - w_l``. So t is
+    a cumulative sum from the end, and the gradient needs one from the start.
     """
     n, lowest, highest = s.size, s[0], s[0]
     for i in range(n):
@@ -110,9 +110,9 @@ def _likelihood(s: Array, w: Array) -> float:
 
 @compiled
 def _likelihood_by_logarithms(s: Array, w: Array) -> float:
-    """The same in the log domain, for scores any distance apart.
+    """The same in the log domain, for scores of any range.
 
-    ``t`` falls with r, so the cumulative sum of ``w_r / t_r``, times the current t, stays finite.
+    ``t_r`` decreases with r, so the cumulative sum of ``w_r / t_r`` times the current t is finite.
     """
     n = s.size
     tails = np.empty(n)
