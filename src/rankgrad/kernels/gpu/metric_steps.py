@@ -1,19 +1,22 @@
-"""The part of ap, rr, err and hits that is the metric's own, between a relaxation and its adjoint.
+"""The steps of ap, rr, err and hits between a relaxed permutation and its adjoint.
 
-A relaxed permutation P sorts the values of items: ``v = P x``, with x the relevance (ap, rr,
-hits) or the chance that an item satisfies (err), and ``w = P (weights x)``. The metrics are
+A relaxed permutation P sorts the values of items: ``v = P x``, where x is the relevance (ap, rr,
+hits) or the probability that an item satisfies the user (err), and ``w = P (weights x)``. The
+metrics are
 
     ap:             Σ_r w_r (v_1 + ... + v_r) / r, divided by the weighted relevance of the list,
-    rr, err, hits:  Σ_r worth_r w_r m_1 ... m_{r-1}, with m = 1 - min(v, 1) the chance to go on,
+    rr, err, hits:  Σ_r d_r w_r m_1 ... m_{r-1}, with the discount d and the probability
+                    m = 1 - min(v, 1) that the user goes on to the next rank,
 
 over the ranks up to the cutoff (see :mod:`rankgrad.metrics`). From ``v`` and ``w`` this module
-gives the loss of every list, one minus the metric, and its derivatives by ``v`` and ``w``.
+computes the loss of every list, one minus the metric, and its derivatives with respect to both.
 
-The derivative by m_l is ``m_1 ... m_{l-1} R_l`` with ``R_l = worth_{l+1} w_{l+1} + m_{l+1}
-R_{l+1}``, a recurrence from the last rank on, so nothing is divided by an m that may be 0. Without
-weights w = v = 1 - m as long as m > 0, and the derivative by v_l is ``m_1 ... m_{l-1} D_l`` with
-``D_l = worth_l - R_l = worth_l - worth_{l+1} + m_{l+1} D_{l+1}``, in which nothing cancels. The
-loss is ``m_1 D_1`` then.
+The derivative of the metric with respect to m_l is ``m_1 ... m_{l-1} R_l`` with
+``R_l = d_{l+1} w_{l+1} + m_{l+1} R_{l+1}``. This recurrence runs from the last rank to the first
+and never divides by an m, which may be 0. Without weights ``w = v = 1 - m`` as long as m > 0, and
+the derivative with respect to v_l is ``m_1 ... m_{l-1} D_l`` with
+``D_l = d_l - R_l = d_l - d_{l+1} + m_{l+1} D_{l+1}``, in which nothing cancels. The loss is then
+``m_1 D_1``.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -34,19 +37,19 @@ from rankgrad.kernels.gpu.linear import is_real
 #: The metrics that have a step here. All others are linear in the sorted gains.
 STEP_METRICS = frozenset({"ap", "rr", "err", "hits"})
 
-_CHUNK = 1024  # ranks or items that a program takes at a time
+_CHUNK = 1024  # ranks or items that a program reads at a time
 
 
 class StepValues(NamedTuple):
     """The values of the items of a batch for ap, rr, err or hits.
 
     Attributes:
-        values: ``[items]``, the relevance, or the stopping chance of err; 0 on padding.
+        values: ``[items]``, the relevance, or err's stopping probability; 0 on padding.
         weighted: ``[items]``, the same times the item weights; None without weights.
-        norm: ``[lists]``, what the sum over ranks is divided by: of ap the sum of ``weighted``,
-            otherwise 1.
+        norm: ``[lists]``, the divisor of the sum over ranks: for ap the sum of ``weighted``, for
+            the other metrics 1.
         lengths: ``[lists]`` int32, the number of real items.
-        defined: ``[lists]`` bool, two items or more, one of them with a value.
+        defined: ``[lists]`` bool, whether a list has two items or more and one has a value.
     """
 
     values: Tensor
@@ -59,19 +62,19 @@ class StepValues(NamedTuple):
 class SortOperator(Protocol):
     """A relaxed permutation of every list as a linear operator.
 
-    An operator may also have ``misses``: of the values that were sorted last, one minus the result,
-    computed without cancellation.
+    An operator may also have ``misses``: one minus the result of the last ``apply``, computed
+    without cancellation.
     """
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient by the scores of ``Σ_r grad_r (P values)_r``, for the same values."""
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
 
 
 def step_values(batch: FlatLists, metric_options: MetricOptions) -> StepValues:
-    """The values of the items for ap, rr, err or hits, and the norms."""
+    """The values of the items for ap, rr, err or hits, and the norms of the lists."""
     _, labels, mask, weights, offsets, max_length = batch
     lists = offsets.numel() - 1
     values = torch.empty_like(labels)
@@ -98,7 +101,7 @@ def metric_step(
     max_length: int,
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The loss of every list and its derivatives by the sorted values.
+    """The loss of every list and its derivatives with respect to the sorted values.
 
     Args:
         sorted_values: ``[items]``, ``P values``, rank r (from 0) of list b at ``offsets[b] + r``.
@@ -110,8 +113,9 @@ def metric_step(
         metric_options: the metric and its cutoff.
 
     Returns:
-        values ``[lists]``, 0 where the loss is undefined; the derivatives by the sorted values and,
-        with weights, by the sorted weighted values, not written past the cutoff or the list's end.
+        values ``[lists]``, 0 where the loss is undefined; the derivatives with respect to the
+        sorted values and, with weights, the sorted weighted values. Derivatives past the cutoff or
+        the list's end are not written.
     """
     metric, k = metric_options.name, metric_options.k
     lists = offsets.numel() - 1
@@ -152,7 +156,7 @@ def through_operator(
     weighted = operator.apply(inputs.weighted)
     values, grad, grad_weighted = metric_step(at_rank, weighted, misses, *sides)
     assert grad_weighted is not None
-    # The weighted values come first: an operator may remember what it knows of the last ones.
+    # The weighted values come first: an operator may have cached the values applied last.
     grad_scores = operator.adjoint(inputs.weighted, grad_weighted)
     _add[(max(1, -(-grad_scores.numel() // _CHUNK)),)](
         grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), block=_CHUNK
@@ -167,7 +171,7 @@ def _chunk(length: int) -> int:
 @cached_launch
 @triton.jit
 def _add(total, other, count, block: tl.constexpr):
-    """Add one tensor to another."""
+    """Add one tensor to another in place."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = at < count
     mine = tl.load(total + at, mask=inside, other=0.0)
@@ -180,7 +184,7 @@ def _values_of(
     labels, mask, weights, offsets, values, weighted, norm, lengths, defined, threshold,
     metric: tl.constexpr, masked: tl.constexpr, has_weights: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The values of the items of one list. The threshold of err is the top of the label scale."""
+    """The values of the items of one list. For err, ``threshold`` is the highest grade."""
     at_list = tl.program_id(0)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     highest = tl.full([chunk], threshold, tl.float32)
@@ -221,7 +225,7 @@ def _values_of(
 
 @triton.jit
 def _ranks_of(offsets, lengths, defined, k):
-    """Where a list begins, how many of its ranks count, and whether the loss is defined there."""
+    """Where a list starts, how many of its ranks count, and whether its loss is defined."""
     at_list = tl.program_id(0)
     length = tl.load(lengths + at_list)
     count = tl.where(k > 0, tl.minimum(k, length), length)
@@ -235,7 +239,7 @@ def _precision_step(
     has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
     chunk: tl.constexpr,
 ):  # fmt: skip
-    """Average precision: sums up to each rank, then, from the last rank back, sums from it on."""
+    """Average precision: prefix sums over the ranks, then suffix sums for the derivatives."""
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
     inverse_norm = tl.load(norm + tl.program_id(0))
     inverse_norm = tl.where(is_defined, 1.0 / tl.where(inverse_norm == 0, 1.0, inverse_norm), 0.0)
@@ -279,13 +283,13 @@ def _product(one, other):
 
 @triton.jit
 def _compose(factor, term, next_factor, next_term):
-    """Two steps of ``x -> term + factor x``, the first one first."""
+    """The composition of two maps ``x -> term + factor x``."""
     return factor * next_factor, next_term + next_factor * term
 
 
 @triton.jit
 def _load_misses(values_in, misses, at, inside, has_misses: tl.constexpr):
-    """One minus the sorted values, unclamped; 1 outside."""
+    """One minus the sorted values, not clamped; 1 outside the list."""
     if has_misses:
         return tl.load(misses + at, mask=inside, other=1.0)
     else:
@@ -299,9 +303,9 @@ def _cascade_step(
     has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
     chunk: tl.constexpr,
 ):  # fmt: skip
-    """The chance to come to each rank; then, from the last rank back, R, or D without weights.
+    """rr, err and hits: the probability to reach each rank, then R (without weights D) in reverse.
 
-    The chances are left where the derivative by the sorted values comes to stand.
+    The probabilities are stored in ``grad`` until the derivatives overwrite them.
     """
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
     sign = tl.where(is_defined, -1.0, 0.0)
@@ -326,7 +330,7 @@ def _cascade_step(
     rest = 0.0
     first_rest = 0.0
     for first in range(0, count, chunk):
-        # Rank and the one before it, whose derivative needs what this rank and later ones give.
+        # The derivative of the rank before this one needs the terms of this and later ranks.
         rank = count - first - tl.arange(0, chunk)
         known = (rank >= 0) & (rank < count)
         chance = _load_misses(values_in, misses, begin + rank, known, has_misses)
@@ -351,7 +355,7 @@ def _cascade_step(
         tl.store(grad + at, sign * passed * derivative, mask=valid)
         first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
         rest = _last(ahead, chunk)
-    if not has_weights:  # the same as one minus the sum, and without its cancellation
+    if not has_weights:  # equals one minus the sum, without cancellation
         chance = _load_misses(values_in, misses, begin, count > 0, has_misses)
         loss = tl.maximum(chance, 0.0) * first_rest + tl.minimum(chance, 0.0)
     tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
@@ -359,7 +363,7 @@ def _cascade_step(
 
 @triton.jit
 def _discount(rank, reciprocal: tl.constexpr):
-    """The discount of stopping at a rank (from 0); anything before the first."""
+    """The discount of stopping at a rank (from 0); the value at rank -1 is not used."""
     if reciprocal:
         return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
     else:
@@ -368,5 +372,5 @@ def _discount(rank, reciprocal: tl.constexpr):
 
 @triton.jit
 def _last(numbers, chunk: tl.constexpr):
-    """The last of some numbers."""
+    """The last number of a chunk."""
     return tl.sum(tl.where(tl.arange(0, chunk) == chunk - 1, numbers, 0.0), 0)

@@ -1,7 +1,7 @@
 """Exact metrics on GPUs: each list is sorted once, and no list is padded.
 
-Kernels walk along the places of the sorted lists, a program for each list. All sums are in float64:
-values are reported. Nothing is waited for.
+One program per list reads the sorted list span by span. All sums are in float64, since the values
+are reported. No call synchronizes with the host.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -26,8 +26,8 @@ from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_end, tie
 #: threshold or top grade, and its persistence.
 Described = tuple[str, int, bool, bool, float, float]
 
-_SPAN = 2048  # ranks that a program reads at a time, at most
-_TILE = 256  # places of a program where several share a list
+_SPAN = 2048  # the most ranks that a program reads at a time
+_TILE = 256  # ranks of a program where several programs share a list
 _NO_CUTOFF = 2**31 - 1
 
 
@@ -40,16 +40,16 @@ def exact_metrics(
     max_length: int,
     described: Sequence[Described],
 ) -> tuple[Tensor, Tensor]:
-    """The value of each metric on each list, and whether the list has an item that counts.
+    """The value of each metric on each list, and whether the list has a relevant item.
 
-    The batch is in the flat layout. The value is 0 where no item counts.
+    The batch is in the flat layout. The value of a list without relevant items is 0.
     """
     lists = offsets.shape[0] - 1
     values = torch.zeros(len(described), lists, dtype=scores.dtype, device=scores.device)
     relevant = torch.zeros(len(described), lists, dtype=torch.bool, device=scores.device)
     if values.numel() == 0 or max_length == 0:
         return values, relevant
-    # Minus infinity is as low as the lowest number, as in the eager form.
+    # A score of -inf ties with the lowest finite number, as in eager mode.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
     batch = _Batch(
         labels, mask, weights, offsets, max_length, sort_lists(ranked, mask, offsets, max_length)
@@ -69,7 +69,7 @@ def exact_metrics(
 
 @dataclass
 class _Batch:
-    """Lists in order, and what several metrics need of them, made when it is first asked for."""
+    """Sorted lists, and what several metrics need of them, computed on first use."""
 
     labels: Tensor
     mask: Tensor | None
@@ -85,22 +85,22 @@ class _Batch:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """What every kernel takes first."""
+        """The first arguments of every kernel."""
         weights = presence(self.weights, self.labels)
         return self.labels, weights, self.offsets, self.order.scores, self.order.items
 
     def options(self, most: int, **more: Any) -> dict[str, Any]:
-        """The constants of kernels that read this many ranks at a time, at most."""
+        """The constants of a kernel that reads at most this many ranks at a time."""
         span = min(most, max(32, next_power_of_2(self.max_length)))
         warps = min(16, max(1, span // 128))
         return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
 
     def walking(self) -> dict[str, Any]:
-        """The constants of kernels with a program for each list."""
+        """The constants of a kernel with one program per list."""
         return self.options(_SPAN, WEIGHTED=self.weights is not None)
 
     def groups(self, averaged: bool) -> tuple[Tensor, Tensor]:
-        """Where the group of ties of each place begins and ends; unread if ties do not matter."""
+        """The start and end of each rank's group of ties; not read if ties are not averaged."""
         if not averaged:
             return self.offsets, self.offsets
         if "groups" not in self._made:
@@ -118,7 +118,7 @@ class _Batch:
 
     def ideal(self, gain: str) -> Tensor:
         """The items of each list in descending order of their gains."""
-        kind = "labels" if self.weights is None else gain  # gains rise with labels
+        kind = "labels" if self.weights is None else gain  # gains increase with labels
         if kind not in self._made:
             keys = self.labels
             if self.weights is not None:
@@ -140,7 +140,7 @@ class _Batch:
         return found
 
     def scratch(self) -> tuple[Tensor, Tensor]:
-        """Two numbers for each place, for one metric after the other."""
+        """Two scratch tensors of one number per item, used by one metric after the other."""
         if "scratch" not in self._made:
             shape = 2, self.labels.numel()
             self._made["scratch"] = torch.empty(
@@ -212,14 +212,14 @@ def _cut(k: int) -> int:
 
 
 def _single(number: float) -> float:
-    """The nearest number of single precision, in which kernels are given theirs."""
+    """Rounded to float32, the precision of kernel arguments."""
     found: float = struct.unpack("f", struct.pack("f", number))[0]
     return found
 
 
 @triton.jit
 def _walk(offsets):
-    """Where the list of this program begins, and its length."""
+    """Where the list of this program starts, and its length."""
     place = tl.program_id(0)
     begin = tl.load(offsets + place)
     return begin, (tl.load(offsets + place + 1) - begin).to(tl.int32)
@@ -227,7 +227,7 @@ def _walk(offsets):
 
 @triton.jit
 def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
-    """Which places of a sorted list hold an item."""
+    """Which ranks of a sorted list hold a real item."""
     real = at < length
     if MASKED:
         score = tl.load(ranked + begin + at, mask=real, other=float("-inf"))
@@ -237,13 +237,13 @@ def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
 
 @triton.jit
 def _gain(labels, item, real, number, GAIN: tl.constexpr):
-    """Gains of items; 0 where there is none."""
+    """Gains of items; 0 where there is no item."""
     label = tl.load(labels + item, mask=real, other=0.0)
     if GAIN == "binary":
         return tl.where(real & (label >= number), 1.0, 0.0).to(tl.float64)
     elif GAIN == "linear":
         return label.to(tl.float64)
-    elif GAIN == "stop":  # ERR's chance that an item satisfies; the number is the top grade
+    elif GAIN == "stop":  # ERR's stopping probability; number is the top grade
         return tl.exp2(label.to(tl.float64) - number) - tl.exp2(-number)
     else:
         return tl.exp2(label.to(tl.float64)) - 1.0
@@ -259,7 +259,7 @@ def _weight(weights, item, real, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def _group(start, end, begin, at, real, TIED: tl.constexpr):
-    """The places of an item's group of ties, which is the item alone where ties do not matter."""
+    """The ranks of an item's group of ties; the item alone if ties are not averaged."""
     if TIED:
         low = tl.load(start + begin + at, mask=real, other=0)
         return low, tl.load(end + begin + at, mask=real, other=1)
@@ -270,7 +270,7 @@ def _group(start, end, begin, at, real, TIED: tl.constexpr):
 @cached_launch
 @triton.jit(do_not_specialize=["steps"])
 def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
-    """Where each place's group of equal scores begins and ends."""
+    """The start and end of each rank's group of equal scores."""
     begin, length = _walk(offsets)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
@@ -295,7 +295,7 @@ def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr)
     elif METRIC == "rbp":
         step = tl.log2(persistence)
         return (tl.exp2(first.to(tl.float64) * step) - tl.exp2(last.to(tl.float64) * step)) / size
-    elif METRIC == "arp":  # the sum of the ranks, which past the cutoff are all k + 1
+    elif METRIC == "arp":  # the sum of the ranks; those past the cutoff count k + 1
         a, b = first.to(tl.float64), last.to(tl.float64)
         past = size - (b - a)
         return ((b * (b + 1.0) - a * (a + 1.0)) * 0.5 + past * (cut.to(tl.float64) + 1.0)) / size
@@ -311,7 +311,7 @@ def _linear(
     METRIC: tl.constexpr, GAIN: tl.constexpr, TIED: tl.constexpr, MASKED: tl.constexpr,
     WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The sum of the gains times the mean discount of their ranks, over the norm."""
+    """The sum over items of gain times mean discount of the tied ranks, divided by the norm."""
     begin, length = _walk(offsets)
     lasting = tl.full([], 0.0, tl.float64) + persistence + rest
     total = tl.zeros([SPAN], tl.float64)
@@ -379,7 +379,7 @@ def _ap(
         before += tl.sum(relevance, 0)
         norm += tl.sum(weight, 0)
     if TIED:
-        tl.debug_barrier()  # what other threads wrote is read
+        tl.debug_barrier()  # the loop reads what other threads wrote
         for left in range(0, length, SPAN):
             at = left + tl.arange(0, SPAN)
             real = _is_item(ranked, begin, length, at, MASKED)
@@ -449,10 +449,10 @@ def _first_of_group(
     labels, weights, order, begin, low, high, threshold, cut,
     METRIC: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """The discount of the first relevant rank of a group of ties, the mean over its orders.
+    """The expected discount of the first relevant rank in a group of ties, over its orders.
 
-    Of m items, R of them relevant, the j-th (from 0) is passed by one who got there with
-    probability ``(m - R - j) / (m - j)``.
+    In a group of m items, R of them relevant, the j-th item (from 0) is not relevant with
+    probability ``(m - R - j) / (m - j)``, given that none before it was.
     """
     insides = tl.zeros([SPAN], tl.float64)
     heavies = tl.zeros([SPAN], tl.float64)
@@ -468,13 +468,13 @@ def _first_of_group(
     for left in range(low, tl.minimum(high, cut), SPAN):
         at = left + tl.arange(0, SPAN)
         counted = (at < high) & (at < cut)
-        # How likely one goes on from the place before this one: products then are of those before.
+        # Shifted by one rank, so that the product at a rank is over the ranks before it.
         more = (high - at + 1).to(tl.float64)
         onward = tl.maximum((more - inside) / tl.maximum(more, 1.0), 0.0)
         reached = passed * tl.cumprod(tl.where((at > low) & (at < high), onward, 1.0), 0)
         stop = tl.minimum(inside / tl.maximum(more - 1.0, 1.0), 1.0)
         total += tl.where(counted, reached * stop * _discount(at, METRIC), 0.0)
-        passed = tl.min(reached, 0)  # they never rise
+        passed = tl.min(reached, 0)  # the last one: probabilities never increase
     return tl.sum(total, 0) * tl.sum(heavies, 0) / tl.maximum(inside, 1.0)
 
 
@@ -484,7 +484,7 @@ def _tops(
     labels, weights, offsets, ranked, order, tops, relevant, grade, row,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The top grade of ERR in each list, and whether an item counts."""
+    """ERR's top grade of each list, and whether the list has a relevant item."""
     begin, length = _walk(offsets)
     highest = tl.zeros([SPAN], tl.float32) + grade
     for left in range(0, length, SPAN):
@@ -511,9 +511,9 @@ def _chances(
     labels, weights, offsets, ranked, order, start, end, tops, hits, misses, cut,
     TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """ERR's chance to stop at each place for one who reached its group, and to pass the place.
+    """ERR's probabilities to stop at a rank, having reached its group of ties, and to pass it.
 
-    The chance of passing all of a group is stored at its last rank.
+    The probability to pass a whole group is stored at its last rank; at its other ranks it is 1.
     """
     begin, length = _walk(offsets)
     first = tl.program_id(1) * SPAN
@@ -546,11 +546,11 @@ def _mix(
     labels, weights, order, hits, products, size, reach, top,
     WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """The chances of a group of ties, the mean over its orders, up to the place in reach.
+    """The mean probabilities over the orders of a group of ties, for its first ``reach`` ranks.
 
-    products_j is the mean of ``Π (1 - stop)`` over subsets of j items, and hits_j the mean of
-    ``w stop`` of the j-th item times that product over those before it; both grow as the group
-    takes in one item at a time (see :mod:`rankgrad.metrics.cascade`). They are held at j - 1.
+    products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of
+    ``w stop`` of the j-th item times that product over the items before it. Both are updated as
+    items join the group one at a time (see :mod:`rankgrad.metrics.cascade`), and stored at j - 1.
     """
     for m in range(1, size + 1):
         item = tl.load(order + m - 1)
@@ -558,20 +558,20 @@ def _mix(
         hit = stop * _weight(weights, item, item >= 0, WEIGHTED)
         most = tl.minimum(m, reach)
         blocks = tl.cdiv(most, SPAN)
-        for block in range(0, blocks):  # from the last on: each needs what the one before it was
+        for block in range(0, blocks):  # last block first: each needs the old values before it
             j = (blocks - 1 - block) * SPAN + 1 + tl.arange(0, SPAN)
             valid, later = j < m, (j > 1) & (j <= most)
             old = tl.load(hits + j - 1, mask=valid & (j <= most), other=0.0)
             product = tl.load(products + j - 1, mask=valid & (j <= most), other=0.0)
             before = tl.load(hits + j - 2, mask=later, other=0.0)
             previous = tl.load(products + j - 2, mask=later, other=1.0)
-            tl.debug_barrier()  # all have read
+            tl.debug_barrier()  # all threads have read
             rank, rest = j.to(tl.float64), (m - j).to(tl.float64)
             stopped = rest * old + (rank - 1.0) * (1.0 - stop) * before + hit * previous
             passed = rest * product + rank * (1.0 - stop) * previous
             tl.store(hits + j - 1, stopped / m, mask=j <= most)
             tl.store(products + j - 1, passed / m, mask=j <= most)
-            tl.debug_barrier()  # all have written
+            tl.debug_barrier()  # all threads have written
     for left in range(0, reach, SPAN):
         at = left + tl.arange(0, SPAN)
         tl.store(products + at, at.to(tl.float64) * 0.0 + 1.0, mask=(at < reach) & (at < size - 1))
@@ -593,6 +593,6 @@ def _cascade(
         miss = tl.load(misses + begin + at - 1, mask=real & (at > 0), other=1.0)
         reached = passed * tl.cumprod(miss, 0)
         total += tl.where(real, hit * reached / (at + 1).to(tl.float64), 0.0)
-        passed = tl.min(reached, 0)  # they never rise
+        passed = tl.min(reached, 0)  # the last one: probabilities never increase
     to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + to, tl.sum(total, 0).to(tl.float32))

@@ -2,21 +2,21 @@
 
 In sorted order (ranks r and items j from 0, x the squashed scores) the matrix is
 ``K_rj = exp((S_r - S_j - 2 (r - j) x_j) / ((n - 1) ε))`` with ``S_r = Σ_{l<r} (x_l + x_{l+1})``:
-1 on the diagonal and falling away from it (:mod:`rankgrad.sorting.optimal_transport`;
-factors of whole columns drop out with the first scaling). Scalings are ``u_0 = 1``, ``v_t = 1 / (Kᵀ
-u_{t-1})``, ``u_t = 1 / (K v_t)``, and each is one launch: a program has some rows or columns and
-goes through the others. A list that has converged says so on the device, and later launches leave
-it alone.
+1 on the diagonal and decreasing away from it (:mod:`rankgrad.sorting.optimal_transport`; the first
+scaling cancels any factor of a whole column). The scalings are ``u_0 = 1``,
+``v_t = 1 / (Kᵀ u_{t-1})`` and ``u_t = 1 / (K v_t)``. Each is one launch, in which a program sums
+over K for its own rows or columns. Convergence of a list is recorded on the device, and later
+launches skip the list.
 
-Backward, the gradient by log K is ``K_rj Σ_f l_fr m_fj``, two factors (l, m) for each iteration. Of
-its sums over rows and columns the factors' parts cancel in turn: those over columns are 0, those
-over rows the gradient by u_0. What remains to be added up are the sums over a column weighed by
-``j - r``.
+In the backward pass, the gradient with respect to log K is ``K_rj Σ_f l_fr m_fj``, with two factors
+(l, m) for each iteration. In its sums over rows and over columns the factors of successive steps
+cancel: the column sums are 0, and the row sums are the gradient with respect to u_0. So only the
+column sums weighted by ``j - r`` have to be computed.
 
-Logits of far entries are differences of large numbers. A program splits them at the middle of its
-own rows or columns, p: ``-2 (r - p) (x_j - x_p)``, and two terms of r and of j alone that are
-rounded once, from float64. All of these are small near the diagonal. Where ε is so small that they
-are not, few entries count, and logits are added up in float64.
+Logits far from the diagonal are differences of large numbers. A program splits them at the middle p
+of its own rows or columns: into ``-2 (r - p) (x_j - x_p)``, and one term of r and one of j that are
+computed in float64 and rounded once. All three are small near the diagonal. If ε is so small that
+they are not, few entries matter, and logits are summed in float64.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -38,8 +38,8 @@ from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
 from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_end, tie_start
 
-_CHUNK = 1024  # items of a list at a time
-_SHARP = 1.0  # if ε times the length is less, logits are added up in float64
+_CHUNK = 1024  # items of a list that a program reads at a time
+_SHARP = 1.0  # if ε times the length is less, logits are summed in float64
 
 
 def through_ot(
@@ -49,7 +49,7 @@ def through_ot(
     tolerance: float,
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel of the operation in :mod:`rankgrad.kernels.ops`."""
+    """``1 - metric`` (ARP itself) through optimal transport; see :mod:`rankgrad.kernels.ops`."""
     scores, _, mask, _, offsets, max_length = batch
     k = metric_options.k
     options = (scores, mask, offsets, max_length, k, epsilon, iterations, tolerance)
@@ -87,11 +87,11 @@ class OptimalTransportOperator:
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
-        k: how many ranks count, 0 for all.
+        k: the number of ranks that count, 0 for all.
         epsilon: strength of the entropy.
-        iterations: at most so many scalings.
+        iterations: the most scalings.
         tolerance: stop when every column sum of a list is this close to one.
-        defined: ``[lists]``, False on lists that are left out, whose results are 0; or None.
+        defined: ``[lists]``, False on lists to skip, whose results are 0; or None.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class OptimalTransportOperator:
         self.ranked, self.order = ranked.scores, ranked.items
         self.points = torch.empty(3 * items, dtype=torch.float64, device=scores.device)
         self.moments = torch.empty(2 * lists, dtype=torch.float64, device=scores.device)
-        # The number of items of each list, and of its iterations.
+        # The number of items and of iterations of each list.
         self.counts = torch.empty(2 * lists, dtype=torch.int32, device=scores.device)
         self.rows = scores.new_empty((iterations + 1) * items)
         self.columns = scores.new_empty((iterations + 1) * items)
@@ -133,7 +133,7 @@ class OptimalTransportOperator:
         return self.apply_all([values])[0]
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient by the scores of ``Σ_r grad_r (P values)_r``, for the same values."""
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
         return self.adjoint_all([(values, grad)])
 
     def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
@@ -141,13 +141,13 @@ class OptimalTransportOperator:
         return self._sort(channels, change=False)
 
     def adjoint_all(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """The sum of the gradients by the scores for one or two vectors of values."""
+        """The sum of :meth:`adjoint` over one or two pairs of values and gradients."""
         grad_scores = torch.zeros_like(self.scores)
         if not self.lists:
             return grad_scores
         (first, grad), (second, grad_second) = pairs[0], pairs[-1]
         changes = self._sort([values for values, _ in pairs], change=True)
-        # The gradient by rows, factors of columns, and sums of columns weighed by j - r.
+        # The gradient with respect to u, the column factors, and column sums weighted by j - r.
         work = self.scores.new_empty(3 * self.items)
         _start_back[self.grid](
             *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
@@ -188,7 +188,7 @@ class OptimalTransportOperator:
         )  # fmt: skip
 
     def _scale(self, tolerance: float) -> None:
-        """All iterations; of each and each list, how far its column sums are from one."""
+        """Run all iterations; ``errors`` has the largest error of the column sums of each list."""
         size = (self.iterations + 1) * self.lists
         errors = torch.zeros(size, dtype=torch.int32, device=self.scores.device)
         for step in range(1, self.iterations + 1):
@@ -199,7 +199,7 @@ class OptimalTransportOperator:
                 )  # fmt: skip
 
     def _sort(self, channels: list[Tensor], change: bool) -> list[Tensor]:
-        """One or two vectors of values sorted; or how far they are from an exact sort."""
+        """Sort one or two vectors of values; with ``change``, minus the exactly sorted values."""
         results = [torch.zeros_like(values) for values in channels]
         if self.lists:
             _sort[self.grid](
@@ -211,7 +211,7 @@ class OptimalTransportOperator:
 
 
 class Tile(NamedTuple):
-    """How K is shared out: rows or columns of a program, of the others at a time, and warps."""
+    """The tiles of K: a program's own rows or columns, the others at a time, and its warps."""
 
     own: int
     other: int
@@ -219,10 +219,10 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, max_length: int) -> Tile:
-        """For lists of up to so many items.
+        """The tiles for lists of up to ``max_length`` items.
 
-        Of long lists a program has more rows, since it loads all columns. Of short ones it has
-        fewer threads, since these are added up in the end.
+        With long lists a program has more rows, since it loads all columns for them. With short
+        lists it has fewer threads, since the sum over threads costs more.
         """
         if max_length <= 1024:
             return cls(16, 64, 2)
@@ -230,7 +230,7 @@ class Tile(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """As kernels take them."""
+        """The tile as arguments of a kernel."""
         return {"own": self.own, "other": self.other, "num_warps": self.warps}
 
 
@@ -244,10 +244,10 @@ def _squash(
     ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, sharpness,
     masked: tl.constexpr, chosen: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The points of a list and their sums, in units in which logits are powers of two.
+    """The squashed scores x of a list and their sums, scaled so that ``K = exp2(logits)``.
 
-    Beside x there are S and ``2 j x_j - S_j``; the mean and one over the deviation of the scores;
-    and the number of items and, as yet, of iterations.
+    Writes x, S and ``2 j x_j - S_j`` to ``points``; the mean of the scores and one over their
+    standard deviation to ``moments``; the number of items and the most iterations to ``counts``.
     """
     at_list = tl.program_id(0)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
@@ -298,7 +298,7 @@ def _squash(
 
 @triton.jit
 def _logit(points, items, begin, row, column):
-    """Logits to the base 2 of single entries."""
+    """Base-2 logits of single entries."""
     x = tl.load(points + begin + column)
     own = tl.load(points + 2 * items + begin + column)
     return tl.load(points + items + begin + row) + own - 2.0 * row.to(tl.float64) * x
@@ -309,9 +309,9 @@ def _logit(points, items, begin, row, column):
 def _find_limits(
     points, offsets, counts, limits, items, blocks, steps, own: tl.constexpr, width: tl.constexpr
 ):
-    """Which columns the rows of a block reach, and which rows its columns, from where to where.
+    """The columns in which a block of rows exceeds 2^-64, and the rows in which its columns do.
 
-    Entries fall away from the diagonal, so the outermost row or column of a block reaches farthest.
+    Entries decrease away from the diagonal, so the outer rows or columns of a block set its range.
     """
     at_list = tl.program_id(0)
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
@@ -350,25 +350,25 @@ def _find_limits(
 
 @triton.jit
 def _own_place(points, offsets, counts, limits, items, side: tl.constexpr, own: tl.constexpr):
-    """The list and the rows or columns of a program, their middle, and what they reach."""
+    """The list of a program, its first row or column, its iterations, and its range in K."""
     at_list, block = tl.program_id(0), tl.program_id(1)
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
     place = limits + (at_list * tl.num_programs(1) + block) * 4 + (2 if side == "rows" else 0)
-    # Limits of blocks past the end of a list are never used, and not waiting for it saves time.
+    # Loaded for blocks past the list's end, too: waiting for the count would cost time.
     low, high = tl.load(place), tl.load(place + 1)
     return begin, count, block * own, tl.load(counts + at_list * 2 + 1), low, high
 
 
 @triton.jit
 def _middle(points, items, begin, count, first, own: tl.constexpr):
-    """Where logits are split: the place, and x and S there."""
+    """The position p at which logits are split, and x and S there."""
     at = tl.minimum(first + own // 2, count - 1)
     return at, tl.load(points + begin + at), tl.load(points + items + begin + at)
 
 
 @triton.jit
 def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.constexpr):
-    """Of rows: the distance to the middle and the term of the logits."""
+    """For rows: the distance to p and the row term of the logits."""
     valid = tl.load(points + items + begin + row, mask=row < count, other=0.0)
     distance = row - middle
     term = (valid - sums) - (2.0 * x) * distance.to(tl.float64)
@@ -378,7 +378,7 @@ def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.co
 
 @triton.jit
 def _column_terms(points, items, begin, count, column, middle, x, sums, precise: tl.constexpr):
-    """Of columns: the factor of rows' distances and the term of the logits."""
+    """For columns: the factor of the rows' distances and the column term of the logits."""
     inside = column < count
     valid = tl.load(points + begin + column, mask=inside, other=0.0)
     own = tl.load(points + 2 * items + begin + column, mask=inside, other=0.0)
@@ -389,7 +389,7 @@ def _column_terms(points, items, begin, count, column, middle, x, sums, precise:
 
 @triton.jit
 def _entries(factor, term, other_factor, other_term, precise: tl.constexpr):
-    """A tile of K, a program's own rows or columns first. Logits above 0 are rounding."""
+    """A tile of K; its first axis is the program's own. Positive logits are rounding errors."""
     logits = term[:, None] + other_term[None, :] + factor[:, None] * other_factor[None, :]
     if precise:
         logits = tl.minimum(logits, 1.0).to(tl.float32)
@@ -398,7 +398,7 @@ def _entries(factor, term, other_factor, other_term, precise: tl.constexpr):
 
 @triton.jit
 def _inverse(sums):
-    """One over the sums, 0 where all entries were too small to count."""
+    """One over the sums; 0 where all entries underflow."""
     return tl.where(sums == 0, 0.0, 1.0 / tl.where(sums == 0, 1.0, sums))
 
 
@@ -448,8 +448,9 @@ def _half_step(
 ):  # fmt: skip
     """``v = 1 / (Kᵀ u)`` or ``u = 1 / (K v)`` for some columns or rows.
 
-    The column sums tell how far the last iteration was from the end. It was the last one if that is
-    near enough: then v is not used, and the row step writes down how many iterations there were.
+    The column sums give the error of the iteration before. If it is within the tolerance, that
+    iteration is the last one: the new v is not used, and the row step stores the number of
+    iterations.
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
@@ -505,7 +506,7 @@ def _half_step(
 
 @triton.jit
 def _cut(count, k):
-    """How many ranks count."""
+    """The number of ranks that count."""
     return tl.where(k > 0, tl.minimum(k, count), count)
 
 
@@ -518,7 +519,7 @@ def _sort(
 ):  # fmt: skip
     """``Σ_j P_rj value_j`` for some ranks, of one or two vectors of values.
 
-    The change is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
+    With ``change`` it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
@@ -565,10 +566,10 @@ def _start_back(
     changes, changes_second, work, k, items,
     two: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """Through the sorted values and the last row step, for some columns, and the column step.
+    """Backward through the sort, the last row step and the last column step, for some columns.
 
-    Both together weigh ``K_rj u_r grad_r`` by ``value_j - Σ_l P_rl value_l``, in which the large
-    terms next to the diagonal cancel before they are rounded.
+    The first two together are ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large
+    terms next to the diagonal cancel before rounding.
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
@@ -625,19 +626,19 @@ def _start_back(
 def _store_columns(
     columns, work, items, begin, column, inside, middle, plain, weighed, earlier, grad_points
 ):
-    """The factors of columns, and what an iteration adds to the sums weighed by ``j - r``.
+    """Store the column factors, and add an iteration to the sums weighted by ``j - r``.
 
     Args:
         columns: v of the iteration.
-        work: the memory of the backward pass.
-        items: of all lists.
-        begin: of the list.
-        column: of the list.
-        inside: which columns there are.
-        middle: from where rows are counted here.
+        work: scratch of the backward pass.
+        items: the number of items of all lists.
+        begin: the first item of the list.
+        column: columns of K.
+        inside: which of the columns exist.
+        middle: the position that row distances are relative to.
         plain: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
-        weighed: the same with rows weighed by their distance from the middle.
-        earlier: the same of ``Kᵀ u``, u of the iteration before.
+        weighed: ``Kᵀ l`` with rows weighted by their distance from the middle.
+        earlier: ``Kᵀ u`` with the same weights, u from the iteration before.
         grad_points: the sums of later iterations.
     """
     scale = tl.load(columns + begin + column, mask=inside, other=1.0)
@@ -655,7 +656,7 @@ def _back_columns(
     points, offsets, counts, limits, rows, columns, work, step, items,
     own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """Through ``u = 1 / (K v)`` and ``v = 1 / (Kᵀ u)`` for some columns, but the last iteration."""
+    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)`` before the last."""
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "columns", own
@@ -703,7 +704,7 @@ def _back_rows(
     other: tl.constexpr,
     precise: tl.constexpr,
 ):
-    """The gradient by u of the iteration before, for some rows."""
+    """The gradient with respect to u of the iteration before, for some rows."""
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "rows", own
@@ -722,7 +723,7 @@ def _linear_step(
     at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
     metric: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The loss of a list by a linear metric, and its derivative by the sorted gains."""
+    """The loss of a list for a linear metric, and its derivatives with respect to sorted gains."""
     at_list = tl.program_id(0)
     begin, count = tl.load(offsets + at_list), tl.load(lengths + at_list)
     norm = tl.load(scale + at_list)
@@ -745,11 +746,11 @@ def _finish(
     ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, sharpness, steps,
     masked: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """From the weighed sums and the gradient R by u_0 to the scores of a list.
+    """The gradient of a list with respect to its scores, from ``grad_points`` and R.
 
-    By x that is ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, of which tied items share the part
-    of R. Then come the sigmoid, the deviation and the mean. Sums up to each item replace the
-    points.
+    R is the gradient with respect to u_0. The gradient with respect to x is
+    ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, whose terms of R are averaged over tied items. It is
+    then propagated through the sigmoid and the standardization. ``sums`` is scratch.
     """
     at_list = tl.program_id(0)
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)

@@ -1,11 +1,11 @@
 """Gradient and Hessian diagonal of LambdaRank and LambdaLoss for NDCG on GPUs, of flat lists.
 
-Items are sorted by one program per list: by label, which gives the ideal DCG and breaks ties, then
-by score. Lists of unequal lengths are sorted by kernels for several ranges of lengths, so that one
-long list does not make all others as expensive. In the order of scores ``δ(|π_i - π_j|)`` lies
-along the diagonals. A second kernel sums over the pairs of each item, row by row and so without
-atomic additions: the same input gives the same bits. A third averages over items that nothing tells
-apart and writes results where items came from.
+One program per list sorts its items: by label, for the ideal DCG and to break ties, then by score.
+Each range of lengths has a launch of its own, so that one long list does not make short lists more
+expensive. A second kernel sums over the pairs of each item. In sorted order ``δ(|π_i - π_j|)`` is
+constant along diagonals. The sums need no atomic additions: the same input gives the same bits. A
+third kernel averages over duplicates (items of equal score, label and weight) and writes the
+results in input order.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -24,10 +24,10 @@ from rankgrad.kernels.pair_derivatives import PairConfig
 
 _ROWS = 16  # of a tile of pairs
 _MANY_ITEMS = 1 << 18
-_FIRST_RANGE, _ONE_RANGE = 256, 512  # lengths of lists that one kernel sorts
+_FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sorts
 _LOG2E = math.log2(math.e)
 
-#: How a cutoff acts: not at all, as a factor past it (eq. 17), or as a mask of pairs.
+#: What a cutoff does: nothing, a factor for pairs past it (eq. 17), or a mask of pairs.
 _WHOLE, _FACTOR, _MASK = 0, 1, 2
 
 
@@ -39,16 +39,16 @@ def pair_derivatives(
     max_length: int,
     config: PairConfig,
 ) -> tuple[Tensor, Tensor]:
-    """See :func:`rankgrad.kernels.pair_derivatives.compute`; kinds of NDCG alone.
+    """See :func:`rankgrad.kernels.pair_derivatives.compute`; supports the NDCG kinds only.
 
-    Nothing here waits for the device.
+    Does not synchronize with the host.
     """
     gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
     lists, items = offsets.numel() - 1, scores.numel()
     if lists == 0 or items == 0:
         return gradient, hessian
     by_label, order = _orders(scores, labels, offsets, max_length, config.norm)
-    # Scores, labels, weights, gradient, Hessian, and lambdas or the number of a run of equal items.
+    # Scores, labels, weights, gradient, Hessian, and either lambdas or numbers of runs of ties.
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
     weighted = weights is not None
@@ -57,7 +57,7 @@ def pair_derivatives(
         _lay_out, offsets, max_length, scores, labels, item_weights, offsets, by_label, order,
         ranked, norms, items, config.k, config.linear, weighted,
     )  # fmt: skip
-    # One warp for a block of rows, unless there are too few blocks to fill the device.
+    # One warp per block of rows, unless there are too few blocks to fill the device.
     columns, pair_warps = (64, 1) if max_length <= 512 or items >= _MANY_ITEMS else (128, 4)
     by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
     most = max_length + max(columns, _ROWS)
@@ -98,8 +98,8 @@ def _orders(
 ) -> tuple[Tensor, Tensor]:
     """The items of each list by ascending label, and by descending score.
 
-    Equal scores are ordered by ascending label, and otherwise as they came; with ``norm`` as they
-    came.
+    Ties in score are broken by ascending label and then by input order; with ``norm``, by input
+    order alone.
     """
     by_label, by_score = torch.empty(2, scores.numel(), dtype=torch.int32, device=scores.device)
     _sort(labels, None, by_label, offsets, max_length)
@@ -108,9 +108,9 @@ def _orders(
 
 
 def _alike(ranked: Tensor, offsets: Tensor, max_length: int) -> Tensor:
-    """Places of sorted items in an order in which those equal in score, label, weight are together.
+    """An order of the sorted items in which duplicates (score, label and weight) are adjacent.
 
-    Items of equal score and label are together already.
+    Items of equal score and label are adjacent already.
     """
     items = ranked.shape[1]
     by_weight = torch.empty(items, dtype=torch.int32, device=ranked.device)
@@ -129,7 +129,7 @@ def _sort(
     max_length: int,
     descending: bool = False,
 ) -> None:
-    """Write the order of each list by a value to ``after``; ``before`` orders equal values."""
+    """Write the order of each list by a value to ``after``; ties are ordered as in ``before``."""
     ordered = before is not None
     first = before if ordered else after
     _for_each_list(
@@ -138,16 +138,16 @@ def _sort(
 
 
 def _for_each_list(kernel: Any, offsets: Tensor, max_length: int, *arguments: Any) -> None:
-    """Launch a kernel of one program per list, for each range of lengths."""
+    """Launch a kernel with one program per list, once for each range of lengths."""
     for above, length in _length_ranges(max_length):
         warps = max(1, min(8, length // 128))
         kernel[(offsets.numel() - 1,)](*arguments, above, length, num_warps=warps)
 
 
 def _length_ranges(max_length: int) -> list[tuple[int, int]]:
-    """Ranges ``(above, up to]`` of lengths: powers of 2, those up to 256 in one.
+    """Ranges ``(above, up to]`` of lengths: powers of 2, with all lengths up to 256 in one range.
 
-    Lists of at most 512 items are one range: launching more would take longer than it saves.
+    If no list exceeds 512 items there is one range: a second launch would cost more than it saves.
 
     >>> from rankgrad.kernels.gpu.pair_derivatives import _length_ranges
     >>> _length_ranges(300), _length_ranges(540)
@@ -165,7 +165,7 @@ def _sort_list(
     values, before, after, offsets, ORDERED: tl.constexpr, DESCENDING: tl.constexpr,
     ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Order the items of a list by a value, equal ones as in the order before, or as they came."""
+    """Sort the items of a list by a value; ties as in the order ``before``, or in input order."""
     start = tl.load(offsets + tl.program_id(0))
     length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
     if (length > ABOVE) & (length <= LENGTH):
@@ -201,7 +201,7 @@ def _lay_out(
 ) -> None:  # fmt: skip
     """Scores, labels and weights in the order of the scores, and one over the ideal DCG.
 
-    That is 0 where all labels are equal: such a list has no pair.
+    The latter is 0 where all labels are equal, since such a list has no pairs.
     """
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
@@ -230,7 +230,7 @@ def _lay_out(
 
 @triton.jit
 def _reciprocal(x, FAST: tl.constexpr):
-    """``1 / x`` for x from 1 on, in one instruction where it is not interpreted."""
+    """``1 / x`` for x >= 1, in one instruction unless interpreted."""
     if FAST:
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -244,7 +244,7 @@ def _load_item(
     ranked, start, at, inside, wide, k,
     CUT: tl.constexpr, SHORT: tl.constexpr, LINEAR: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """All that a pair takes of one item: score, gain, weight, discount, the cutoff's factor."""
+    """What a pair needs of an item: score, gain, weight, discount, and the cutoff's factor."""
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     gain = _gain(tl.load(ranked + wide + start + at, mask=inside, other=0.0), LINEAR)
     weight = tl.where(inside, 1.0, 0.0)
@@ -269,7 +269,7 @@ def _add_tile(
     LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
     SIDE: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Add the pairs of a tile. SIDE: its columns stand below all rows (1), above (-1), or mixed."""
+    """Add the pairs of a tile. SIDE: columns ranked below all rows (1), above (-1), or mixed."""
     row = first + tl.arange(0, ROWS)
     column = left + tl.arange(0, COLUMNS)
     scores, gains, weights, discounts, cuts = _load_item(
@@ -278,7 +278,7 @@ def _add_tile(
     apart = gain[:, None] - gains[None, :]
     swap = tl.zeros([ROWS, COLUMNS], tl.float32)
     if DISTANCE:
-        # In 64 bits, so that a thread's rows are at fixed distances from one address.
+        # In 64 bits, so that a thread's rows are at fixed offsets from one address.
         lane = (column - first).to(tl.int64)
         swap = tl.load(delta + (lane[None, :] - tl.arange(0, ROWS)[:, None]))
         swap *= by_distance
@@ -298,7 +298,7 @@ def _add_tile(
     if NORM:
         gap = tl.abs(score[:, None] - scores[None, :])
         swap /= tl.where(least > 0, least + gap, 1.0)
-    swap *= apart  # negative where the column's item is preferred
+    swap *= apart  # negative where the column's item is more relevant
     if SIDE == 0:
         scores = tl.where(column < last, scores, middle)
     if NEAR:
@@ -326,13 +326,13 @@ def _sum_pairs(
     LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add up the pairs of a block of items: gradients, Hessians, and absolute lambdas."""
+    """Sum over the pairs of a block of items: gradients, Hessians, and absolute lambdas."""
     start = tl.load(offsets + tl.program_id(0))
     length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
     if first < length:
         wide = items.to(tl.int64)
-        delta += most  # the middle of the table: rank distances to both sides
+        delta += most  # the table's middle: distances are signed
         row = first + tl.arange(0, ROWS)
         score, gain, weight, discount, cut = _load_item(
             ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
@@ -344,11 +344,11 @@ def _sum_pairs(
         bottom = tl.load(ranked + start + length - 1)
         middle = bottom + 0.5 * (top - bottom)
         lift = tl.exp2((score - middle) * steepness)
-        least = tl.where(top > bottom, 0.01, 0.0)  # of norm, unless all scores are equal
+        least = tl.where(top > bottom, 0.01, 0.0)  # LightGBM's norm, unless all scores are equal
         last = length
-        if CUT == 2:  # two items past the cutoff are no pair
+        if CUT == 2:  # two items past the cutoff form no pair
             last = tl.where(first >= k, tl.minimum(last, k), last)
-        # Columns above the rows, below them, and those among them or not all there.
+        # Tiles of columns above the rows, below them, and those that overlap them or the end.
         above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
         below = tl.maximum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, above)
         whole = tl.maximum(last // COLUMNS * COLUMNS, below)
@@ -406,7 +406,7 @@ def _number_runs(ranked, offsets, items, ABOVE: tl.constexpr, LENGTH: tl.constex
 
 @triton.jit
 def _differ(ranked, start, wide, one, other, both, WEIGHTED: tl.constexpr):
-    """Whether two places of a sorted list differ in score, label or weight."""
+    """Whether two items of a sorted list differ in score, label or weight."""
     left, right = ranked + start + one, ranked + start + other
     found = tl.load(left, mask=both, other=0.0) != tl.load(right, mask=both, other=0.0)
     labels = tl.load(left + wide, mask=both, other=0.0)
@@ -419,7 +419,7 @@ def _differ(ranked, start, wide, one, other, both, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def _add_in_run(first, second, count, new, first_, second_, count_, new_):
-    """Sums since the last place where a run began."""
+    """The operator of a segmented scan: sums restart where a run starts."""
     return (
         tl.where(new_ > 0, first_, first + first_),
         tl.where(new_ > 0, second_, second + second_),
@@ -430,7 +430,7 @@ def _add_in_run(first, second, count, new, first_, second_, count_, new_):
 
 @triton.jit
 def _take_end(first, second, count, end, first_, second_, count_, end_):
-    """What the end of a run holds; scanned from the back, the other place comes before it."""
+    """The operator of a reverse scan that copies the values at a run's end to the whole run."""
     return (
         tl.where(end_ > 0, first_, first),
         tl.where(end_ > 0, second_, second),
@@ -444,7 +444,7 @@ def _share(
     ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
     WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Results where items came from: means over items alike, or normalized as LightGBM does it."""
+    """Write results in input order: means over duplicates, or normalized as in LightGBM."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -463,7 +463,7 @@ def _share(
         first = tl.load(here + 3 * wide, mask=inside, other=0.0)
         second = tl.load(here + 4 * wide, mask=inside, other=0.0)
         if NORM:
-            # Over both items of each pair, so twice the sum over pairs.
+            # The sum over items counts every pair twice.
             lambdas = tl.load(here + 5 * wide, mask=inside, other=0.0)
             total = tl.sum(lambdas, 0) * sigma * scale
             scale *= tl.where(

@@ -1,11 +1,12 @@
 """Sums over pairs on GPUs: RankNet, hinge, LambdaRank and LambdaLoss.
 
-Three launches. The first counts the rank of every item and writes the items in that order; in it
-the sign of every score gap is known, and ``δ(|π_i - π_j|)`` lies along the diagonals. The second
-sums over the pairs of each item, the third shares gradients among items that nothing tells apart.
+There are three launches. The first counts the rank of every item and writes the items in sorted
+order, in which the sign of every score difference is known and ``δ(|π_i - π_j|)`` is constant along
+diagonals. The second sums over the pairs of each item. The third averages gradients over duplicates
+(items of equal score, label and weight) and writes them in input order.
 
-Of metrics other than NDCG, what a swap of two items changes is ``|upper_i + lower_j|`` with i the
-one ranked higher: two numbers per item, which one more launch computes from the order.
+For metrics other than NDCG, swapping items i and j changes the metric by ``|upper_i + lower_j|``,
+where i is ranked higher. One more launch computes ``upper`` and ``lower`` of every item.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -47,13 +48,13 @@ KINDS = {
     "ndcg_loss2++": 5,
 }
 _LAMBDARANK = KINDS["lambdarank"]
-#: Of metrics other than NDCG: weighed by what a swap changes; LambdaLoss's of precision by δ, too.
+#: Kinds for metrics other than NDCG: weights by the change of a swap, or also by δ (LambdaLoss).
 _SWAP, _SWAP_DELTA = 6, 7
-#: What a swap changes: AP, RR, whether an item is inside the cutoff, its rank, 1 for any pair, and
+#: The change of a swap: of AP, of RR, of being inside the cutoff, of the rank, 1 for any pair, or
 #: the factor of eqs. 16-17 where the lower item is past the cutoff.
 _AP, _RR, _TOP, _RANK, _ANY, _PAST, _NO_CHANGE = 0, 1, 2, 3, 4, 5, -1
 
-#: How a cutoff weighs a pair: not, as eqs. 16-17, or by whether its upper item is inside.
+#: A pair's weight by the cutoff: 1, that of eqs. 16-17, or whether its upper item is inside.
 _WHOLE, _CORRECTED, _INSIDE = 0, 1, 2
 _LOG2E = math.log2(math.e)
 
@@ -62,12 +63,12 @@ class PairWeights(NamedTuple):
     """How a loss weighs its pairs.
 
     Attributes:
-        kind: of :data:`KINDS`, or one of the two for other metrics.
-        change: what a swap changes, for these.
-        cut: how a cutoff weighs a pair.
-        reach: whether a pair past the cutoff weighs nothing.
-        gain: of a label.
-        norm: what the sum over pairs is divided by.
+        kind: of :data:`KINDS`, or one of the two kinds for other metrics.
+        change: the change of a swap, for other metrics.
+        cut: how a cutoff weights a pair.
+        reach: whether the weight of two items past the cutoff is 0.
+        gain: the kind of gain.
+        norm: the kind of norm.
     """
 
     kind: int
@@ -106,10 +107,10 @@ def pairs(
         if metric == "ndcg"
         else _of_swaps(metric, k, kind == "lambdarank", truncation)
     )
-    # δ by the distance of two ranks, to both sides. The last tile of columns may reach past it:
-    # what it finds there is of no pair.
+    # δ by signed distance of two ranks. The last tile of columns may read past the longest
+    # distance; those values belong to no pair.
     table = scores.new_empty(2 * blocks * ROWS + columns)
-    # In the items' order: scores, labels, weights, gradients; gains and both numbers of a swap.
+    # In sorted order: scores, labels, weights, gradients; for swaps also gains, upper and lower.
     ranked = scores.new_empty(4 if change == _NO_CHANGE else 7, items)
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
@@ -165,14 +166,14 @@ def _of_swaps(metric: str, k: int, is_lambdarank: bool, truncation: str) -> Pair
         change = _TOP if is_lambdarank or truncation == "heuristic" else _PAST
         kind = _SWAP if is_lambdarank else _SWAP_DELTA
     if metric == "precision":
-        norm = CUTOFF if k else ONE  # without a cutoff no swap changes it
+        norm = CUTOFF if k else ONE  # without a cutoff no swap changes precision
     reach = k > 0 and change not in (_ANY, _PAST)
     return PairWeights(kind, change, _WHOLE, reach, LINEAR if metric == "arp" else BINARY, norm)
 
 
 @triton.jit
 def log2_above_one(small):
-    """``log2(1 + t)`` for t in [0, 1], to 1.3e-6 of itself."""
+    """``log2(1 + t)`` for t in [0, 1], with a relative error of 1.3e-6."""
     series = 0.0204011747 * small - 0.095797517
     series = series * small + 0.21528451
     series = series * small - 0.339089011
@@ -184,9 +185,9 @@ def log2_above_one(small):
 
 @triton.jit
 def _sort_key(score, label):
-    """Larger for items that stand higher: by score and, of equal ones, the less relevant first.
+    """Sort key, larger for higher ranks: by score; of tied items the less relevant come first.
 
-    In 63 bits, so that the difference of two is not past what 64 hold.
+    The key has 63 bits, so that the difference of two keys does not overflow 64 bits.
     """
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
@@ -209,12 +210,12 @@ def _rank_tile(
     scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
     NORM: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Add how many columns of a tile are ahead of its rows, by score and by label."""
+    """Count the columns of a tile that rank ahead of its rows, by score and by label."""
     column = left + tl.arange(0, COLUMNS)
     valid = is_real(mask, start + column, column < width, MASKED)
     score = tl.load(scores + start + column, mask=valid, other=0.0)
     label = tl.load(labels + start + column, mask=valid, other=0.0)
-    # Padding stands below everything.
+    # Padding ranks below every item.
     keys = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
     grades = gain_key(label, valid)
     if SIDE == -1:
@@ -222,8 +223,8 @@ def _rank_tile(
         if NORM == 0:
             better += sign_bit((grade_key - 1)[:, None] - grades[None, :])
     elif SIDE == 1:
-        # Those not ahead are taken off, and all added later: a plain comparison is made a
-        # predicate, which costs more.
+        # Subtracts the columns that are not ahead; their total is added later. A comparison
+        # would compile to a predicate, which costs more.
         ahead -= sign_bit((keys - 1)[None, :] - key[:, None])
         if NORM == 0:
             better += sign_bit(grade_key[:, None] - grades[None, :])
@@ -242,7 +243,7 @@ def _rank_items(
     threshold, GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, MASKED: tl.constexpr,
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Count where a block of items stands, by score and ideally, and lay it out by score."""
+    """Count the ranks of a block of items, by score and ideal, and write it in score order."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -262,7 +263,7 @@ def _rank_items(
     key, grade_key = _sort_key(score, label), gain_key(label, real)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     better = tl.zeros([ROWS, COLUMNS], tl.int32)
-    # Columns before, among and after the rows: what is equal goes by place.
+    # Columns before, among and after the rows: ties are broken by input order.
     last = tl.where(first < width, width, 0)
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
@@ -289,7 +290,7 @@ def _rank_items(
         norm = tl.sum(tl.where(counted, gain / tl.log2(place.to(tl.float32) + 2.0), 0.0), 0)
     elif NORM == 4:
         norm = tl.sum(tl.where(real, gain, 0.0), 0)
-    else:  # one, or the cutoff
+    else:  # the norm is one, or the cutoff
         norm = tl.where(block == 0, k if NORM == 2 else 1, 0).to(tl.float32)
     to = parts + (at_list * tl.num_programs(1) + block) * 4
     tl.store(to, norm)
@@ -337,7 +338,7 @@ def _swap_changes(
     CHANGE: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gains of a list in its order, and both numbers of what a swap changes."""
+    """The gains of a sorted list, and ``upper`` and ``lower`` of every item."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -392,17 +393,17 @@ def _swap_changes(
 
 @triton.jit
 def _reciprocal(rank, k):
-    """1 over a rank, 0 past the cutoff and of no rank."""
+    """One over a rank; 0 past the cutoff, or if there is no such rank."""
     counts = (rank < 0x7FFFFFFF) & ((k == 0) | (rank <= k))
     return tl.where(counts, 1.0 / rank.to(tl.float64), 0.0)
 
 
 @triton.jit
 def _rr_change(rank, relevance, first, second, k):
-    """Both numbers for RR, of which the rank of the first relevant item is all that matters.
+    """``upper`` and ``lower`` for RR, which depends on the rank of the first relevant item only.
 
-    A relevant item that goes up to a place before the first one takes that place's rank. The first
-    one, going down, leaves the second or itself first. Other swaps change nothing.
+    A relevant item that moves above the first one becomes the first. When the first one moves down,
+    the first is then either the second one or itself at its new rank. Other swaps change nothing.
     """
     relevant = relevance > 0
     top, after = _reciprocal(first, k), _reciprocal(second, k)
@@ -417,10 +418,11 @@ def _load_item(
     ranked, start, at, inside, total_items, k, middle, steepness,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """All that a pair takes of one of its items.
+    """What a pair needs of one of its items.
 
-    Its score from the middle of the rows in powers of two, its gain (or label), its weight, the
-    discount of its rank, and what the cutoff makes of it; or both numbers of a swap.
+    Returns the score, its base-2 exponent relative to the middle of the rows, the gain (or label),
+    the weight, the discount of the rank and the cutoff's factor. For swaps the last two are
+    ``upper`` and ``lower``.
     """
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     power = (score - middle) * steepness
@@ -440,7 +442,7 @@ def _load_item(
         discount = 1.0 / tl.log2(1.0 + rank)
         if KIND == 3:
             discount *= _gain(gain, 0.0, GAIN)
-        elif CUT != 2:  # nothing past LambdaRank's cutoff, which eq. 15 has not
+        elif CUT != 2:  # LambdaRank's discount is 0 past the cutoff; eq. 15 has none
             discount = tl.where((k == 0) | (at < k), discount, 0.0)
     cut = weight
     if CUT == 1:
@@ -456,7 +458,7 @@ def _load_item(
 
 @triton.jit
 def _bounded_exp2(power):
-    """Kept inside what float32 holds: beyond, nothing is left to tell apart."""
+    """``2^power``, clamped to the range of float32: beyond it, pairs are saturated."""
     return tl.exp2(tl.minimum(tl.maximum(power, -122.0), 122.0))
 
 
@@ -480,7 +482,7 @@ def _signed_weight(
         lower = tl.where(apart < 0.0, -discounts[None, :], 0.0)
         signed = tl.where(apart > 0.0, discount[:, None], lower)
     elif KIND >= 4:
-        # In 64 bits, so that a thread's rows are at fixed distances from one address.
+        # In 64 bits, so that a thread's rows are at fixed offsets from one address.
         lane = (column + (center - first)).to(tl.int64)
         delta = tl.load(table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
         if KIND == 7:
@@ -501,7 +503,7 @@ def _signed_weight(
 
 @triton.jit
 def _swapped(row, column, upper, lower, uppers, lowers, SIDE: tl.constexpr):
-    """What a swap changes, by the first number of the upper item and the second of the lower."""
+    """The change of a swap: ``|upper + lower|`` of the pair's upper and lower item."""
     if SIDE == 1:
         change = upper[:, None] + lowers[None, :]
     elif SIDE == -1:
@@ -514,7 +516,7 @@ def _swapped(row, column, upper, lower, uppers, lowers, SIDE: tl.constexpr):
 
 @triton.jit
 def _one_of(row, column, columns, rows, SIDE: tl.constexpr):
-    """Of a number per item that of the pair's lower one."""
+    """The value of the pair's lower item, given values of columns and rows."""
     if SIDE == 1:
         return columns[None, :]
     elif SIDE == -1:
@@ -530,9 +532,9 @@ def _pair_tile(
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
     WEIGHTED: tl.constexpr, COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Add the forces on the rows of a tile and, where its columns stand below, terms of the sum.
+    """Add the gradients of the rows of a tile and, for columns ranked below them, the loss terms.
 
-    SIDE is 1 if all columns stand below all rows, -1 if above, 0 if mixed or not all there.
+    SIDE is 1 if all columns rank below all rows, -1 if above, 0 if mixed or past the list's end.
     """
     column = left + tl.arange(0, COLUMNS)
     scores, powers, gains, weights, discounts, cuts = _load_item(
@@ -540,7 +542,7 @@ def _pair_tile(
         KIND, GAIN, CUT, WEIGHTED,
     )  # fmt: skip
     apart = gain[:, None] - gains[None, :]
-    if CUT == 2:  # eq. 15 asks for the upper item, eqs. 16-17 for the lower
+    if CUT == 2:  # eq. 15 tests the upper item, eqs. 16-17 the lower
         if SIDE == 0:
             below = column[None, :] > row[:, None]
             counted = tl.where(below, cut[:, None], cuts[None, :])
@@ -555,7 +557,7 @@ def _pair_tile(
     if CUT == 2:
         signed *= counted
     if SIDE == 1:
-        right = apart > 0.0  # the more relevant item stands above
+        right = apart > 0.0  # the more relevant item ranks higher
         gap = score[:, None] - scores[None, :]
     elif SIDE == -1:
         right = apart < 0.0
@@ -581,8 +583,8 @@ def _pair_tile(
         grad_sum += signed * (tl.where(right, small, 1.0) * over)
         flat = log2_above_one(small)
         wrong = tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(right, 0.0, tl.abs(signed))
-        term = tl.abs(signed * flat) + wrong * fall  # in powers of two
-        if HALF:  # pairs of equal labels, half each way
+        term = tl.abs(signed * flat) + wrong * fall  # in units of log 2
+        if HALF:  # pairs of equal labels count half in each direction
             halves = tl.where(apart == 0.0, 0.5, 0.0)
             if CUT == 2:
                 halves *= counted
@@ -617,10 +619,10 @@ def _sum_pairs(
     REACH: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The forces on a block of items in their order, and its part of the sum over pairs.
+    """The gradients of a block of items in sorted order, and its part of the sum over pairs.
 
-    Where the scores of the block lie near each other, ``exp(-σ (s_i - s_j))`` is a product of
-    exponentials of the items alone.
+    If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is computed as the
+    product of one exponential per item.
     """
     at_list = tl.program_id(0)
     block = tl.program_id(1)
@@ -641,14 +643,14 @@ def _sum_pairs(
     grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(first < length, length, 0)
-    if REACH:  # of two items past the cutoff nothing is counted
+    if REACH:  # pairs of two items past the cutoff have no weight
         last = tl.where(first >= k, tl.minimum(last, k), last)
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.cdiv(first + ROWS, COLUMNS) * COLUMNS
     whole = last // COLUMNS * COLUMNS
     mixed = tl.cdiv(tl.minimum(after, last) - among, COLUMNS)
     ragged = tl.maximum(whole, after)
-    # Columns among the rows, and what is left of the last ones.
+    # Tiles of columns that overlap the rows, and the last, incomplete tile.
     for turn in range(0, mixed + (ragged < last).to(tl.int32)):
         grad_sum, total = _pair_tile(
             ranked, table, center, start, length, total_items, k, sigma, mu, middle, steepness,
@@ -657,7 +659,7 @@ def _sum_pairs(
             KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
         )  # fmt: skip
     near = (high - low) * steepness <= 116.0
-    for side in tl.static_range(-1, 2, 2):  # columns of higher rank, then of lower
+    for side in tl.static_range(-1, 2, 2):  # columns ranked above the rows, then below
         begin = last * 0 if side == -1 else after
         end = among if side == -1 else whole
         if near:
