@@ -1,14 +1,25 @@
-"""What ``reference.toml`` says of each name: its formula, cost, use, and names elsewhere."""
+"""What is said of each name: in ``reference.toml``, and of its options in docstrings."""
 
 from __future__ import annotations
 
+import inspect
+import re
+import textwrap
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["losses", "metrics", "relaxations"]
+Route = Literal["permutation", "ranks"]
+
+#: The symbols of a relaxed metric, by what it goes through.
+_SYMBOLS: dict[Route, str] = {
+    "permutation": "P̂_ri is the part of item i at rank r; without a cutoff k is n",
+    "ranks": "r̂_i is the relaxed rank of item i; c_i is 1 if it is at most k, else 0, relaxed with "
+    "the sharpness β (beta), and 1 without a cutoff",
+}
 
 
 @dataclass(frozen=True)
@@ -20,7 +31,13 @@ class Entry:
         paper: where it is from, with the equation.
         cost: time and memory for a list of n items.
         use: when to choose it.
-        elsewhere: its names in other libraries, and how ours differs.
+        elsewhere: its names in other libraries, and how ours differs; of a loss of the grid, only
+            if its metric is NDCG.
+        symbols: what the letters of the formula are.
+        title: of a metric, its name in words, and its usual abbreviations.
+        permutation: of a metric, the formula over a relaxed permutation.
+        ranks: of a metric, the formula over relaxed ranks.
+        as_loss: of a metric, when to train on its relaxed form.
     """
 
     formula: str
@@ -28,6 +45,11 @@ class Entry:
     cost: str
     use: str
     elsewhere: str
+    symbols: str = ""
+    title: str = ""
+    permutation: str = ""
+    ranks: str = ""
+    as_loss: str = ""
 
 
 def entry(kind: Kind, name: str) -> Entry | None:
@@ -35,19 +57,83 @@ def entry(kind: Kind, name: str) -> Entry | None:
 
     Args:
         kind: ``"losses"``, ``"metrics"`` or ``"relaxations"``.
-        name: without cutoff and options. A loss of the grid has none of its own: see its
-            relaxation and its metric.
+        name: without cutoff and options. A loss of the grid has none of its own: see
+            :func:`cell_entry`.
 
     >>> entry("losses", "softmax").cost
     'O(n) time and memory.'
     """
-    return _entries()[kind].get(name)
+    found = _written()[kind].get(name)
+    return None if found is None else Entry(**found)
+
+
+def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) -> Entry | None:
+    """The entry of a loss of the grid, from those of its relaxation and its metric.
+
+    Args:
+        family: the relaxation.
+        metric: by name.
+        through: what the metric goes through by default.
+        lower_is_better: of the metric; the loss is then the metric itself.
+
+    Returns:
+        None if the relaxation or the metric has no entry, or no relaxed form is written.
+
+    >>> cell_entry("lapsum", "arp", "ranks", True).cost
+    'O(n log n) time, O(n) memory.'
+    """
+    relaxation, measured = entry("relaxations", family), entry("metrics", metric)
+    if relaxation is None or measured is None or not getattr(measured, through):
+        return None
+    value = getattr(measured, through)
+    symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
+    numbers = _written()["measured"].get(f"{family}_{metric}", "")
+    use = (measured.as_loss, numbers, f"The relaxation: {relaxation.use}")
+    return Entry(
+        formula=value if lower_is_better else f"1 - {value}",
+        paper=relaxation.paper,
+        cost=relaxation.cost,
+        use=" ".join(part for part in use if part),
+        elsewhere=relaxation.elsewhere if metric == "ndcg" else "",
+        symbols=". ".join(symbols),
+    )
+
+
+def describe_options(*factories: Any) -> dict[str, str]:
+    """What the docstrings of classes and functions say of each argument, as Markdown.
+
+    Args:
+        factories: the first that describes an argument counts; of a class, its bases too.
+
+    >>> describe_options(cell_entry)["metric"]
+    'by name.'
+    """
+    said: dict[str, str] = {}
+    for factory in reversed(factories):
+        for base in reversed(getattr(factory, "__mro__", (factory,))):
+            said |= _arguments(base)
+    return said
+
+
+def _arguments(factory: Any) -> dict[str, str]:
+    section = (inspect.getdoc(factory) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+    found: dict[str, str] = {}
+    name = ""
+    for line in textwrap.dedent(section).splitlines():
+        if line.startswith(" "):
+            found[name] += " " + line.strip()
+        else:
+            name, _, text = line.partition(": ")
+            found[name := name.split(" ")[0]] = text
+    return {name: plain_markdown(text) for name, text in found.items()}
+
+
+def plain_markdown(text: str | None) -> str:
+    """The text of a docstring in one line, its roles and literals as Markdown's code."""
+    return " ".join(re.sub(r":\w+:`~?", "`", text or "").replace("``", "`").split())
 
 
 @cache
-def _entries() -> dict[str, dict[str, Entry]]:
+def _written() -> dict[str, dict[str, Any]]:
     text = resources.files("rankgrad").joinpath("reference.toml").read_text("utf-8")
-    return {
-        kind: {name: Entry(**fields) for name, fields in entries.items()}
-        for kind, entries in tomllib.loads(text).items()
-    }
+    return tomllib.loads(text)

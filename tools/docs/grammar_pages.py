@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rankgrad.data.transforms import transforms
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
+from rankgrad.reference import describe_options, plain_markdown
 from rankgrad.sorting import relaxations, schedules
 from rankgrad.specs import Registry
 from rankgrad.text.settings import TextSettings
@@ -80,7 +80,12 @@ def _specs() -> str:
         names = registry.names()
         listed = ", ".join(f"`{name}`" for name in names)
         if len(names) > _LONGEST:
-            listed = f"{len(names)} names, [one page each](losses/index.md)"
+            stochastic = sum(name.startswith("gumbel_") for name in names)
+            listed = (
+                f"{len(names)} names, [with a page each](losses/index.md) but for the {stochastic} "
+                "that begin with `gumbel_`, the stochastic forms of the grid's losses: see the page "
+                "of the name without it"
+            )
         parts.append(f"### {title}\n\n{where}: `{example}`\n\n{listed}.")
     return "\n\n".join(parts) + "\n"
 
@@ -111,11 +116,11 @@ def _settings() -> str:
     for panel, names in PANELS.items():
         rows = [
             f"| `{name}` | `{_shown(Settings.model_fields[name].default)}` | "
-            f"{_text(Settings.model_fields[name].description)} |"
+            f"{plain_markdown(Settings.model_fields[name].description)} |"
             for name in names
         ]
         parts.append(f"## {panel}\n\n| setting | default | |\n|:--|:--|:--|\n" + "\n".join(rows))
-    described = arguments_of(TextSettings)
+    described = describe_options(TextSettings)
     rows = [
         f"| `{name}` | `{_shown(field.default)}` | {described.get(name, '')} |"
         for name, field in TextSettings.model_fields.items()
@@ -126,24 +131,6 @@ def _settings() -> str:
     )
     parts.append("## As TOML\n\nAll defaults:\n\n```toml\n" + Settings().to_toml() + "```")
     return "\n\n".join(parts) + "\n"
-
-
-def arguments_of(factory: Any) -> dict[str, str]:
-    """What a docstring says of each argument."""
-    section = (inspect.getdoc(factory) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
-    found: dict[str, str] = {}
-    name = ""
-    for line in textwrap.dedent(section).splitlines():
-        if line.startswith(" "):
-            found[name] += " " + line.strip()
-        else:
-            name, _, text = line.partition(": ")
-            found[name := name.split(" ")[0]] = text
-    return {name: _text(text) for name, text in found.items()}
-
-
-def _text(text: str | None) -> str:
-    return " ".join(re.sub(r":\w+:`~?", "`", text or "").replace("``", "`").split())
 
 
 def _shown(default: Any) -> str:

@@ -59,13 +59,14 @@ def svg(x: Tensor, y: Tensor, label: str) -> str:
         "{:.1f},{:.1f}".format(*place(float(a), float(b))) for a, b in zip(x, y, strict=True)
     )
     zero = place(0.0, 0.0)[1]
+    levels = [b for b in dict.fromkeys((low, high)) if abs(place(0, b)[1] - zero) >= 12]
     ticks = "".join(
         f'<text x="{place(a, 0)[0]:.0f}" y="{HEIGHT - 18}" text-anchor="middle">{a}</text>'
         for a in (-4, -2, 0, 2, 4)
     )
     sides = "".join(
         f'<text x="{LEFT - 6}" y="{place(0, b)[1] + 4:.0f}" text-anchor="end">{b:.3g}</text>'
-        for b in dict.fromkeys((low, high, 0.0))
+        for b in (*levels, 0.0)
     )
     others = "".join(
         f'<line x1="{place(float(s), 0)[0]:.1f}" x2="{place(float(s), 0)[0]:.1f}" '

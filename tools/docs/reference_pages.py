@@ -13,15 +13,14 @@ from typing import Any
 import plots
 from command_pages import write_commands
 from docstrings import fence_examples
-from grammar_pages import arguments_of, write_grammar
+from grammar_pages import write_grammar
 
 import rankgrad.losses
 import rankgrad.metrics
-from rankgrad.losses import NeuralNDCG, RelaxedMetric
-from rankgrad.losses.relaxed import cell_options, grid_metrics
-from rankgrad.reference import Entry, Kind, entry
+from rankgrad.losses.lambdaloss import LambdaPairs
+from rankgrad.losses.relaxed import cell_classes, cell_options, cell_route, grid_metrics
+from rankgrad.reference import Entry, Kind, cell_entry, describe_options, entry
 from rankgrad.sorting import FAMILIES
-from rankgrad.sorting.tree import Tree
 from rankgrad.specs import Registry
 
 LOSSES = rankgrad.losses.losses
@@ -48,6 +47,7 @@ API = [
 
 Nav = list[dict[str, Any]]
 
+_JUMPS = "It jumps where ranks change: weights of pairs are those of the current ranks."
 _RETURNED = "A scalar comes back, or one value per list with `reduction=none`."
 
 
@@ -151,10 +151,12 @@ def _page_of_loss(name: str, draw: bool) -> str:
     return _join(
         f"# {name}",
         _formula(known.formula),
+        _symbols(known),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), factory),
         _shapes(),
-        _plots(name) if draw and name != "relaxed" else "",
+        _plots(name) if draw else "",
+        _JUMPS if draw and issubclass(factory, LambdaPairs) else "",  # type: ignore[arg-type]
         _known(known),
         _example(name, "k" in inspect.signature(factory).parameters),
     )
@@ -164,30 +166,30 @@ def _page_of_cell(family: str, metric: str, draw: bool) -> str:
     name = f"{family}_{metric}"
     relaxation, measured = _entry("relaxations", family), _entry("metrics", metric)
     lower = METRICS.get(metric).lower_is_better
+    known = cell_entry(family, metric, cell_route(family, metric), lower)
+    if known is None:
+        raise KeyError(f"reference.toml has no relaxed form of {metric} for {family}: add one")
+    cutoff = getattr(METRICS.factory(metric), "has_cutoff", True)
     return _join(
-        f"# {name}",
+        f"# {name}: {measured.title} through {family}",
         f"The metric [{metric}](../metrics/{metric}.md) through the relaxation "
         f"[{family}](../relaxations/{family}.md): "
         + ("the metric itself, as lower is better" if lower else "one minus the relaxed metric")
-        + f". `{name}@10` has a cutoff, `gumbel_{name}(samples=8)` adds Gumbel noise to the "
-        "scores and averages over samples.",
-        "The metric, over ranks or rows that the relaxation makes differentiable:",
-        _formula(measured.formula),
+        + (f". `{name}@10` has a cutoff, and " if cutoff else ". ")
+        + f"`gumbel_{name}(samples=8)` adds Gumbel noise to the scores and averages over samples.",
+        "The loss of a list, and the relaxed sort in it:",
+        _formula(known.formula),
         _formula(relaxation.formula),
-        _options(cell_options(family, metric).values(), *_parts(family, metric)),
+        _symbols(known),
+        _options(
+            inspect.signature(LOSSES.factory(name)).parameters.values(),
+            *cell_classes(family, metric),
+        ),
         _shapes(),
         _plots(name) if draw else "",
-        _known(relaxation),
-        _example(name, cutoff=True),
+        _known(known),
+        _example(name, cutoff),
     )
-
-
-def _parts(family: str, metric: str) -> list[Any]:
-    """The classes whose options a cell of the grid has: of loss, relaxation and metric."""
-    made = FAMILIES[family]()
-    inside = [type(made), {"neural": NeuralNDCG, "pirank": Tree}.get(family, made)]
-    loss = type(LOSSES.get(f"{family}_{metric}"))
-    return [loss, RelaxedMetric, FAMILIES[family], *inside, type(METRICS.get(metric))]
 
 
 def _page_of_relaxation(family: str, draw: bool) -> str:
@@ -199,8 +201,10 @@ def _page_of_relaxation(family: str, draw: bool) -> str:
     return _join(
         f"# {family}",
         _formula(known.formula),
+        _symbols(known),
         _documentation(factory),
-        _options(inspect.signature(factory).parameters.values(), *_parts(family, "ndcg")),
+        _options(inspect.signature(factory).parameters.values(), *cell_classes(family, "ndcg")),
+        _shapes_of_relaxation(family),
         _plots(f"{family}_ndcg") if draw else "",
         _known(known),
         f"## Losses\n\n{cells}.",
@@ -216,8 +220,9 @@ def _page_of_metric(name: str, draw: bool) -> str:
     ]
     factory = METRICS.factory(name)
     return _join(
-        f"# {name}",
+        f"# {name}: {known.title}",
         _formula(known.formula),
+        _symbols(known),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), factory),
         _shapes("One value per list comes back."),
@@ -238,7 +243,9 @@ def _index(kind: str, losses: list[str]) -> str:
         ]
         for family in FAMILIES:
             cells = [
-                f"[@k]({family}_{metric}.md)" if metric in grid_metrics(family) else ""
+                f"[{family}_<wbr>{metric}]({family}_{metric}.md)"
+                if metric in grid_metrics(family)
+                else ""
                 for metric in metrics
             ]
             row = f"| [{family}](../relaxations/{family}.md) | " + " | ".join(cells)
@@ -253,7 +260,12 @@ def _index(kind: str, losses: list[str]) -> str:
     registry: Registry[Any] | None = METRICS if kind == "metrics" else None
     names = METRICS.names() if registry else list(FAMILIES)
     factories = {name: registry.factory(name) if registry else FAMILIES[name] for name in names}
-    rows = [f"| [{name}]({name}.md) | {_summary(factories[name])} |" for name in names]
+    titles = {name: known.title for name in names if (known := entry("metrics", name))}
+    said = {
+        name: ": ".join(part for part in (titles.get(name, ""), _summary(factories[name])) if part)
+        for name in names
+    }
+    rows = [f"| [{name}]({name}.md) | {said[name]} |" for name in names]
     return _join(f"# {kind.capitalize()}", "| | |\n|:--|:--|\n" + "\n".join(rows))
 
 
@@ -266,6 +278,15 @@ def _entry(kind: Kind, name: str) -> Entry:
 
 def _formula(latex: str) -> str:
     return f"$$ {latex} $$"
+
+
+def _symbols(known: Entry) -> str:
+    """What the letters of the formula are, as code where they have an index."""
+    return (
+        re.sub(r"(?<![\w`])(\S*\w[_^]\S*?)(?=[,;.]?(?:\s|$))", r"`\1`", f"{known.symbols}.")
+        if known.symbols
+        else ""
+    )
 
 
 def _documentation(factory: Any) -> str:
@@ -294,10 +315,7 @@ def _options(parameters: Iterable[inspect.Parameter], *described: Any) -> str:
     shown = [p for p in parameters if not p.name.startswith("_") and p.kind not in (p.VAR_KEYWORD,)]
     if not shown:
         return ""
-    said: dict[str, str] = {}
-    for factory in reversed(described):
-        for base in reversed(getattr(factory, "__mro__", (factory,))):
-            said |= arguments_of(base)
+    said = describe_options(*described)
     rows = [
         f"| `{p.name}` | `{_default(p.default)}` | {said.get(p.name, '')} |"
         for p in shown
@@ -342,10 +360,15 @@ def _pictures(*pictures: str) -> str:
 def _known(known: Entry) -> str:
     return _join(
         f"## Paper\n\n{_link_papers(known.paper)}",
-        f"## When to use it\n\n{known.use}",
+        f"## When to use it\n\n{_link_pages(known.use)}",
         f"## Cost\n\n{known.cost}",
-        f"## Elsewhere\n\n{known.elsewhere}",
+        f"## Elsewhere\n\n{known.elsewhere}" if known.elsewhere else "",
     )
+
+
+def _link_pages(text: str) -> str:
+    """A text in which pages of ``docs/`` are links."""
+    return re.sub(r"\bdocs/([\w/]+/(\w+)\.md)", r"[\2](../../\1)", text)
 
 
 def _link_papers(text: str) -> str:
@@ -366,10 +389,28 @@ def _shapes(returned: str = _RETURNED) -> str:
     )
 
 
+def _shapes_of_relaxation(family: str) -> str:
+    returned = (
+        "Relaxed ranks `[..., n]` come back, from 1 on and 0 on padding."
+        if FAMILIES[family]().forms[0] == "ranks"
+        else "A relaxed permutation `[..., k, n]` comes back: row r is a distribution over the "
+        "items for rank r, 0 on padding. `ranks(scores, mask)` gives relaxed ranks `[..., n]`."
+    )
+    return (
+        "## Shapes\n\n| argument | |\n|:--|:--|\n"
+        "| `scores` | `[..., n]`, real |\n"
+        "| `mask` | as the scores, true on items; none for all |\n"
+        "| `k` | the number of rows of a permutation; none for n |\n\n"
+        f"{returned}\n\n"
+        "```python\nimport torch\nfrom rankgrad import sorting\n\n"
+        f'relaxation = sorting.get("{family}")\nrelaxation(torch.randn(4, 20))\n```'
+    )
+
+
 def _example(name: str, cutoff: bool) -> str:
-    if name == "relaxed":
-        return ""
     spec = f"{name}@10" if cutoff else name
+    if name == "relaxed":
+        spec = "relaxed(metric=ap@10, relaxation=softsort(temperature=0.1))"
     return (
         "## In code\n\n```python\nimport torch\nfrom rankgrad import losses\n\n"
         f'loss = losses.get("{spec}")\nscores = torch.randn(4, 20, requires_grad=True)\n'

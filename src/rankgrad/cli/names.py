@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -114,29 +115,66 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
     out = console()
     out.print(_written(name, registry))
     out.print()
-    out.print(_documentation(factory))
+    out.print(_without_arguments(_documentation(factory)))
     for line in _advice(registry.kinds, name):
         out.print(line)
-    if options := _defaults(factory):
-        show_table(("option", "default"), list(options.items()))
+    said = {k: v.replace("`", "") for k, v in _described(registry.kinds, name, factory).items()}
+    rows = [(each, value, said.get(each, "")) for each, value in _defaults(factory).items()]
+    if takes_cutoff(factory) and getattr(factory, "has_cutoff", True):
+        rows.insert(0, ("@k", "", said.get("k", "")))
+    if rows:
+        show_table(("option", "default", "what it is"), rows)
 
 
 def _advice(kind: str, name: str) -> list[str]:
-    """Its formula, paper, use, cost and names elsewhere; of a cell, those of its relaxation."""
-    from rankgrad.reference import Kind, entry
+    """Its formula, paper, use, cost and names elsewhere."""
+    from rankgrad.reference import Kind, cell_entry, entry
 
     of: Kind = "metrics" if kind == "metrics" else "losses"
     found = entry(of, name) if kind != "models" else None
-    formula = found.formula if found else ""
-    if found is None and kind == "losses":
-        family, _, metric = name.removeprefix("gumbel_").partition("_")
-        found, measured = entry("relaxations", family), entry("metrics", metric)
-        formula = f"{measured.formula}, with {found.formula}" if found and measured else ""
+    relaxation = ""
+    if found is None and (cell := _cell(kind, name)):
+        from rankgrad.losses.relaxed import cell_route
+        from rankgrad.metrics import metrics
+
+        family, metric = cell
+        lower = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
+        found = cell_entry(family, metric, cell_route(family, metric), lower)
+        sort = entry("relaxations", family)
+        relaxation = f", with {sort.formula}" if sort else ""
     if found is None:
         return []  # a model, or registered by a user
-    lines = {"Formula (LaTeX)": formula, "Paper": found.paper, "Use": found.use}
-    lines |= {"Cost": found.cost, "Elsewhere": found.elsewhere}
+    lines = {"Formula (LaTeX)": found.formula + relaxation, "Symbols": _sentence(found.symbols)}
+    lines |= {"Paper": found.paper, "Use": found.use, "Cost": found.cost}
+    lines |= {"Elsewhere": found.elsewhere}
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
+
+
+def _described(kind: str, name: str, factory: Any) -> dict[str, str]:
+    """What each option is for."""
+    from rankgrad.reference import describe_options
+
+    if cell := _cell(kind, name):
+        from rankgrad.losses.relaxed import cell_classes
+
+        return describe_options(*cell_classes(*cell, stochastic=name.startswith("gumbel_")))
+    return describe_options(factory)
+
+
+def _cell(kind: str, name: str) -> tuple[str, str] | None:
+    """The relaxation and the metric of a loss of the grid, or None."""
+    from rankgrad.losses.relaxed import cell_parts
+
+    return cell_parts(name) if kind == "losses" else None
+
+
+def _sentence(text: str) -> str:
+    return f"{text}." if text else ""
+
+
+def _without_arguments(text: str) -> str:
+    """A docstring without the description of its arguments, which the table has."""
+    return re.sub(r"\n+Args:\n.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
 
 
 def _written(name: str, registry: Registry[Any]) -> str:
@@ -165,5 +203,7 @@ def _summary(factory: Any) -> str:
 def _of_cell(factory: Any) -> str:
     """The documentation of the loss that a cell of the grid makes."""
     made = factory()
-    text = inspect.getdoc(type(made)) or ""
-    return f"1 - {made.metric} through {made.relaxation}.\n\n{text}"
+    minus = "" if made.metric.lower_is_better else "1 - "
+    text = f"{minus}{made.metric} through {made.relaxation}."
+    known = inspect.getdoc(type(made)) if type(made).__name__ != "GridLoss" else ""
+    return f"{text}\n\n{known}" if known else text

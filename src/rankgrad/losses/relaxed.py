@@ -23,7 +23,7 @@ from rankgrad.losses.base import Loss, Reduction, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
 from rankgrad.shapes import Bool, Float
-from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, relaxations
+from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, Tree, relaxations
 from rankgrad.specs import Spec
 from rankgrad.validation import as_temperature, check_choice
 
@@ -35,8 +35,8 @@ class RelaxedMetric(Loss):
     Left out are lists without a relevant item, and lists of a single item.
 
     Args:
-        metric: from :mod:`rankgrad.metrics`, or its spec.
-        relaxation: from :mod:`rankgrad.sorting`, or its spec.
+        metric: an object of :mod:`rankgrad.metrics`, or its spec, such as ``"ap@10"``.
+        relaxation: an object of :mod:`rankgrad.sorting`, or its spec, such as ``"softsort"``.
         through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
         beta: through ranks, how sharply ranks are compared with the cutoff and each other, or a
             schedule (see :meth:`rankgrad.metrics.Metric.relaxed`).
@@ -361,6 +361,23 @@ def cell_options(
     return options
 
 
+def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any]:
+    """The classes and functions whose docstrings describe a cell's options."""
+    relaxation = FAMILIES[family]
+    inner: list[Any] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}.get(family, [])
+    noise = [Gumbel] if stochastic else []
+    return [
+        *(metrics.factory(metric), relaxation, type(relaxation()), *inner, *noise),
+        RelaxedMetric,
+    ]
+
+
+def cell_route(family: str, metric: str) -> Route:
+    """What the metric of a cell goes through by default."""
+    through: Route | None = cell_options(family, metric)["through"].default
+    return through or FAMILIES[family]().forms[0]
+
+
 def _for(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
     """The options that this factory takes."""
     taken = inspect.signature(factory).parameters
@@ -369,11 +386,21 @@ def _for(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
 
 def grid_factory(name: str) -> Callable[..., Loss] | None:
     """What makes the loss of this name, with its options as the signature; None beside the grid."""
+    parts = cell_parts(name)
+    return _cell_factory(*parts, name.startswith("gumbel_")) if parts else None
+
+
+def cell_parts(name: str) -> tuple[str, str] | None:
+    """The relaxation and the metric of the loss of this name; None beside the grid.
+
+    >>> cell_parts("gumbel_lapsum_rr")
+    ('lapsum', 'rr')
+    """
     plain = name.removeprefix("gumbel_")
     for family in FAMILIES:
         metric = plain.removeprefix(f"{family}_")
         if metric != plain and metric in grid_metrics(family):
-            return _cell_factory(family, metric, plain != name)
+            return family, metric
     return None
 
 

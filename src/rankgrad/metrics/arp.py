@@ -26,7 +26,7 @@ class ARP(LinearMetric):
     out.
 
     Args:
-        k: count the top k ranks only; None for all.
+        k: the cutoff; every rank past it counts as k + 1. None for no cutoff.
         empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
         ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
 
