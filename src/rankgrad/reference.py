@@ -16,9 +16,9 @@ Route = Literal["permutation", "ranks"]
 
 #: The symbols of a relaxed metric, by what it goes through.
 _SYMBOLS: dict[Route, str] = {
-    "permutation": "P̂_ri is the part of item i at rank r; without a cutoff k is n",
-    "ranks": "r̂_i is the relaxed rank of item i; c_i is 1 if it is at most k, else 0, relaxed with "
-    "the sharpness β (beta), and 1 without a cutoff",
+    "permutation": "`P̂_ri` is the part of item i at rank r; without a cutoff k is n",
+    "ranks": "`r̂_i` is the relaxed rank of item i; `c_i` is 1 if it is at most k, else 0, relaxed "
+    "with the sharpness β (beta), and 1 without a cutoff",
 }
 
 
@@ -33,7 +33,7 @@ class Entry:
         use: when to choose it.
         elsewhere: its names in other libraries, and how ours differs; of a loss of the grid, only
             if its metric is NDCG.
-        symbols: what the letters of the formula are.
+        symbols: what the letters of the formula are, as Markdown.
         title: of a metric, its name in words, and its usual abbreviations.
         permutation: of a metric, the formula over a relaxed permutation.
         ranks: of a metric, the formula over relaxed ranks.
@@ -88,7 +88,7 @@ def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) 
     value = getattr(measured, through)
     symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
     numbers = _written()["measured"].get(f"{family}_{metric}", "")
-    use = (measured.as_loss, numbers, f"The relaxation: {relaxation.use}")
+    use = (measured.as_loss, numbers, f"{family}: {relaxation.use}")
     return Entry(
         formula=value if lower_is_better else f"1 - {value}",
         paper=relaxation.paper,

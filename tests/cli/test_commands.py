@@ -70,7 +70,10 @@ def test_losses(rankgrad, in_json):
     assert everything["neural_ndcg"]["options"]["temperature"] == 1.0
     assert everything["neural_ndcg"]["cutoff"] is True
     assert "temperature" in rankgrad("losses", "neural_ndcg").stdout
-    assert "through" in rankgrad("losses", "lapsum_rr").stdout
+    cell = rankgrad("losses", "lapsum_rr").stdout
+    assert "through" in cell and "the label from which an item is relevant" in cell
+    assert "FAMILIES" not in cell and "Args:" not in cell
+    assert "\narp through" in rankgrad("losses", "approx_arp").stdout
     for name in ("softmax", "neural_ndcg", "gumbel_approx_ap"):
         printed = rankgrad("losses", name).stdout
         assert all(f"{part}: " in printed for part in ("Formula (LaTeX)", "Paper", "Use", "Cost"))

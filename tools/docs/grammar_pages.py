@@ -82,9 +82,9 @@ def _specs() -> str:
         if len(names) > _LONGEST:
             stochastic = sum(name.startswith("gumbel_") for name in names)
             listed = (
-                f"{len(names)} names, [with a page each](losses/index.md) but for the {stochastic} "
-                "that begin with `gumbel_`, the stochastic forms of the grid's losses: see the page "
-                "of the name without it"
+                f"{len(names)} names, [a page each](losses/index.md) but for the {stochastic} that "
+                "begin with `gumbel_`, the stochastic forms of the grid's losses: see the page of "
+                "the name without it"
             )
         parts.append(f"### {title}\n\n{where}: `{example}`\n\n{listed}.")
     return "\n\n".join(parts) + "\n"

@@ -18,7 +18,7 @@ from grammar_pages import write_grammar
 import rankgrad.losses
 import rankgrad.metrics
 from rankgrad.losses.lambdaloss import LambdaPairs
-from rankgrad.losses.relaxed import cell_classes, cell_options, cell_route, grid_metrics
+from rankgrad.losses.relaxed import cell_classes, cell_route, grid_metrics
 from rankgrad.reference import Entry, Kind, cell_entry, describe_options, entry
 from rankgrad.sorting import FAMILIES
 from rankgrad.specs import Registry
@@ -281,12 +281,7 @@ def _formula(latex: str) -> str:
 
 
 def _symbols(known: Entry) -> str:
-    """What the letters of the formula are, as code where they have an index."""
-    return (
-        re.sub(r"(?<![\w`])(\S*\w[_^]\S*?)(?=[,;.]?(?:\s|$))", r"`\1`", f"{known.symbols}.")
-        if known.symbols
-        else ""
-    )
+    return f"{known.symbols}." if known.symbols else ""
 
 
 def _documentation(factory: Any) -> str:
@@ -368,7 +363,7 @@ def _known(known: Entry) -> str:
 
 def _link_pages(text: str) -> str:
     """A text in which pages of ``docs/`` are links."""
-    return re.sub(r"\bdocs/([\w/]+/(\w+)\.md)", r"[\2](../../\1)", text)
+    return re.sub(r"\bdocs/([\w/-]+/(\w+)\.md)", r"[\2](../../\1)", text)
 
 
 def _link_papers(text: str) -> str:

@@ -169,7 +169,8 @@ def _cell(kind: str, name: str) -> tuple[str, str] | None:
 
 
 def _sentence(text: str) -> str:
-    return f"{text}." if text else ""
+    """Markdown without its marks, ended by a stop."""
+    return f"{text}.".replace("`", "") if text else ""
 
 
 def _without_arguments(text: str) -> str:

@@ -164,7 +164,7 @@ class LambdaPairs(PairwiseLoss):
 
 @losses.register("lambdarank")
 class LambdaRank(LambdaPairs):
-    """``Σ_{y_i > y_j} |Δmetric@k_ij| log(1 + exp(-σ (s_i - s_j)))`` (lambdaloss_at_k eqs. 11-12).
+    """``Σ_{y_i > y_j} |Δmetric@k_ij| log(1 + exp(-σ (s_i - s_j)))`` (Jagerman et al. eqs. 11-12).
 
     ``Δ_ij`` is the change of the metric when i and j swap places; for NDCG
     ``|G_i - G_j| |1[π_i <= k] / D(π_i) - 1[π_j <= k] / D(π_j)|`` over the ideal DCG@k.
@@ -260,11 +260,12 @@ class LambdaRank(LambdaPairs):
 
 @losses.register("lambdaloss")
 class LambdaLoss(LambdaPairs):
-    """``Σ_{y_i > y_j} λ_ij log(1 + exp(-σ (s_i - s_j)))`` (lambdaloss_at_k eqs. 13, 16, 17).
+    """``Σ_{y_i > y_j} λ_ij log(1 + exp(-σ (s_i - s_j)))`` (Jagerman et al. eqs. 13, 16, 17).
 
     For NDCG, ``λ_ij = |G_i - G_j| δ_ij / ideal DCG@k`` with
     ``δ_ij = 1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)``, times
-    ``μ_ij = 1 / (1 - 1 / D(max(π_i, π_j)))`` where one of the items is past the cutoff.
+    ``μ_ij = 1 / (1 - 1 / D(max(π_i, π_j)))`` where one of the items is past the cutoff: G is
+    the gain, π_i the current rank of item i, and ``D(r) = log2(1 + r)``.
 
     Beyond the paper, the same argument bounds precision@k and recall@k: their cost is the gain if
     ``π_i > k`` and else 0, so pairs with both items inside weigh nothing and the others ``δ μ``.

@@ -53,7 +53,7 @@ class CrossEntropy(Loss):
 
 @losses.register("softmax")
 class Softmax(CrossEntropy, ListwiseLoss):
-    """``-Σ_i y_i log softmax(s)_i`` (lambdaloss_at_k eq. 7), labels as they are.
+    """``-Σ_i y_i log softmax(s)_i`` (Jagerman et al. eq. 7), labels as they are.
 
     Args:
         reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
@@ -314,7 +314,7 @@ class ListAP(ListwiseLoss):
 
 @losses.register("neuralsort_ce")
 class NeuralSortCE(Loss):
-    """Cross-entropy of the label's permutation matrix and NeuralSort's (pirank §4.1's baseline).
+    """Cross-entropy of the label's permutation matrix and NeuralSort's (Swezey et al. §4.1).
 
     ``-(1 / n) Σ_r Σ_j P*_rj log P_rj``. Items of equal label share their ranks in ``P*`` equally.
 

@@ -133,7 +133,7 @@ def preferred(lists: Lists, rows: slice) -> Float[Tensor, "b r n"]:
 
 @losses.register("ranknet")
 class RankNet(PairwiseLoss):
-    """``Σ_{y_i > y_j} log(1 + exp(-σ (s_i - s_j)))`` (lambdaloss_at_k eq. 6, pirank eq. 2).
+    """``Σ_{y_i > y_j} log(1 + exp(-σ (s_i - s_j)))`` (Jagerman et al. eq. 6, Swezey et al. eq. 2).
 
     Args:
         k: only pairs with at least one item in the current top k.
@@ -200,7 +200,7 @@ class RankNet(PairwiseLoss):
 
 @losses.register("hinge")
 class Hinge(PairwiseLoss):
-    """``Σ_{y_i > y_j} max(0, margin - (s_i - s_j))`` (smoothi's pairwise baseline).
+    """``Σ_{y_i > y_j} max(0, margin - (s_i - s_j))`` (the pairwise baseline of SmoothI's paper).
 
     Args:
         k: only pairs with at least one item in the current top k.

@@ -55,7 +55,7 @@ class PointwiseLoss(Loss):
 
 @losses.register("mse")
 class MSE(PointwiseLoss):
-    """``(1 / n) Σ_i (s_i - y_i)²`` (pirank eq. 1, comparison eq. 1).
+    """``(1 / n) Σ_i (s_i - y_i)²`` (Swezey et al. eq. 1, Tang et al. eq. 1).
 
     Args:
         reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
@@ -85,7 +85,7 @@ class MSE(PointwiseLoss):
 
 @losses.register("rmse")
 class RMSE(PointwiseLoss):
-    """``sqrt((1 / n) Σ_i (levels · sigmoid(s_i) - y_i)²)`` (neuralndcg §5.4).
+    """``sqrt((1 / n) Σ_i (levels · sigmoid(s_i) - y_i)²)`` (Pobrotyn and Białobrzeski §5.4).
 
     Args:
         levels: the number of relevance levels, 5 for labels 0 to 4.

@@ -194,7 +194,9 @@ class GridLoss(RelaxedMetric):
 
 
 class NeuralNDCG(GridLoss):
-    """NDCG × NeuralSort with Sinkhorn scaling (neuralndcg eqs. 5-6): ``neural_ndcg@k``.
+    """NDCG × NeuralSort with Sinkhorn scaling: ``neural_ndcg@k``.
+
+    Pobrotyn and Białobrzeski eqs. 5 and 6.
 
     Args:
         k: cutoff.
@@ -221,7 +223,7 @@ class NeuralNDCG(GridLoss):
 
 
 class ApproxNDCG(GridLoss):
-    """NDCG × sigmoid ranks (comparison eqs. 5-6, Qin et al. 2010): ``approx_ndcg@k``.
+    """NDCG × sigmoid ranks (Tang et al. eqs. 5-6, Qin et al. 2010): ``approx_ndcg@k``.
 
     Args:
         k: cutoff, relaxed as in Qin et al. 2010 with the cut between the ranks k and k + 1 (see
@@ -246,7 +248,9 @@ class ApproxNDCG(GridLoss):
 
 
 class PiRank(GridLoss):
-    """A metric × NeuralSort's top k rows (pirank eqs. 8-11): ``pirank_ndcg@k``, ``pirank_arp``.
+    """A metric × NeuralSort's top k rows: ``pirank_ndcg@k``, ``pirank_arp``.
+
+    Swezey et al. eqs. 8 to 11.
 
     Args:
         k: cutoff.
@@ -279,7 +283,7 @@ class PiRank(GridLoss):
 
 
 class SmoothI(GridLoss):
-    """A metric × smooth rank indicators (smoothi): ``smoothi_ndcg@k``, ``smoothi_precision@k``, ...
+    """A metric × smooth rank indicators: ``smoothi_ndcg@k``, ``smoothi_precision@k``, ...
 
     For NDCG the gain is that of the expected label, as the paper writes it.
 

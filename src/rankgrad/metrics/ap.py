@@ -18,8 +18,9 @@ from rankgrad.shapes import Float
 @metrics.register("ap")
 @dataclass(frozen=True, kw_only=True)
 class AP(BinaryMetric):
-    """``Σ_{r<=k} rel_r P@r / Σ_i rel_i`` (smoothi eq. 2); with a cutoff still over all relevant.
+    """``Σ_{r<=k} rel_r P@r / Σ_i rel_i`` (Thonet et al. eq. 2).
 
+    With a cutoff it still divides by the number of all relevant items.
     Item weights weigh the relevant items' terms and their number, not the precision.
 
     Args:

@@ -16,7 +16,7 @@ from rankgrad.shapes import Bool, Float
 @metrics.register("dcg")
 @dataclass(frozen=True, kw_only=True)
 class DCG(LinearGradedMetric):
-    """``DCG@k = Σ_{r<=k} (2^{y_r} - 1) / log2(1 + r)`` (neuralndcg eq. 1, pirank eq. 5).
+    """``DCG@k = Σ_{r<=k} (2^{y_r} - 1) / log2(1 + r)`` (Järvelin and Kekäläinen 2002).
 
     Args:
         k: count the top k ranks only; None for all.

@@ -15,7 +15,7 @@ from rankgrad.shapes import Bool, Float
 @metrics.register("ndcg")
 @dataclass(frozen=True, kw_only=True)
 class NDCG(LinearGradedMetric):
-    """``DCG@k`` over the largest possible (neuralndcg eq. 2, lambdaloss_at_k eq. 5).
+    """``DCG@k`` over the largest possible (Pobrotyn and Białobrzeski eq. 2, Jagerman et al. eq. 5).
 
     Args:
         k: count the top k ranks only; None for all.

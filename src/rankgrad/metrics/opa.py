@@ -16,9 +16,9 @@ from rankgrad.shapes import Float
 @metrics.register("opa")
 @dataclass(frozen=True, kw_only=True)
 class OPA(PairMetric):
-    """The part of the pairs ``y_i > y_j`` with ``s_i > s_j`` (pirank §4.1); tied scores count half.
+    """The part of the pairs ``y_i > y_j`` with ``s_i > s_j`` (Swezey et al. §4.1).
 
-    Item weights are those of the item with the higher label.
+    Tied scores count half. Item weights are those of the item with the higher label.
 
     Args:
         k: None; it has no cutoff.

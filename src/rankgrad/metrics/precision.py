@@ -17,9 +17,10 @@ from rankgrad.shapes import Bool, Float
 @metrics.register("precision")
 @dataclass(frozen=True, kw_only=True)
 class Precision(LinearBinaryMetric):
-    """``P@k = (1 / k) Σ_{r<=k} rel_r`` (smoothi eq. 1); divides by k even past the list's end.
+    """``P@k = (1 / k) Σ_{r<=k} rel_r`` (Thonet et al. eq. 1).
 
-    Without a cutoff k is the list's length, and the order does not matter.
+    It divides by k even past the list's end. Without a cutoff k is the list's length, and the
+    order does not matter.
 
     Args:
         k: count the top k ranks only; None for all.

@@ -40,7 +40,7 @@ def neural(
     tolerance: float = 1e-6,
     transposed: bool = False,
 ) -> Relaxation:
-    """NeuralSort with Sinkhorn scaling, as in NeuralNDCG (neuralndcg §4).
+    """NeuralSort with Sinkhorn scaling, as in NeuralNDCG (Pobrotyn and Białobrzeski §4).
 
     >>> print(neural(temperature=0.5))
     sinkhorn(base=neuralsort(temperature=0.5))
@@ -60,7 +60,7 @@ def pirank(
     keep: Sequence[int] | None = None,
     straight_through: bool = False,
 ) -> Relaxation:
-    """NeuralSort's top rows, plain or by divide and conquer, as in PiRank (pirank §3).
+    """NeuralSort's top rows, plain or by divide and conquer, as in PiRank (Swezey et al. §3).
 
     >>> print(pirank(depth=2, straight_through=True))
     straight_through(base=tree(depth=2))

@@ -20,7 +20,7 @@ from rankgrad.validation import Schedule, check_flag, check_whole, number, set_t
 @relaxations.register("gumbel")
 @dataclass(frozen=True)
 class Gumbel(Relaxation):
-    """A relaxation of noisy scores ``s + g``, ``g ~ Gumbel(0, scale)`` (lambdaloss_at_k eqs. 9-10).
+    """A relaxation of noisy scores ``s + g``, ``g ~ Gumbel(0, scale)`` (Jagerman et al. eqs. 9-10).
 
     A metric through it is the mean over the samples. Called by itself it gives the mean permutation
     or ranks. The noise belongs to the real items alone, so it is the same however they are padded.
@@ -29,9 +29,9 @@ class Gumbel(Relaxation):
         base: the relaxation to make stochastic.
         scale: β > 0 of the noise, or a schedule.
         samples: how many noisy copies of each list.
-        log_scores: sort ``β log s + g`` instead (neuralndcg §4.1): exact samples of the
-            Plackett-Luce model with weights s. A list with a score of 0 or less is moved up first,
-            until its lowest is 1.
+        log_scores: sort ``β log s + g`` instead (Pobrotyn and Białobrzeski §4.1): exact samples of
+            the Plackett-Luce model with weights s. A list with a score of 0 or less is moved up
+            first, until its lowest is 1.
         seed: a number or a ``torch.Generator``; None for PyTorch's own.
 
     >>> Gumbel(NeuralSort(0.1), samples=1000, seed=0)(torch.tensor([0.0, 1.0]), k=1)

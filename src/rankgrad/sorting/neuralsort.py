@@ -23,7 +23,7 @@ class NeuralSort(Relaxation):
     """Unimodal row-stochastic relaxation of the permutation matrix.
 
     ``P[r] = softmax(((n + 1 - 2r) s - A 1) / τ)`` with ``A_ij = |s_i - s_j|``
-    (neuralndcg eq. 3, pirank eq. 12).
+    (Pobrotyn and Białobrzeski eq. 3, Swezey et al. eq. 12).
 
     The row sums ``A 1`` come from one sort and prefix sums, so the top k rows cost
     O(n log n + k n). At τ → 0 it is the exact sort.

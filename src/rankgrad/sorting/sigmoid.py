@@ -21,9 +21,10 @@ from rankgrad.validation import Schedule, number, set_temperature
 @relaxations.register("sigmoid")
 @dataclass(frozen=True)
 class SigmoidRanks(Relaxation):
-    """``rank_i = 1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` (comparison eq. 5, lambdaloss_at_k eq. 8).
+    """``rank_i = 1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` (Tang et al. eq. 5, Jagerman et al. eq. 8).
 
-    O(n²) time, in tiles of O(n) memory. At α → ∞ it is the exact rank.
+    Eq. 8 has j = i in its sum, which adds 1/2 to every rank. O(n²) time, in tiles of O(n) memory.
+    At α → ∞ it is the exact rank.
 
     Args:
         alpha: inverse temperature α > 0, or a schedule.

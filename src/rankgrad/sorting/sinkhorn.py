@@ -23,16 +23,16 @@ from rankgrad.validation import check_flag, check_positive, check_whole, number
 class Sinkhorn(Relaxation):
     """Columns and rows of a relaxed permutation, normalized in turn until both sum to one.
 
-    neuralndcg §4.2 and footnote 2. ``P`` is never rewritten: the result is ``diag(u) P diag(v)``,
-    and the iteration, forward and backward, runs on the vectors. Each list stops by itself, so its
-    result does not depend on the others in the batch.
+    Pobrotyn and Białobrzeski §4.2 and footnote 2. ``P`` is never rewritten: the result is
+    ``diag(u) P diag(v)``, and the iteration, forward and backward, runs on the vectors. Each list
+    stops by itself, so its result does not depend on the others in the batch.
 
     Args:
         base: the relaxation to scale.
         iterations: at most so many.
         tolerance: stop when every row and column sum of a list is this close to one.
-        transposed: scale the transpose (neuralndcg §4.3), so that it is the columns, the weights of
-            an item's ranks, that are normalized last.
+        transposed: scale the transpose (Pobrotyn and Białobrzeski §4.3), so that it is the
+            columns, the weights of an item's ranks, that are normalized last.
 
     >>> P = Sinkhorn(NeuralSort(temperature=1.0))(torch.tensor([0.2, 0.9, 0.5]))
     >>> P.sum(0), P.sum(1)

@@ -19,10 +19,10 @@ from rankgrad.validation import Schedule, check_between, check_flag, number, set
 @relaxations.register("smoothi")
 @dataclass(frozen=True)
 class SmoothI(Relaxation):
-    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``, the smooth indicator of rank r (smoothi eq. 4).
+    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``, the smooth indicator of rank r.
 
-    Scores are made positive by subtracting the list's minimum. At α → ∞ it is the exact sort;
-    at α = 1 and δ = 0.1 the indicators of long lists are near uniform by rank 30.
+    Thonet et al. eq. 4. Scores are made positive by subtracting the list's minimum. At α → ∞ it is
+    the exact sort; at α = 1 and δ = 0.1 the indicators of long lists are near uniform by rank 30.
 
     Args:
         alpha: inverse temperature α > 0, or a schedule.

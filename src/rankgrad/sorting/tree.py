@@ -1,4 +1,4 @@
-"""PiRank's divide and conquer: a relaxed, truncated multi-way merge sort (pirank §3.3)."""
+"""PiRank's divide and conquer: a relaxed, truncated multi-way merge sort (Swezey et al. §3.3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankgrad.validation import check_positive, check_whole
 @relaxations.register("tree")
 @dataclass(frozen=True)
 class Tree(Relaxation):
-    """Sort small blocks, keep the top of each, merge, repeat (pirank eqs. 13-17).
+    """Sort small blocks, keep the top of each, merge, repeat (Swezey et al. eqs. 13-17).
 
     At every node the base relaxation sorts the scores that its children kept, and the relaxed
     permutations are compounded. Depth 1 is the base itself; at temperature → 0 the top k are exact.
