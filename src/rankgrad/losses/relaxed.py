@@ -368,10 +368,10 @@ def cell_options(
 def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any]:
     """The classes and functions whose docstrings describe a cell's options."""
     relaxation = FAMILIES[family]
-    inner: list[Any] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}.get(family, [])
+    inner: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
     noise = [Gumbel] if stochastic else []
     return [
-        *(metrics.factory(metric), relaxation, type(relaxation()), *inner, *noise),
+        *(metrics.factory(metric), relaxation, type(relaxation()), *inner.get(family, []), *noise),
         RelaxedMetric,
     ]
 
