@@ -486,7 +486,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        """One call on the lists of all calls, each of which is reduced by itself."""
+        """Merge the lists of all batch entries into one call, then reduce each entry by itself."""
         calls, details = info.batch_size, arguments[-1]
         merged = [
             autograd.merge(argument, dim, calls)

@@ -18,7 +18,7 @@ _library = torch.library.Library("rankgrad", "DEF")
 
 
 def _register(name: str, schema: str, guard: Any = None) -> None:
-    """Register an operation; a NaN guard protects its CPU kernel from values nobody checked."""
+    """Register an operation; a NaN guard protects its CPU kernel from unchecked values."""
     _library.define(name + schema)
     for device in ("cpu", "cuda"):
         run = backends[name, device].on_device

@@ -1,7 +1,8 @@
-"""Metrics, knowing no relaxation: loss and gradient from sorted gains, or from relaxed ranks.
+"""Metrics independent of the relaxation: loss and gradient from sorted gains or relaxed ranks.
 
-Each step goes over the lists ``first:last`` of a block whose rows hold a number for each rank (or
-sorted item) r of list b at ``offsets[b] + r``. A list on which the loss is undefined has count 0.
+Each step is a loop over the lists ``first:last``. It reads and writes a block of rows; a row holds
+the number of rank (or sorted item) r of list b at ``offsets[b] + r``. A list on which the loss is
+undefined has count 0.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from rankgrad.kernels.cpu.pair_sums import (
     sigmoid_sums_adjoint,
 )
 
-#: Rows of a block: gains, and times weights; what they become at the ranks (or the relaxed ranks
-#: of the items); and the loss's derivatives by these.
+#: Rows of a block: gains and weighted gains of items; their values sorted by rank (or, in place of
+#: the sorted gains, the relaxed ranks of items); and the loss's derivatives by these values.
 GAINS, WEIGHTED, SORTED, GRAD, WEIGHTED_SORTED, WEIGHTED_GRAD = range(6)
 RANKS = SORTED
 ROWS = 6
 
-#: What is known of the lists once they are sorted: the items in order, by list, how many there are
-#: in each list (0 where the loss is undefined), and the norms.
+#: Sorted lists: the items of each list in order, the number of items per list (0 if the loss is
+#: undefined there), and the norm of each list.
 Ranked = tuple[Array, Array, Array]
 
 
@@ -62,9 +63,10 @@ def start_metric(
     block: Array,
     in_order: bool,
 ) -> None:
-    """Find the items of each list, sorted if wanted, and write their gains and the norm.
+    """Find the items of each list, sort them if ``in_order``, and write their gains and the norm.
 
-    The derivatives of a linear metric's loss by sorted gains need not know these: they are written.
+    The loss of a linear metric has derivatives by the sorted gains that do not depend on them, so
+    this also writes those derivatives.
     """
     scores, labels, mask, weights, offsets, _, _, defined = arrays
     order, counts, norms = ranked
@@ -153,7 +155,10 @@ def step_sorted(
 def _average_precision(
     gains: Array, weighted: Array, discount: Array, norm: float, grad: Array, weighted_grad: Array
 ) -> float:
-    """``Σ_r u_r (Σ_{l<=r} v_l) / r`` over the norm, and the derivatives of the loss."""
+    """``Σ_r u_r (Σ_{l<=r} v_l) / r`` divided by the norm, and the derivatives of the loss.
+
+    v are the sorted gains and u the sorted weighted gains.
+    """
     value, count = 0.0, 0.0
     for r in range(gains.size):
         count += gains[r]
@@ -173,7 +178,8 @@ def _cascade(
 ) -> float:
     """``Σ_r u_r discount_r Π_{l<r} (1 - min(v_l, 1))``, and the derivatives of the loss.
 
-    That by v_l leaves its own factor out of the products, so nothing is divided by a miss of 0.
+    The derivative by v_l is a product over the other factors, so there is no division by
+    ``1 - v_l``, which may be 0.
     """
     value, passed = 0.0, 1.0
     for r in range(stops.size):
@@ -190,10 +196,10 @@ def _cascade(
 
 @compiled
 def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float]:
-    """``1[rank <= k]`` relaxed, one minus that, and the derivative by the rank.
+    """The relaxed ``1[rank <= k]``, one minus it, and its derivative by the rank.
 
-    With ``d = rank - k - 1/2``, ``sigmoid(-beta d)`` up to the cutoff, and past it
-    ``(1 + d / 4)^(-2 beta) / 2``, which does not vanish far down long lists.
+    With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` up to the cutoff, and past it
+    ``(1 + d / 4)^(-2 beta) / 2``, which does not underflow far down long lists.
     """
     x = beta * (k + 0.5 - rank)
     if x >= 0:
@@ -207,7 +213,7 @@ def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float
 
 @compiled
 def capped(rank: float, k: int) -> float:
-    """The rank of which the discount is taken: past the cutoff, that of the cutoff."""
+    """The rank at which the discount is evaluated, at most ``k + 0.75`` with a cutoff k."""
     return min(rank, k + 0.75) if k > 0 else rank
 
 
@@ -264,7 +270,7 @@ def step_ranks(
 ) -> None:
     """The loss of ap, rr, err or hits from relaxed ranks, and its derivative by them.
 
-    All sums are over the items with a gain, in the order of their ranks.
+    All sums are over the items with a positive gain, in the order of their ranks.
     """
     labels, offsets, values = arrays[1], arrays[4], arrays[5]
     order, counts, norms = ranked
@@ -294,7 +300,7 @@ def step_ranks(
 
 @compiled
 def _log_miss(label: float, top: float, stop: float) -> float:
-    """``log(1 - stop)`` of err, also where the stop rounds to 1."""
+    """``log(1 - stop)`` of err, finite even if the stop probability rounds to 1."""
     if stop < 0.5:
         return math.log1p(-stop)
     return math.log(np.exp2(-top) - math.expm1((label - top) * math.log(2.0)))
@@ -324,9 +330,12 @@ def _step_pairs(
     pairs: Array,
     block: Array,
 ) -> float:
-    """ap: ``Σ_i u_i discount_i (1 + S_i)`` over the norm; err: ``Σ_i u_i discount_i exp(S_i)``.
+    """The loss of ap or err, and its derivatives by the ranks.
 
-    ``S_i = Σ_{j≠i} v_j sigmoid(beta (rank_i - rank_j))``, with v the gains or the log misses.
+    The metric is ``Σ_i u_i discount_i (1 + S_i)`` divided by the norm for ap, and
+    ``Σ_i u_i discount_i exp(S_i)`` for err, where u are the weighted gains and
+    ``S_i = Σ_{j≠i} v_j sigmoid(beta (rank_i - rank_j))``. v is the gain for ap, ``log(1 - stop)``
+    for err.
     """
     value = 0.0
     sigmoid_sums(pairs)
@@ -350,7 +359,10 @@ def _step_pairs(
 def _step_first(
     n: int, relevant: Array, metric: Metric, beta: float, pairs: Array, block: Array
 ) -> float:
-    """``Σ_i softmax(-beta rank)_i u_i discount_i``: rr and hits at the first relevant rank."""
+    """The loss of rr or hits, ``1 - Σ_i softmax(-beta rank)_i u_i discount_i``, and derivatives.
+
+    The softmax over relevant items relaxes the choice of the first one.
+    """
     value, whole, lowest = 0.0, 0.0, pairs[POINTS, 0]
     found = pairs.shape[1] - APART
     for i in range(found):

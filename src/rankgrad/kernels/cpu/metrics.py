@@ -1,4 +1,4 @@
-"""Exact metrics of many lists: each list is sorted once, and no list is padded."""
+"""Exact metrics of many lists; each list is sorted at most once, and none is padded."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from rankgrad.kernels.cpu.flat_arrays import (
     take,
 )
 
-_FEW_RELEVANT = 32  # whose ranks are counted in less time than the list is sorted
+_FEW_RELEVANT = 32  # finding the ranks of so few items by counting is faster than sorting
 
-#: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
-#: threshold or top grade, and its persistence.
+#: A metric: its name, its cutoff (0 for none), whether ties are averaged, whether gains are linear,
+#: its threshold or (for err) top grade, and its persistence.
 Described = tuple[str, int, bool, bool, float, float]
 
 
@@ -48,12 +48,13 @@ def exact_metrics(
     max_length: int,
     described: Sequence[Described],
 ) -> tuple[Tensor, Tensor]:
-    """The value of each metric on each list, and whether the list has an item that counts.
+    """The value of each metric on each list, and whether the list has a relevant item.
 
-    The lists are flat, as in :class:`rankgrad.kernels.arguments.FlatLists`. Where nothing counts
-    the value is 0.
+    The lists are flat, as in :class:`rankgrad.kernels.arguments.FlatLists`. A relevant item has a
+    positive gain and a positive weight; without one the value is 0. Both results are
+    ``[metrics, lists]``.
     """
-    # Minus infinity is as low as the lowest number, as in the eager form.
+    # Minus infinity ties with the lowest finite number, as in the eager form.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
     flat = FlatArrays.of(FlatLists(ranked, labels, mask, weights, offsets, max_length))
     lists = len(flat.offsets) - 1
@@ -64,7 +65,7 @@ def exact_metrics(
         row[:] = discounts(name, persistence, max_length)
     options: Any = (
         np.array([[METRICS[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
-        # A label of 0.7 reaches a threshold of 0.7 in the precision of the labels.
+        # Thresholds are rounded as labels are, so that a label of 0.7 reaches a threshold of 0.7.
         numbers(torch.tensor([d[4] for d in described], dtype=scores.dtype)),
         discount,
         values,
@@ -127,15 +128,15 @@ def _lists(
 
 @compiled
 def _place_relevant(scores: Array, labels: Array, ranked: Array) -> bool:
-    """Write the labels of a list by rank, without sorting those that are 0: they gain nothing.
+    """Write the labels of a list by rank without sorting; labels of 0 have no gain in any order.
 
     Args:
         scores: ``[n]``.
         labels: ``[n]``.
-        ranked: ``[n]`` what is written.
+        ranked: ``[n]``, the output.
 
     Returns:
-        Whether it was done: not if many labels are above 0, or a tie touches one of them.
+        False if many labels are above 0, or a score of such an item is tied; then sort instead.
     """
     ranked[:] = 0.0
     count = 0
@@ -151,7 +152,7 @@ def _place_relevant(scores: Array, labels: Array, ranked: Array) -> bool:
 
 @compiled_reduction
 def _count_above(scores: Array, score: float) -> float:
-    """How many scores are above this one; -1 if another one equals it."""
+    """How many scores are above this one; -1 if another score equals it."""
     above, not_below = 0.0, 0.0
     for i in range(scores.size):
         above += 1.0 if scores[i] > score else 0.0
@@ -161,7 +162,7 @@ def _count_above(scores: Array, score: float) -> float:
 
 @compiled
 def _same_gains(last: Array, now: Array, last_number: float, number: float) -> bool:
-    """Whether two metrics see the same gains: those of the one before need not be made again."""
+    """Whether a metric has the same gains as the previous one, which can then be reused."""
     if last[0] <= DCG or now[0] <= DCG:
         return bool(last[0] <= DCG and now[0] <= DCG and last[3] == now[3])
     special = last[0] == ERR or now[0] == ERR or last[0] == ARP or now[0] == ARP
@@ -170,7 +171,7 @@ def _same_gains(last: Array, now: Array, last_number: float, number: float) -> b
 
 @compiled
 def _edges(scores: Array, items: Array) -> Array:
-    """Where groups of equal scores begin, and the end."""
+    """The first position of each group of tied scores, and at last the list's length."""
     n = items.size
     edges = np.empty(n + 1, np.int64)
     count, last = 0, np.inf
@@ -185,7 +186,7 @@ def _edges(scores: Array, items: Array) -> Array:
 
 @compiled
 def _linear(gains: Array, edges: Array, metric: int, k: int, discount: Array) -> float:
-    """The sum over groups of ties of their gains times their mean discount, over the norm."""
+    """The sum over tie groups of gain times mean discount, divided by the norm."""
     n = gains.size
     norm = norm_of(gains, metric, k, discount)
     beyond = beyond_cutoff(metric, k, n)
@@ -205,7 +206,7 @@ def _linear(gains: Array, edges: Array, metric: int, k: int, discount: Array) ->
 
 @compiled
 def _ap(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
-    """Ties as McSherry and Najork 2008; see :class:`rankgrad.metrics.AP`."""
+    """Average precision, with ties as in McSherry and Najork 2008; see :class:`metrics.AP`."""
     total, norm, before = 0.0, 0.0, 0.0
     if edges.size == relevance.size + 1:  # no ties
         norm = dot(relevance, w)
@@ -232,10 +233,10 @@ def _ap(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
 
 @compiled
 def _first_hit(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
-    """The discount of the first relevant rank.
+    """The expected discount of the first relevant rank.
 
-    In a tie group of m items, R of them relevant, the j-th (from 0) is passed by one who got there
-    with probability ``(m - R - j) / (m - j)``.
+    In a tie group of m items, R of them relevant, let the first j be irrelevant. Then the next one
+    is irrelevant too with probability ``(m - R - j) / (m - j)``.
     """
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):
@@ -258,11 +259,11 @@ def _first_hit(relevance: Array, w: Array, edges: Array, discount: Array) -> flo
 
 @compiled
 def _cascade(stops: Array, w: Array, edges: Array, discount: Array) -> float:
-    """``Σ_r discount_r stop_r Π_{l<r} (1 - stop_l)``, the mean over the orders of ties.
+    """``Σ_r discount_r stop_r Π_{l<r} (1 - stop_l)``, averaged over the orders of ties.
 
-    Within a group, products_j is the mean of ``Π (1 - stop)`` over subsets of j items and hits_j
-    the mean of ``w stop`` of the j-th item times that product over those before it; both grow as
-    the group takes in one item at a time (see :mod:`rankgrad.metrics.cascade`).
+    Within a tie group, products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j
+    is the mean of ``w stop`` of the j-th item times that product over the items before it. Both are
+    updated as items are added to the group one by one (see :mod:`rankgrad.metrics.cascade`).
     """
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):

@@ -1,8 +1,8 @@
-"""NaN guards: loops that would not end on NaN, or leave their arrays, do not see it.
+"""NaN guards: they keep invalid values from loops that would run forever or out of bounds.
 
-Losses check values before they call a kernel. Compiled code does not, and calls it by way of
-PyTorch's registry: here. A list with a score, label or weight that is not allowed has no number for
-its value, nor for its grad_scores or ranks; other lists are as they would be without it.
+Losses check values before they call a kernel. Compiled code does not; it calls kernels through
+PyTorch's registry, which wraps them in these guards. A list with an invalid score, label or weight
+gets NaN for its value, its grad_scores and its ranks. Other lists are not affected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 
 def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of one of :data:`rankgrad.kernels.ops.LOSSES`."""
+    """Guard a kernel of one of :data:`rankgrad.kernels.ops.LOSSES`."""
 
     def loss(
         scores: Tensor,
@@ -27,7 +27,7 @@ def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
         *others: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
         from rankgrad.kernels.cpu.value_check import (
-            check_values,  # with Numba, which the kernel needs, too
+            check_values,  # imports Numba, which the kernel needs too
         )
 
         if check_values(scores, labels, mask, weights, None)():
@@ -52,7 +52,7 @@ def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guarded_ranks(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of one of :data:`rankgrad.kernels.ops.RANKS`."""
+    """Guard a kernel of one of :data:`rankgrad.kernels.ops.RANKS`."""
 
     def ranks(scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any) -> Tensor:
         return _guarded(lambda safe: kernel(safe, mask, offsets, *others), scores, mask, offsets)
@@ -61,7 +61,7 @@ def guarded_ranks(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guarded_product(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of the vector-Jacobian product of such ranks."""
+    """Guard the vector-Jacobian product of one of :data:`rankgrad.kernels.ops.RANKS`."""
 
     def product(
         grad: Tensor, scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any
@@ -95,7 +95,7 @@ def _flawed(right: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _without(numbers: Tensor, flawed: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
-    """Values of items, 0 in the real items of invalid lists."""
+    """Numbers of items, with NaN for the real items of invalid lists."""
     of_list = flawed.repeat_interleave(offsets.diff())
-    of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # what comes after the last list
+    of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # items after the last list
     return numbers.masked_fill(of_list if mask is None else of_list & mask, torch.nan)

@@ -1,14 +1,15 @@
-"""Optimal transport: Sinkhorn scaling of a band, whose rows are computed anew on long lists.
+"""Optimal transport: Sinkhorn scaling of a band matrix, whose rows are recomputed on long lists.
 
-With x the squashed scores of n items and ``z = x / ((n - 1) ε)``, the matrix
-``exp((f + g - C) / ε)`` of :mod:`rankgrad.sorting.optimal_transport` is NeuralSort's of z before
-its rows are normalized: 1 on the diagonal and falling away from it. An iteration is one sweep over
-the rows, forward as backward: each row takes its product with a vector of the columns, which
-finishes the row's own number, and adds itself, times that, to sums over columns. It starts from
-``u = 1``.
+Let x be the squashed scores of n items, divided by ``(n - 1) ε``. The matrix
+``K = exp((f + g - C) / ε)`` of :mod:`rankgrad.sorting.optimal_transport` equals NeuralSort's matrix
+of x before its rows are normalized: it is 1 on the diagonal and decreases away from it.
 
-Factors of whole columns drop out with the first scaling, so the gradient by the logits sums to 0
-over each column, and over a row to the gradient by the first u.
+The iteration starts from ``u = 1``. An iteration, forward or backward, is one sweep over the rows.
+The product of a row with a vector gives the row's own factor; the row times this factor is added to
+the column sums.
+
+The first scaling cancels any factor of a whole column. So the gradient by the logits sums to 0 over
+each column, and over each row to the gradient by the first u.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from rankgrad.kernels.cpu.relaxed import (
     through_permutation,
 )
 
-#: Points, their sums of absolute differences, the first and the last column of each row, and the
-#: entries: of all rows, one after the other from ``starts`` on, or the one that was computed last.
+#: A band matrix: points, their sums of absolute differences, the first column of each row, the end
+#: of its columns (exclusive), its start in the entries, and the entries. The entries are those of
+#: all rows or, for a large matrix, of the row computed last.
 Matrix = tuple[Array, Array, Array, Array, Array, Array]
 
-_STORED = 1 << 20  # entries that are stored, 8 MiB; larger matrices are recomputed row by row
+_STORED = 1 << 20  # matrices of up to so many entries (8 MiB) are stored; others are recomputed
 
 
 def through_ot(
@@ -59,7 +61,7 @@ def _transport(
     out: Array,
     grad_scores: Array,
 ) -> None:
-    """The plan times the values, and its adjoint."""
+    """The transport plan times the values, and its adjoint."""
     scores, offsets, order, counts, k = lists
     epsilon, iterations, tolerance = options
     for b in range(first, last):
@@ -97,7 +99,7 @@ def _transport(
 
 @compiled
 def _standardize(z: Array) -> float:
-    """Bring scores to mean 0 and deviation 1; what they were divided by, inverted."""
+    """Standardize scores in place to mean 0 and deviation 1; return the inverse deviation."""
     n = z.size
     mean, variance = 0.0, 0.0
     for i in range(n):
@@ -113,7 +115,7 @@ def _standardize(z: Array) -> float:
 
 @compiled
 def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
-    """From the gradient by the points to that by the scores."""
+    """Turn the gradient by the squashed scores, in place, into the gradient by the scores."""
     n = z.size
     mean, along = 0.0, 0.0
     for i in range(n):
@@ -127,7 +129,7 @@ def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
 
 @compiled
 def _matrix(x: Array) -> Matrix:
-    """The band of the matrix, with its entries unless there are too many."""
+    """The band matrix of x, with its entries if they are few enough to store."""
     n = x.size
     sums, lows, highs = np.empty(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
     starts = np.zeros(n + 1, np.int64)
@@ -154,7 +156,7 @@ def _matrix(x: Array) -> Matrix:
 
 @compiled
 def _row(matrix: Matrix, r: int) -> tuple[Array, slice]:
-    """The entries of a row and their columns."""
+    """The entries of a row, stored or recomputed, and their columns."""
     x, sums, lows, highs, starts, entries = matrix
     some = slice(lows[r], highs[r])
     if entries.size == starts[-1]:
@@ -173,7 +175,10 @@ def _fill(row: Array, rank_offset: float, own: int, x: Array, sums: Array) -> No
 
 @compiled
 def _scale(matrix: Matrix, us: Array, vs: Array, tolerance: float) -> int:
-    """``v = 1 / (Kᵀ u)``, then ``u = 1 / (K v)``, until done; the number of iterations."""
+    """Iterate ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``; return the number of iterations.
+
+    It stops once all column sums are within the tolerance of 1.
+    """
     n = us.shape[1]
     columns = np.zeros(n)
     for r in range(n):
@@ -200,13 +205,14 @@ def _scale(matrix: Matrix, us: Array, vs: Array, tolerance: float) -> int:
 def _adjoint(
     matrix: Matrix, us: Array, vs: Array, values: Array, means: Array, grad: Array
 ) -> Array:
-    """The gradient by the points, up to their unit.
+    """The gradient by the matrix's points x.
 
-    First that of ``u K (v values)`` with u and v constant, then through the scalings in reverse.
+    It is the gradient of ``u K (v values)`` with u and v constant, plus the gradients through the
+    scalings in reverse order.
     """
     n, steps = values.size, len(us) - 1
     grad_u, turned, found = grad * means, np.zeros(n), np.zeros(n)
-    sums = np.zeros((3, n))  # of rows times a factor, plain and weighed by r, and of u weighed by r
+    sums = np.zeros((3, n))  # column sums Kᵀ a, Kᵀ (r a) and Kᵀ (r u) for row factors a
     for r in range(n):
         if grad[r] != 0.0:
             row, some = _row(matrix, r)
@@ -243,7 +249,10 @@ def _adjoint(
 
 @compiled
 def _add_potentials(x: Array, grad: Array, found: Array) -> None:
-    """Add ``2 Σ_{r>j} R_r + R_j``, what ranks' potentials say of the points; tied ones share it."""
+    """Add ``2 Σ_{r>j} R_r + R_j``, the gradient through the ranks' dual potentials.
+
+    R are the row sums of the gradient by the logits. Tied points get the mean of their group.
+    """
     n = x.size
     end, after = n, 0.0
     while end > 0:

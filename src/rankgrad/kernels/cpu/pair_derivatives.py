@@ -1,7 +1,7 @@
-"""Gradient and Hessian diagonal of pairwise losses on CPUs: one pass over the pairs of a list.
+"""Gradient and Hessian diagonal of pairwise losses on CPUs, in one pass over the pairs of a list.
 
-A list is sorted by its scores, so that of two items it is known which stands higher, and
-``exp(s_j - s_i)`` is a product of two exponentials. All is computed in float64.
+A list is sorted by its scores, so that the first item of a pair is the higher one, and
+``exp(s_j - s_i)`` is a product of two exponentials. Everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rankgrad.kernels.pair_derivatives import PairConfig
 
 RANKNET, HINGE, LAMBDAS, LOSS1 = range(4)
 _KINDS = {"ranknet": RANKNET, "hinge": HINGE, "ndcg_loss1": LOSS1}
-_LEAST = 1e-16  # of a logistic pair's p (1 - p)
-_RANGE = 600.0  # of scaled scores in a list whose exponentials are all finite in float64
+_LEAST = 1e-16  # lower bound of a logistic pair's p (1 - p)
+_RANGE = 600.0  # a range of scaled scores whose exponentials are all finite in float64
 
-# Rows of a list's block of memory: scores, labels, weights, what pairs weigh by their preferred
-# item, gains, discounts, the factor of the lower item of a pair, results, exponentials, and the
-# weights of an item's pairs.
+# Rows of a list's block of memory, by sorted item: score, label, weight, the factor of pairs that
+# prefer the item, gain, discount, the factor of pairs whose lower item it is, gradient, Hessian,
+# exponential, and the weights of the current item's pairs by which of the two is preferred.
 _Z, _Y, _W, _V, _G, _D, _L, _GRAD, _HESS, _E, _RIGHT, _WRONG, _ROWS = range(13)
 
 
@@ -70,13 +70,15 @@ def pair_derivatives(
 def _options(
     config: PairConfig, max_length: int
 ) -> tuple[int, int, int, float, bool, bool, float, float, float]:
-    """Kind, first items that have pairs, k, sigma, gains, norm, and the parts of a pair's weight.
+    """The options of :func:`_lists`.
 
-    Those are the part by the distance of two ranks, the part by their discounts, and that of equal
-    labels.
+    Returns:
+        The kind; the number of top ranks of which a pair must contain one; k; sigma; whether gains
+        are linear; whether to normalize; and the coefficients in a pair's weight of the distance of
+        its ranks, of the difference of their discounts, and of equal labels.
     """
     kind = _KINDS.get(config.kind, LAMBDAS)
-    # Pairs with both items past the cutoff count in LambdaLoss@K's eq. 17 only.
+    # Only in LambdaLoss@K's eq. 17 do pairs with both items past the cutoff count.
     everywhere = config.k == 0 or (config.kind.startswith("ndcg_loss") and not config.heuristic)
     by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": config.mu}.get(config.kind, 0.0)
     by_discount = 1.0 if config.kind in ("lambdarank", "ndcg_loss2++") else 0.0
@@ -94,7 +96,13 @@ def _options(
 
 
 def _tables(config: PairConfig, max_length: int) -> tuple[Array, Array, Array, Array]:
-    """By rank: the discount, its step, the factor of a pair's lower item, and that of a swap."""
+    """Tables by rank.
+
+    Returns:
+        The discount; its decrease from each rank to the next, which LambdaLoss uses by the distance
+        of two ranks; the factor of a pair by the rank of its lower item; and the discount whose
+        difference a swap of two ranks costs.
+    """
     k = config.k
     discount = 1 / np.log2(1 + np.arange(1.0, max_length + 3))
     later = np.ones(max_length)
@@ -126,7 +134,7 @@ def _lists(
         n = items.size
         if n < 2 or not _differ(labels[offsets[b] : offsets[b + 1]]):
             continue
-        if not norm:  # of equal scores the less relevant first
+        if not norm:  # of items with equal scores, the less relevant comes first
             order = np.arange(n)
             sort_descending(-labels[offsets[b] : offsets[b + 1]], order)
             items = items[order]
@@ -164,15 +172,15 @@ def _lists(
 
 @compiled
 def _differ(labels: Array) -> bool:
-    """Whether two labels are unequal."""
+    """Whether any two labels differ."""
     found = False
     for i in range(1, labels.size):
         found = found or labels[i] != labels[0]
     return found
 
 
-# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-# What they write lies in one block of memory with what they read, as compiled_reduction asks.
+# Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
+# They write only to the block of memory that they read from, as compiled_reduction requires.
 
 
 @compiled
@@ -221,7 +229,7 @@ def _norm_factor(
     end: int,
     weighted: bool,
 ) -> float:
-    """Add up the pairs; LightGBM's factor on them, to which items' weights do not belong."""
+    """Add up the pairs and return LightGBM's normalization factor, which ignores item weights."""
     n = block.shape[1] - APART
     if weighted:
         block[_V, :n] = 1.0
@@ -242,7 +250,7 @@ def _logistic(
     sigma: float,
     end: int,
 ) -> float:
-    """Add up logistic pairs, each once; the sum of their lambdas."""
+    """Add up logistic pairs, each once; return the sum of the absolute lambdas."""
     n = block.shape[1] - APART
     z = block[_Z, :n]
     near = z[0] - z[n - 1] <= _RANGE
@@ -295,7 +303,7 @@ def _lambda_row(
     parts: tuple[float, float, float, float],
     results: tuple[Array, Array],
 ) -> tuple[float, float, float]:
-    """The pairs of an item and those below it, weighed by their gap in gains.
+    """The pairs of an item with the items below it, weighted by their difference in gains.
 
     With ``x = exp(z_j - z_i)`` a lambda is ``x / (1 + x)`` if i is preferred, else ``1 / (1 + x)``.
     """
@@ -329,7 +337,7 @@ def _normalized_row(
     scales: tuple[float, float, float],
     results: tuple[Array, Array],
 ) -> tuple[float, float, float]:
-    """The same for LambdaRank, divided by the gap in scores."""
+    """The same for LambdaRank, with each pair divided by its difference in scores."""
     scale, least, sigma = scales
     weight, gain, top, score = own
     weights, gains, swap_discount, _ = others
@@ -340,7 +348,7 @@ def _normalized_row(
         apart = gain - gains[j]
         x = e[j] * scale
         above = 1.0 + x
-        # One division for both quotients.
+        # One division serves both quotients.
         both = 1.0 / (above * (least + score - z[j]))
         inverse = both * (least + score - z[j])
         swap = apart * (top - swap_discount[j]) * (both * above * sigma)
@@ -366,7 +374,7 @@ def _weigh(
     right: Array,
     wrong: Array,
 ) -> None:
-    """The weights of an item's pairs, by which of the two is preferred."""
+    """Write the weights of an item's pairs: ``right`` if it is preferred, else ``wrong``."""
     label, weight = own
     half = parts[2]
     for j in range(right.size):
@@ -379,7 +387,11 @@ def _weigh(
 def _pair_row(
     e: Array, scale: float, right: Array, wrong: Array, gradient: Array, hessian: Array
 ) -> tuple[float, float]:
-    """With ``x = exp(z_j - z_i)``: lambdas ``x / (1 + x)`` and ``1 / (1 + x)``."""
+    """The pairs of an item i with the items j below it.
+
+    With ``x = exp(z_j - z_i)`` the lambda is ``x / (1 + x)`` if i is preferred, else
+    ``1 / (1 + x)``.
+    """
     grad_sum, hess_sum = 0.0, 0.0
     for j in range(e.size):
         x = e[j] * scale
@@ -395,7 +407,7 @@ def _pair_row(
 
 @compiled
 def _share_alike(block: Array, n: int) -> None:
-    """Give items that nothing tells apart, equal in score, label and weight, their mean."""
+    """Give items of equal score, label and weight the mean of their derivatives."""
     z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
     start = 0
     for i in range(1, n + 1):
@@ -410,7 +422,7 @@ def _share_alike(block: Array, n: int) -> None:
 
 @compiled
 def _share_runs(gradient: Array, hessian: Array, w: Array, order: Array) -> None:
-    """The same within items of equal score and label, in the order of their weights."""
+    """The same among items of equal score and label, sorted by weight."""
     start = 0
     for i in range(1, order.size + 1):
         if i < order.size and w[order[i]] == w[order[start]]:

@@ -1,4 +1,4 @@
-"""Sums of sigmoids over all pairs of a list, each pair once, and their adjoint."""
+"""Sums of sigmoids over all pairs of a list, each pair computed once, and their adjoint."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu.flat_arrays import APART, Array, new_block
 
-REACH = 300.0  # points this far apart and more are compared for certain: e^-300 is 0 beside 1
+REACH = 300.0  # sigmoids of points farther apart are taken as 0 or 1: 1 + e^-300 rounds to 1
 
-#: Rows of a block: points in descending order, their factors, gradients and sums, exponentials.
+#: Rows of a block: points in descending order, their factors v, gradients c, sums and exponentials.
 POINTS, FACTORS, GRADS, SUMS, EXPONENTIALS = range(5)
 
 
 @compiled
 def pair_block(n: int) -> Array:
-    """Rows for n points, with factors of 1."""
+    """A block for n points, with factors of 1 and zeros elsewhere."""
     block = new_block(5, n)
     for i in range(n):
         block[FACTORS, i] = 1.0
@@ -24,7 +24,7 @@ def pair_block(n: int) -> Array:
 
 @compiled
 def reach_of(z: Array, start: int) -> tuple[int, int]:
-    """Sorted points from start on that are near it, and those that are near one of them."""
+    """The end (exclusive) of the points within ``REACH`` below ``start``, and within twice that."""
     near = start
     while near < z.size and z[start] - z[near] <= REACH:
         near += 1
@@ -36,14 +36,17 @@ def reach_of(z: Array, start: int) -> tuple[int, int]:
 
 @compiled
 def exponentials(z: Array, start: int, end: int, center: float, out: Array) -> None:
-    """``exp(z - center)`` of some points."""
+    """Write ``exp(z - center)`` of the points ``start:end``."""
     for i in range(start, end):
         out[i] = math.exp(z[i] - center)
 
 
 @compiled
 def sigmoid_sums(block: Array) -> None:
-    """``S_i = Σ_{j≠i} v_j sigmoid(z_j - z_i)``; the sigmoid is ``e_j / (e_i + e_j)``."""
+    """``S_i = Σ_{j≠i} v_j sigmoid(z_j - z_i)``, with the sigmoid as ``e_j / (e_i + e_j)``.
+
+    Each pair is computed once: ``sigmoid(z_i - z_j)`` is ``1 - sigmoid(z_j - z_i)``.
+    """
     n = block.shape[1] - APART
     z, v, sums, e = block[POINTS, :n], block[FACTORS, :n], block[SUMS, :n], block[EXPONENTIALS, :n]
     before = 0.0
@@ -62,7 +65,7 @@ def sigmoid_sums(block: Array) -> None:
 
 @compiled
 def sigmoid_sums_adjoint(block: Array) -> None:
-    """The gradient of ``Σ_i c_i S_i`` by the points.
+    """Write to the row of sums the gradient of ``Σ_i c_i S_i`` by the points.
 
     It is ``Σ_j sigmoid'(z_j - z_i) (v_i c_j - v_j c_i)``.
     """
@@ -81,8 +84,8 @@ def sigmoid_sums_adjoint(block: Array) -> None:
         start = near
 
 
-# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-# What they write lies in one block with what they read, as compiled_reduction asks.
+# Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
+# They write only to the block of memory that they read from, as compiled_reduction requires.
 
 
 @compiled_reduction

@@ -42,12 +42,14 @@ KINDS = {
 RANKNET, HINGE, LOSS1 = 0, 1, 3
 
 
-#: By rank, for the weights of pairs: NDCG's discount; the factor of the pair's distance, times one
-#: of the later rank; and the discount whose change counts.
+#: Tables for the weights of pairs: NDCG's discount by rank; the factor by the distance of two
+#: ranks; the factor by the lower item's rank; and the metric's discount by rank, whose difference
+#: a swap costs.
 ByRank = tuple[Array, Array, Array, Array]
 
-#: How pairs weigh: kind, rows (pairs of a later item alone do not count, 0 for all), k, sigma,
-#: the factors of the distance and of the change in discount, and of pairs of equal labels.
+#: How pairs are weighted: the kind; the number of top ranks of which a pair must contain one (0 for
+#: all); k; sigma; and the coefficients of the distance, of the difference in discounts, and of
+#: pairs of equal labels.
 Weighing = tuple[int, int, int, float, float, float, float]
 
 
@@ -59,10 +61,10 @@ def pairs(lists: FlatArrays, *options: Any) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _prepared(config: PairOptions, max_length: int, single: bool) -> tuple[Any, ...]:
-    """The loop over lists of these options, and what it takes beside the lists."""
+    """The loop over lists for these options, and its arguments after the lists."""
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
-    bounded = config.kind.startswith("ndcg_loss") and not swaps  # by LambdaLoss's argument
-    # Pairs with both items past the cutoff count in eq. 17 only, and in ARP's bound.
+    bounded = config.kind.startswith("ndcg_loss") and not swaps  # the loss is LambdaLoss's bound
+    # Pairs with both items past the cutoff count only in LambdaLoss@K's eq. 17 and in ARP's bound.
     everywhere = bounded and (config.truncation == "corrected" or config.metric == "arp")
     weighing = (
         KINDS["lambdarank" if swaps else config.kind],
@@ -88,18 +90,18 @@ def _by_rank(config: PairOptions, bounded: bool, max_length: int) -> ByRank:
     if bounded and k and corrected and name != "arp":
         later[k:] = 1 / (1 - graded[k:max_length])  # eq. 17
     if bounded and name in ("precision", "recall"):
-        later[: k or max_length] = 0.0  # what stands inside costs nothing
+        later[: k or max_length] = 0.0  # an item within the cutoff costs nothing
     if bounded and name == "arp":
         delta = np.ones(max_length + 1)
     discount = discounts(name, 0.0, max_length + 2)[:max_length].copy()
     if k and name == "arp":
         discount[k:] = k + 1.0
     elif k and (config.kind == "lambdarank" or corrected):
-        discount[k:] = 0.0  # eq. 15 masks pairs instead
+        discount[k:] = 0.0  # not for eq. 15 (heuristic), which masks pairs instead
     return graded, delta, later, discount
 
 
-# One loop over lists for each kind of loss, so that a first call compiles its own only.
+# Each kind of loss has its own loop over lists, so that a first call compiles only that one.
 
 
 @compiled
@@ -129,7 +131,7 @@ def _ranknet_lists(
     metric: tuple[int, bool, float],
     by_rank: ByRank,
 ) -> None:
-    """RankNet, and NDCG-Loss1, where an item's gain and discount weigh its pairs."""
+    """RankNet, and NDCG-Loss1, which weights pairs by the preferred item's gain and discount."""
     kind, rows, k, sigma, _, _, half = weighing
     code, linear, threshold = metric
     graded, _, later, _ = by_rank
@@ -174,10 +176,10 @@ def _lambda_lists(
 
 @compiled
 def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
-    """Sort a list and fill a block with its scaled scores, labels and weights.
+    """Sort a list's items and fill a block with their scaled scores, labels and weights.
 
-    The order is by descending score, of equal ones the less relevant first. The block is empty if
-    all labels are equal.
+    Items are sorted by descending score; of items with equal scores the less relevant comes first.
+    The block is empty if all labels are equal.
     """
     scores, labels, _, weights, _, _, _, defined = arrays
     for i in range(1, items.size):
@@ -197,7 +199,7 @@ def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
 
 @compiled
 def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) -> None:
-    """The gradient by the scores; items that nothing tells apart have the same."""
+    """Write the gradient by the scores, equal for items of equal score, label and weight."""
     _share_alike(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
     for i in range(items.size):
         arrays[6][items[i]] = scale * block[3, i]
@@ -205,17 +207,17 @@ def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) ->
 
 @compiled
 def _swap_costs(relevance: Array, metric: int, k: int, discount: Array) -> Array:
-    """Rows U, F and L, by which a metric changes if the items at ranks a < b swap places.
+    """Rows U, F and L that give the change of a metric if the items at ranks a < b swap places.
 
-    The change is ``|U_a - F_a L_b|`` times the difference of their gains.
-    Of a sum of gains times discounts these are the discounts. For ap and rr see
+    The change is ``|U_a - F_a L_b|`` times the difference of their gains. For a sum of gains times
+    discounts, U and L are the discounts and F is 1. For ap and rr see
     :mod:`rankgrad.losses.lambdaloss`.
     """
     n = relevance.size
     costs = np.ones((3, n))
     end = n if k == 0 else min(k, n)
     count, through = 0.0, 0.0
-    top, second = n, n  # where the first two relevant items stand
+    top, second = n, n  # positions of the first two relevant items
     for i in range(n):
         costs[0, i] = costs[2, i] = discount[i]
         if metric == AP:
@@ -245,10 +247,11 @@ def _reverse(items: Array) -> None:
         items[i], items[n - 1 - i] = items[n - 1 - i], items[i]
 
 
-# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-# Each gives its item's sum of values and its gradient, and adds to the gradient of the others. What
-# they write lies in one block with what they read, as compiled_reduction asks: its rows are scores,
-# labels, weights and gradient of the items, exponentials and the weights of pairs.
+# Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
+# Each returns the sum of an item's pair values and of their gradients, and adds to the gradients of
+# the other items. They write only to the block of memory that they read from, as compiled_reduction
+# requires. Its rows are scores, labels, weights and gradient of the items, exponentials, and two
+# rows of pair weights (the higher item is preferred, the lower item is preferred).
 
 
 @compiled
@@ -290,7 +293,7 @@ def _hinge_row(
 
 @compiled
 def _one_weighted(block: Array, half: float, later: Array, end: int) -> float:
-    """Pairs that weigh as their preferred item does, times a factor of the later one's rank."""
+    """Logistic pairs weighted by their preferred item, times a factor of the lower item's rank."""
     n = block.shape[1] - APART
     z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
     e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
@@ -328,7 +331,7 @@ def _weigh_ones(
 def _lambdas(
     block: Array, gains: Array, costs: Array, by_rank: ByRank, weighing: Weighing, end: int
 ) -> float:
-    """Pairs that weigh by their gap in gains times what a swap of their ranks would do."""
+    """Logistic pairs weighted by their difference in gains times the cost of swapping ranks."""
     n = block.shape[1] - APART
     z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
     e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
@@ -378,7 +381,7 @@ def _pair_row(
     wrong: Array,
     out: Array,
 ) -> float:
-    """The logistic pairs of item i and those below it, up to far by their exponentials."""
+    """The logistic pairs of item i with the items below it; exponentials are used up to ``far``."""
     some, rest = slice(i + 1, far), slice(max(far, i + 1), z.size)
     total, grad_sum = _near_row(
         z[i], inverse, z[some], e[some], right[some], wrong[some], out[some]
@@ -392,7 +395,11 @@ def _pair_row(
 def _near_row(
     own: float, inverse: float, z: Array, e: Array, right: Array, wrong: Array, out: Array
 ) -> tuple[float, float]:
-    """With ``x = exp(z_j - z_i)``, ``log(1 + x)`` if i is preferred; plus ``z_i - z_j`` if j is."""
+    """Pairs of item i with items j in reach.
+
+    With ``x = exp(z_j - z_i)`` the value is ``log(1 + x)`` if i is preferred, and
+    ``log(1 + x) + z_i - z_j`` if j is.
+    """
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         x = e[j] * inverse
@@ -407,7 +414,7 @@ def _near_row(
 
 @compiled_reduction
 def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, float]:
-    """The same where x is 0."""
+    """The same for items out of reach, where x is 0."""
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         total += wrong[j] * (own - z[j])
@@ -418,7 +425,7 @@ def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, flo
 
 @compiled
 def _share_alike(scores: Array, labels: Array, weights: Array, items: Array, out: Array) -> None:
-    """Give items that nothing tells apart, equal in score, label and weight, their mean."""
+    """Give items of equal score, label and weight the mean of their gradients."""
     start = 0
     for i in range(1, items.size + 1):
         if i < items.size:
@@ -432,7 +439,7 @@ def _share_alike(scores: Array, labels: Array, weights: Array, items: Array, out
 
 @compiled
 def _share_run(weights: Array, items: Array, out: Array) -> None:
-    """The same within items of equal score and label."""
+    """The same among items of equal score and label."""
     order = indices(items.size)
     own = take(weights, items)
     if weights.size:

@@ -1,7 +1,8 @@
-"""Rows of NeuralSort's and SoftSort's permutations.
+"""Rows of NeuralSort's and SoftSort's relaxed permutations.
 
-NeuralSort's row r has its maximum at the r-th item and falls to both sides, so only a band around
-the diagonal is computed. SoftSort's sums are of ``exp(-|s_i - s_j|)``, one-sided recurrences.
+Row r of NeuralSort has its maximum at the r-th item and decreases to both sides, so only a band
+around the diagonal is computed. SoftSort's sums of ``exp(-|s_i - s_j|)`` are linear recurrences,
+one from each side.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rankgrad.kernels.cpu.relaxed import (
     through_permutation,
 )
 
-FLOOR = -60.0  # logits this far below their row's maximum count as nothing: e^-60 is 1e-26
+FLOOR = -60.0  # entries with logits this far below their row's maximum are left out: e^-60 is 1e-26
 
 
 def through_rows(
@@ -77,7 +78,7 @@ def _neuralsort(
 
 @compiled
 def absolute_differences(z: Array, sums: Array) -> None:
-    """``Σ_k |z_j - z_k|`` of sorted items."""
+    """Write ``Σ_k |z_j - z_k|`` for each j; z is descending."""
     n = z.size
     above, whole = 0.0, total(z)
     for i in range(n):
@@ -88,7 +89,7 @@ def absolute_differences(z: Array, sums: Array) -> None:
 
 @compiled
 def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
-    """Add ``Σ_j (g_i + g_j) sign(z_i - z_j)`` to each item i; tied ones do not act mutually."""
+    """Add ``Σ_j (g_i + g_j) sign(z_i - z_j)`` to each item i; tied items have sign 0."""
     n = z.size
     whole, above, start = total(grad), 0.0, 0
     while start < n:
@@ -103,8 +104,8 @@ def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
         start = end
 
 
-# Inner loops take slices, whose indices the compiler knows to be in range: they become vectors.
-# What they write lies in one block with what they read, as compiled_reduction asks.
+# Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
+# They write only to the block of memory that they read from, as compiled_reduction requires.
 
 
 @compiled_reduction
@@ -137,7 +138,7 @@ def _row_adjoint(
 
 @compiled
 def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> tuple[int, int]:
-    """The columns of row r that count, given those of the row before: both ends only move down."""
+    """The columns of row r above ``FLOOR``, from those of row r - 1; neither end decreases."""
     n = z.size
     while low < r and factor * (z[low] - z[r]) - (sums[low] - sums[r]) < FLOOR:
         low += 1
@@ -158,7 +159,7 @@ def _softsort(
     out: Array,
     grad_scores: Array,
 ) -> None:
-    """With ``K_ij = exp(-|z_i - z_j|)``, row r gives ``V_r = Σ_j K_rj v_j / Z_r``."""
+    """``V_r = Σ_j K_rj v_j / Z_r`` with ``K_ij = exp(-|z_i - z_j|)`` and ``Z_r = Σ_j K_rj``."""
     scores, offsets, order, counts, k = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
@@ -199,14 +200,14 @@ def _softsort_adjoint(
 ) -> None:
     """``-Σ_j sign(z_i - z_j) K_ij [a_i (v_j - V_i) + a_j (v_i - V_j)]``, ``a = grad / Z``.
 
-    Ties, as in the eager form, have the mean gradient over the orders they can stand in.
+    Tied items get the mean gradient over their possible orders, as in the eager form.
     """
     n, start = items.size, 0
     while start < n:
         end = start
         while end < n and scores[items[end]] == scores[items[start]]:
             end += 1
-        # Sums over other groups: what stands above the group's first item and below its last.
+        # Signed sums over items outside the tie group: those below it minus those above it.
         ones, of_values = sums[1, end - 1] - sums[0, start], sums[3, end - 1] - sums[2, start]
         of_rows, of_means = sums[5, end - 1] - sums[4, start], sums[7, end - 1] - sums[6, start]
         size, moved, tilted, whole = end - start, 0.0, 0.0, 0.0
@@ -226,9 +227,9 @@ def _softsort_adjoint(
 
 @compiled
 def _one_sided(decay: Array, weights: Array, above: Array, below: Array) -> None:
-    """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|z_i - z_j|)``: a linear recurrence each.
+    """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|z_i - z_j|)``, each by a linear recurrence.
 
-    The decay is that from the item before to each.
+    ``decay[i]`` is ``exp(-|z_i - z_{i-1}|)``.
     """
     carried = 0.0
     for i in range(decay.size):

@@ -35,7 +35,7 @@ def _lists(first: int, last: int, arrays: Arrays, kind: int, number: float) -> N
             continue
         values[b], scale = total / count, 1.0 / count
         if kind == RMSE:
-            # The root's derivative at 0 is infinite; an error of 0 has nothing to learn from.
+            # The square root's derivative at 0 is infinite; a list without error gets gradient 0.
             values[b] = math.sqrt(values[b])
             scale *= 0.5 / values[b] if values[b] > 0 else 0.0
         for i in range(offsets[b], offsets[b + 1]):
@@ -72,7 +72,7 @@ def _sigmoid(x: float) -> tuple[float, float]:
 
 @compiled
 def _binary(x: float, target: bool) -> tuple[float, float]:
-    """``-log sigmoid(x)`` or, if the target is not reached, ``-log sigmoid(-x)``."""
+    """``-log sigmoid(x)`` if the target is True, else ``-log sigmoid(-x)``; and the derivative."""
     chance, other = _sigmoid(x)
     wrong = -x if target else x
     return max(wrong, 0.0) + math.log1p(math.exp(-abs(x))), -other if target else chance

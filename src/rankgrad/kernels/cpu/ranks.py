@@ -100,5 +100,5 @@ def sigmoid_ranks_vjp(
     max_length: int,
     alpha: float,
 ) -> Tensor:
-    """A gradient by ranks as one by scores."""
+    """The vector-Jacobian product of :func:`sigmoid_ranks` with respect to the scores."""
     return SigmoidRanks(scores, mask, offsets, max_length, alpha).adjoint(grad)

@@ -10,7 +10,7 @@ from torch import Tensor
 def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sum or mean over the lists that are defined, and their normalized weights."""
+    """The weighted sum or mean over lists on which the loss is defined, and normalized weights."""
     each, inside = values.detach().numpy(), defined.numpy()
     weights = inside.astype(np.float64)
     if list_weights is not None:
@@ -18,7 +18,7 @@ def reduce(
     if mean:
         total = weights.sum()
         weights *= 1 / total if total > 0 else 0.0
-    # Not as a product of matrices: there are BLAS whose order of adding depends on alignment.
+    # No matrix product: some BLAS libraries add in an order that depends on memory alignment.
     if weights.all():
         terms = each * weights
     else:

@@ -1,19 +1,20 @@
 """Any metric through any relaxation, and relaxations as operators.
 
-A relaxation is one or two loops over lists, which know no metric. Through a permutation P:
+A relaxation is one or two loops over lists, which know no metric. A relaxed permutation P has one:
 
-- ``loop(first, last, lists, options, values, grad, out, grad_scores)`` writes ``P v`` for values in
-  sorted order and, unless ``grad`` is empty, adds the derivative of ``Σ_r grad_r (P v)_r`` to the
-  gradient by the scores.
+- ``loop(first, last, lists, options, values, grad, out, grad_scores)`` writes ``P v`` for values v
+  in sorted order. Unless ``grad`` is empty, it adds the derivative of ``Σ_r grad_r (P v)_r`` to
+  ``grad_scores``.
 
-Through ranks:
+Relaxed ranks have two:
 
 - ``forward(first, last, lists, options, ranks, state)`` writes the relaxed ranks of sorted items,
-  and what the adjoint needs;
-- ``adjoint(first, last, lists, options, ranks, state, grad, grad_scores)``.
+  and the state that the adjoint needs;
+- ``adjoint(first, last, lists, options, ranks, state, grad, grad_scores)`` adds the
+  vector-Jacobian product of ``grad`` to ``grad_scores``.
 
-All arrays but ``grad_scores`` hold a number for each rank or sorted item r of list b at
-``offsets[b] + r``.
+``grad_scores`` is in input order. All other arrays hold the number of rank or sorted item r of list
+b at ``offsets[b] + r``.
 """
 
 from __future__ import annotations
@@ -56,22 +57,22 @@ from rankgrad.kernels.cpu.metric_steps import (
     step_sorted,
 )
 
-#: Scores, offsets, the items of each list in descending order, how many there are, and the cutoff
-#: (0 for none).
+#: Scores, offsets, the items of each list by descending score, the number of items per list, and
+#: the cutoff (0 for none).
 Lists = tuple[Array, Array, Array, Array, int]
 
 NOTHING = np.empty(0)
-STATE = 2  # rows of what a rank relaxation keeps for its adjoint
+STATE = 2  # rows of the state that relaxed ranks save for their adjoint
 
 
 class Permutation(NamedTuple):
-    """A relaxation of the permutation, as the module says.
+    """A relaxed permutation; see the module's docstring.
 
     Attributes:
         loop: the operator and its adjoint.
-        steps: elementary ones for each item of a list.
-        power: of a list's length, which its cost grows with.
-        in_order: whether it takes items in descending order of the scores; else as they come.
+        steps: elementary steps per item.
+        power: a list of length n costs ``steps * n + n**power`` elementary steps.
+        in_order: whether the loop needs items by descending score, or takes any order.
     """
 
     loop: Callable[..., None]
@@ -81,7 +82,7 @@ class Permutation(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """A relaxation of the ranks, likewise."""
+    """Relaxed ranks; see the module's docstring, and :class:`Permutation` for the costs."""
 
     forward: Callable[..., None]
     adjoint: Callable[..., None]
@@ -133,7 +134,7 @@ def through_ranking(
     flat: FlatArrays,
     metric_options: MetricOptions,
 ) -> None:
-    """1 - metric through relaxed ranks, compared with each other and the cutoff by beta."""
+    """1 - metric through relaxed ranks; beta is the sharpness with which ranks are compared."""
     metric = metric_of(metric_options, flat.max_length, flat.single)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
@@ -150,14 +151,14 @@ def through_ranking(
 
 
 def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
-    """What loops write to: the sorted lists, and a block of rows."""
+    """The arrays that the loops write to: the sorted lists, and a block of rows."""
     items, lists = len(flat.arrays[0]), len(flat.offsets) - 1
     ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.empty(lists)
     return ranked, np.empty((ROWS, items + APART))
 
 
 def sorted_lists(flat: FlatArrays, ranked: tuple[Array, Array, Array], k: int) -> Lists:
-    """The lists as relaxations take them, with a cutoff."""
+    """The lists as relaxations take them, with the cutoff k."""
     return flat.arrays[0], flat.offsets, ranked[0], ranked[1], k
 
 
@@ -171,10 +172,10 @@ def _sort_lists(first: int, last: int, mask: Array, lists: Lists) -> None:
 
 
 class _Operator:
-    """Lists that are sorted once, for an operator and its adjoint."""
+    """Base class of operators: sorts the lists once, for the operator and its adjoint."""
 
     types: ClassVar[tuple[type, ...]] = (float,)
-    fixed: ClassVar[tuple[Any, ...]] = ()  # options that the loops take after those
+    fixed: ClassVar[tuple[Any, ...]] = ()  # constant options, which loops take after the others
 
     def __init__(
         self, scores: Tensor, mask: Tensor | None, offsets: Tensor, k: int, options: tuple[Any, ...]
@@ -192,7 +193,7 @@ class _Operator:
         return np.zeros((rows, self._scores.numel() + APART))
 
     def _tensor(self, array: Array) -> Tensor:
-        """A row as a tensor like the scores."""
+        """A row as a tensor of the scores' dtype and shape."""
         return like(self._scores, array[: self._scores.numel()]).view(self._scores.shape)
 
     def _sorted(self, values: Tensor, row: Array) -> None:
@@ -201,7 +202,7 @@ class _Operator:
 
 @compiled
 def gather(first: int, last: int, lists: Lists, values: Array, row: Array) -> None:
-    """Write values of items in the order of the scores."""
+    """Write the values of items in sorted order."""
     _, offsets, order, counts, _ = lists
     for b in range(first, last):
         for i in range(offsets[b], offsets[b] + counts[b]):
@@ -223,13 +224,13 @@ class SortOperator(_Operator):
         scores: ``[items]``.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
+        max_length: an upper bound of list lengths.
         k: the cutoff, 0 for all ranks.
-        options: of the relaxation.
+        options: the options of the relaxation.
 
     Attributes:
-        relaxation: the loops of it.
-        types: of the options, as which there is compiled code.
+        relaxation: the loops of the relaxation.
+        types: the types of the options, for which the loops are compiled.
     """
 
     relaxation: Permutation
@@ -246,7 +247,7 @@ class SortOperator(_Operator):
         super().__init__(scores, mask, offsets, k, options)
 
     def apply(self, values: Tensor) -> Tensor:
-        """``P v``: rank r of list b at ``offsets[b] + r``, 0 past the cutoff and a list's end."""
+        """``P v``: rank r of list b is at ``offsets[b] + r``, 0 past the cutoff and list's end."""
         rows = self._rows(3)
         self._loop(values, NOTHING, rows, NOTHING)
         return self._tensor(rows[2])
@@ -266,19 +267,19 @@ class SortOperator(_Operator):
 
 
 class RankOperator(_Operator):
-    """Relaxed ranks, and the gradient by the scores from one by the ranks.
+    """Relaxed ranks, and their vector-Jacobian product with respect to the scores.
 
     Args:
         scores: ``[items]``.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        options: of the relaxation.
+        max_length: an upper bound of list lengths.
+        options: the options of the relaxation.
 
     Attributes:
-        relaxation: the loops of it.
-        types: of the options, as which there is compiled code.
-        ranks: ``[items]``, from 1, and 0 on padding.
+        relaxation: the loops of the relaxation.
+        types: the types of the options, for which the loops are compiled.
+        ranks: ``[items]``, 1-based, and 0 on padding.
     """
 
     relaxation: ClassVar[Ranking]
@@ -296,7 +297,7 @@ class RankOperator(_Operator):
         self.ranks = self._tensor(found)
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The gradient by the scores; 0 on padding."""
+        """The gradient by the scores from one by the ranks; 0 on padding."""
         (row,) = self._rows(1)
         self._sorted(grad, row)
         grad_scores = np.zeros(self._scores.numel())

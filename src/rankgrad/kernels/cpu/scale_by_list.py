@@ -1,4 +1,4 @@
-"""Derivatives of items times a factor of their list."""
+"""Multiplies the derivatives of items by a factor of their list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def scale_by_list(
 
     Items after the last list get 0.
     """
-    # NumPy is several times faster on small arrays than PyTorch, and has nothing to compile.
+    # NumPy is several times faster than PyTorch on small arrays, and needs no compilation.
     lists, values = grad.detach().numpy().reshape(-1), grad_scores.detach().numpy()
     if factor is not None:
         lists = lists * factor.detach().numpy()

@@ -1,9 +1,9 @@
 """NeuralSort with Sinkhorn scaling on the band of its matrix.
 
-With P the band, forward and backward are sweeps over its rows, each of which takes the product with
-a vector, uses it to finish that row's number, and adds the row, times that, to sums over columns.
-Of the gradient by P only its sums over rows are needed, plain and *tilted* (times the row's factor
-of the scores in NeuralSort), so it is never formed either.
+Let P be the band. Forward and backward are sweeps over its rows. The product of a row with a vector
+gives the row's own factor; the row times this factor is added to the column sums. The gradient by
+P is never formed. Only its sums over the rows are needed: the plain sum, and the *tilted* sum, in
+which row r is multiplied by the factor ``n - 1 - 2r`` that the scores have in NeuralSort's row r.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rankgrad.kernels.cpu.relaxed import (
 )
 
 Options = tuple[float, int, float, bool]  # temperature, iterations, tolerance, transposed
-Band = tuple[Array, Array, Array]  # the entries, where each row begins in them, its first column
+Band = tuple[Array, Array, Array]  # entries, the start of each row in them, its first column
 
 
 def through_sinkhorn(
@@ -54,10 +54,10 @@ def _sinkhorn(
     out: Array,
     grad_scores: Array,
 ) -> None:
-    """``diag(u) P diag(v)``, P NeuralSort's matrix, scaled until rows or columns sum to one.
+    """``diag(u) P diag(v)``, NeuralSort's matrix P scaled until rows or columns sum to one.
 
-    Rows of P sum to one. So scaling rows first, as the transposed form does, is the same as scaling
-    columns first, but for the last scale of the rows.
+    Rows of P sum to one already. So scaling rows first, as the transposed form does, equals scaling
+    columns first without the last scaling of the rows.
     """
     temperature, iterations, tolerance, transposed = options
     for b in range(first, last):
@@ -74,7 +74,7 @@ def _sinkhorn(
         _apply(b, lists, matrix, u, vs[steps], own, grad, out, sums, by_scale)
         if grad.size:
             by_u = np.zeros(n)
-            if transposed:  # the last scale of the rows was left out
+            if transposed:  # u is us[steps - 1]: its gradient is added after one backward step
                 for r in range(n):
                     by_u[r], by_scale[0, r] = by_scale[0, r], 0.0
             for step in range(steps, 0, -1):
@@ -97,7 +97,7 @@ def _scaled_scores(b: int, lists: Lists, temperature: float) -> Array:
 
 @compiled
 def _neuralsort(z: Array) -> Band:
-    """The band of NeuralSort's matrix, rows summing to one."""
+    """The band of NeuralSort's matrix, whose rows sum to one."""
     n = z.size
     sums = np.empty(n)
     absolute_differences(z, sums)
@@ -125,7 +125,10 @@ def _fill(row: Array, factor: float, top: float, shift: float, z: Array, sums: A
 
 @compiled
 def _scale(matrix: Band, us: Array, vs: Array, tolerance: float, transposed: bool) -> int:
-    """``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``, until done; the number of steps."""
+    """Iterate ``v = 1 / (Pᵀ u)``, ``u = 1 / (P v)``; return the number of steps.
+
+    It stops once all column sums (of the transposed form, row sums) are within the tolerance of 1.
+    """
     columns = np.zeros(us.shape[1])
     _add_rows(matrix, us[0], columns)
     for step in range(1, len(us)):
@@ -155,7 +158,11 @@ def _apply(
     found: Array,
     by_scale: Array,
 ) -> None:
-    """``u P (v values)``, and its gradients by the entries, summed over rows, and by u and v."""
+    """Write ``u P (v values)`` and, unless ``grad`` is empty, its gradients.
+
+    ``found`` gets the gradient by the entries of P as plain and tilted column sums and as row sums
+    of ``P_rj dP_rj``; ``by_scale`` gets the gradients by u and v.
+    """
     n, start, k = values.size, lists[1][b], lists[4]
     by_row, means, sums = np.empty(n), np.empty(n), np.zeros((3, n))
     for j in range(n):
@@ -189,7 +196,10 @@ def _add_gradient(
     grad_scores: Array,
     temperature: float,
 ) -> None:
-    """Through the softmax of the rows: ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows."""
+    """Add the gradient through the softmax of the rows to that by the scores.
+
+    The gradient by the logits is ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows r.
+    """
     plain, tilted, sums = found[0], found[1], np.zeros((3, z.size))
     _add_three(matrix, found[2], u, sums)
     for j in range(z.size):
@@ -224,7 +234,7 @@ def _step(
 
 @compiled
 def _off(sums: Array, scales: Array) -> float:
-    """How far from one scaled sums are."""
+    """The largest deviation from one of ``sums * scales``."""
     most = 0.0
     for i in range(sums.size):
         most = max(most, abs(sums[i] * scales[i] - 1.0))
@@ -233,7 +243,10 @@ def _off(sums: Array, scales: Array) -> float:
 
 @compiled
 def _change(before: Array, now: Array) -> float:
-    """How far from one sums were with the scales before, by those that make them one."""
+    """The largest deviation from one of the sums under the previous scales.
+
+    The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
+    """
     most = 0.0
     for i in range(now.size):
         most = max(most, abs(before[i] / now[i] - 1.0))
@@ -251,7 +264,7 @@ def _times(matrix: Band, vector: Array, out: Array) -> None:
 
 @compiled
 def _scale_rows(matrix: Band, v: Array, u: Array, columns: Array) -> None:
-    """``u = 1 / (P v)``, and add ``Pᵀ u``, in one sweep."""
+    """Write ``u = 1 / (P v)`` and add ``Pᵀ u`` to ``columns``, in one sweep."""
     entries, starts, lows = matrix
     for r in range(lows.size):
         row = entries[starts[r] : starts[r + 1]]
@@ -262,7 +275,7 @@ def _scale_rows(matrix: Band, v: Array, u: Array, columns: Array) -> None:
 
 @compiled
 def _add_rows(matrix: Band, factors: Array, columns: Array) -> None:
-    """Add ``Pᵀ factors``."""
+    """Add ``Pᵀ factors`` to ``columns``."""
     entries, starts, lows = matrix
     for r in range(lows.size):
         row = entries[starts[r] : starts[r + 1]]
@@ -271,7 +284,7 @@ def _add_rows(matrix: Band, factors: Array, columns: Array) -> None:
 
 @compiled
 def _add_three(matrix: Band, by_row: Array, u: Array, sums: Array) -> None:
-    """Add ``Pᵀ by_row``, and tilted ``Pᵀ by_row`` and ``Pᵀ u``."""
+    """Add ``Pᵀ by_row``, ``Pᵀ (f by_row)`` and ``Pᵀ (f u)`` to ``sums``; ``f_r = n - 1 - 2r``."""
     entries, starts, lows = matrix
     n = lows.size
     for r in range(n):
@@ -287,7 +300,7 @@ SINKHORN = Permutation(_sinkhorn, power=2)
 
 
 class SinkhornOperator(SortOperator):
-    """NeuralSort scaled; options: temperature, iterations, tolerance and transposed."""
+    """NeuralSort with Sinkhorn; options: temperature, iterations, tolerance and transposed."""
 
     relaxation = SINKHORN
     types = (float, int, float, bool)

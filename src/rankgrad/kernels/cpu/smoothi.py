@@ -1,4 +1,4 @@
-"""SmoothI's indicators, one softmax after another."""
+"""SmoothI's rank indicators, a softmax for each rank in turn."""
 
 from __future__ import annotations
 
@@ -38,25 +38,29 @@ from rankgrad.kernels.cpu.relaxed import (
     workspace,
 )
 
-NEAR_ZERO = 1.0 / 128  # up to which a shorter polynomial will do
-SAFE = 300.0  # up to which an exponential needs no shift
-SMALL = 2.0  # up to which functions of a logit are polynomials through the nodes, to rounding
+# Bounds of the logits, up to which ...
+NEAR_ZERO = 1.0 / 128  # a shorter polynomial for the exponential is accurate
+SAFE = 300.0  # the exponential needs no shift
+SMALL = 2.0  # functions of a logit equal their polynomials through the nodes, to rounding
 NODES = 16
-PLACES = np.cos((np.arange(NODES) + 0.5) * (math.pi / NODES))  # in [-1, 1]
-#: From values at the nodes to a polynomial's coefficients, and transposed from sums to sums.
+PLACES = np.cos((np.arange(NODES) + 0.5) * (math.pi / NODES))  # Chebyshev nodes in [-1, 1]
+#: The matrix from values at the nodes to Chebyshev coefficients. Its transpose turns sums of
+#: Chebyshev polynomials over items into weights of the nodes.
 COSINES = np.cos(np.outer(np.arange(NODES), (np.arange(NODES) + 0.5) * (math.pi / NODES)))
 COSINES *= 2.0 / NODES
 COSINES[0] *= 0.5
 
-#: Rows of a block: points, products of earlier ranks, a row of the indicators; what a point adds to
-#: sums of 1, of values and of weights; and the gradient's sums that multiply these.
+#: Rows of a block, by point: the scaled score; the product of ``1 - I - δ`` over earlier ranks; the
+#: current rank's indicator before normalization; the point's coefficients in sums of 1, of values
+#: and of weights; and the sums over ranks that multiply these coefficients in the gradient.
 POINTS, PRODUCT, ROW, ONES, VALUES, WEIGHTS, LOST, BY_VALUE, BY_WEIGHT = range(9)
 
-#: How values at a rank count: as the gain of the expected label, linear, times the expected weight.
+#: How a rank's output is computed: whether it is the gain of the expected label, whether that gain
+#: is linear, and whether it is multiplied by the expected weight.
 How = tuple[bool, bool, bool]
 
-#: α, δ, whether values are labels whose gain is asked for, whether that is linear, and weights in
-#: sorted order, if there are any, whose expectation multiplies it.
+#: α, δ, whether the values are labels and the output is the gain of the expected label, whether
+#: that gain is linear, and item weights, whose expectation multiplies it (empty for none).
 Options = tuple[float, float, bool, bool, Array]
 
 
@@ -74,7 +78,7 @@ def through_smoothi(
 def _through_labels(
     flat: FlatArrays, alpha: float, delta: float, metric_options: MetricOptions
 ) -> None:
-    """The same with the gain of the expected label, as the paper writes it."""
+    """1 - metric with the gain of the expected label, as in the paper."""
     metric = metric_of(metric_options, flat.max_length, flat.single)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
@@ -103,7 +107,7 @@ def _smoothi(
     out: Array,
     grad_scores: Array,
 ) -> None:
-    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``, the products constant in the backward pass."""
+    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``; the products are not differentiated."""
     scores, offsets, order, counts, k = lists
     alpha, delta, by_label, linear, weights = options
     for b in range(first, last):
@@ -139,7 +143,10 @@ def _range(scores: Array, items: Array) -> tuple[float, float]:
 
 @compiled
 def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scores: Array) -> None:
-    """Add a gradient by scaled scores; the lowest score is subtracted from all."""
+    """Add to ``grad_scores`` the gradient ``grad`` by the scaled scores ``α (s - min s)``.
+
+    The minimum is differentiated too; items that tie for it share its gradient equally.
+    """
     n, ties, whole = items.size, 0, 0.0
     lowest, _ = _range(scores, items)
     for i in range(n):
@@ -154,12 +161,13 @@ def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scor
 def _indicators(
     block: Array, bound: float, grad: Array, out: Array, delta: float, how: How
 ) -> None:
-    """What values become at the ranks, and their gradient's sums over the ranks.
+    """Write the output of each rank, and the gradient's sums over the ranks.
 
-    What becomes of an item depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, with Z
-    common to all. So rows and products are smooth functions of the logit at any rank before. Once
-    logits are small, they are followed at Chebyshev's nodes instead of at the items; sums over the
-    items are those of the polynomials through the nodes, right to 1e-11 in the tests.
+    An item's next logit depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, where Z is the
+    same for all items. So indicators and products are smooth functions of the logit at any earlier
+    rank. Once all logits are small, the recurrence runs at Chebyshev nodes instead of at the items,
+    and sums over items are sums of the polynomials through the nodes. The error is below 1e-11 in
+    the tests.
     """
     n, rows, count = block.shape[1] - APART, out.size, 3 if how[2] else 2
     points, product = block[POINTS, :n], block[PRODUCT, :n]
@@ -185,7 +193,7 @@ def _indicators(
 
 @compiled
 def _block(n: int) -> Array:
-    """What :func:`_follow` takes of n points."""
+    """The block of n points that :func:`_follow` takes, with products of 1."""
     block = new_block(9, n)
     for i in range(n):
         block[PRODUCT, i] = 1.0
@@ -194,7 +202,10 @@ def _block(n: int) -> Array:
 
 @compiled
 def _ranks_until(bound: float, delta: float, rows: int) -> tuple[int, float]:
-    """Ranks until logits are small, and their bound then: each takes at least δ of them."""
+    """The number of ranks until logits are small, and the logits' bound then.
+
+    Each rank multiplies a logit by at most ``1 - δ``.
+    """
     ranks = 0
     while ranks < rows and bound > SMALL:
         bound *= 1.0 - delta
@@ -204,7 +215,7 @@ def _ranks_until(bound: float, delta: float, rows: int) -> tuple[int, float]:
 
 @compiled
 def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> None:
-    """Chebyshev's nodes in the range of the logits, and his polynomials at the logits."""
+    """The Chebyshev nodes in the range of the logits, and Chebyshev polynomials at the logits."""
     low = high = points[0] * product[0]
     for j in range(points.size):
         chebyshev[1, j] = points[j] * product[j]
@@ -220,13 +231,13 @@ def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> Non
 
 @compiled_reduction
 def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, how: How) -> None:
-    """Rank after rank, from logits ``points · product``.
+    """Compute the indicators rank by rank, from logits ``points · product``.
 
-    The products are constants in the backward pass, so the derivative by the scaled scores is known
-    as soon as a row is, and nothing is saved: with ``I = row / Z``, that of ``E[v] = Σ_j I_j v_j``
-    is ``I_j (v_j - E[v])`` times the product. What multiplies 1, the values and the weights is
-    summed over the ranks. A point adds as much to Z, to that of values and to that of weights as
-    its rows say: an item 1, its value and its weight.
+    The products are not differentiated. So the derivative by the scaled scores is computed together
+    with the indicator, and nothing is saved: with ``I = row / Z``, the derivative of
+    ``E[v] = Σ_j I_j v_j`` is ``I_j (v_j - E[v])`` times the product. The factors of 1, of values
+    and of weights in it are summed over the ranks. A point is an item, with coefficients 1, its
+    value and its weight, or a Chebyshev node, whose coefficients stand for all items.
     """
     by_label, linear, weighted = how
     n = block.shape[1] - APART
@@ -293,21 +304,21 @@ SMOOTHI = Permutation(_smoothi, steps=100, in_order=False)
 
 
 class SmoothIOperator(SortOperator):
-    """SmoothI's indicators, stop-gradient; options: alpha and delta."""
+    """SmoothI's indicators with stop-gradient; options: alpha and delta."""
 
     relaxation = SMOOTHI
     types = (float, float)
     fixed = (False, False, NOTHING)
 
 
-TRACE = 1e-12  # an item that no rank wants, its weights all underflown, is last
+TRACE = 1e-12  # puts an item last if its indicators underflow at all ranks
 
 
 @compiled
 def _expected_ranks(
     first: int, last: int, lists: Lists, options: tuple[float, float], ranks: Array, state: Array
 ) -> None:
-    """``Σ_r r I^r_j / Σ_r I^r_j``; the state is the latter sum."""
+    """``Σ_r r I^r_j / Σ_r I^r_j``; the state is the denominator."""
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
@@ -358,9 +369,9 @@ def _expected_ranks_adjoint(
 def _indicator(
     scores: Array, items: Array, options: tuple[float, float], product: Array, row: Array
 ) -> None:
-    """The indicator of the next rank, and the products after it."""
+    """Write the indicator of the next rank, and update the products."""
     alpha, delta = options
-    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0  # ranks are of sorted items
+    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0  # items are sorted
     for i in range(items.size):
         row[i] = alpha * (scores[items[i]] - lowest) * product[i]
         top = max(top, row[i])

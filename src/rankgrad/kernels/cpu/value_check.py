@@ -21,10 +21,11 @@ def check_values(
     weights: Tensor | None,
     list_weights: Tensor | None,
 ) -> Callable[[], bool]:
-    """Whether scores are finite, weights finite and not negative, and labels not large either.
+    """Whether scores are finite, weights finite and not negative, and labels from 0 to the limit.
 
-    All are flat, and padding is not read. The result is False for tensors that are no arrays, such
-    as those of a transform. On a CPU the check is done before the call returns.
+    The limit is ``LARGEST_LABEL``. All tensors are flat, and values on padding do not count. The
+    result is False for tensor subclasses and for tensors of ``torch.func`` transforms, whose memory
+    is not that of a plain array. On a CPU the check is done before the call returns.
     """
     inputs = scores, labels, weights, list_weights
     if not all(tensor is None or _is_array(tensor) for tensor in inputs):
