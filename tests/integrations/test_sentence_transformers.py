@@ -1,5 +1,6 @@
 """RankingLoss inside a real CrossEncoderTrainer, on a tiny random model."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
