@@ -73,7 +73,7 @@ def _private_terms(path: str, source: str) -> list[str]:
     found = []
     for line, text in _prose(source):
         words = set(re.findall(r"[a-z]+", text.lower())) & set(PRIVATE.split())
-        if path.startswith("src/") and "kernels/gpu" not in path:
+        if path.startswith("src/"):
             words |= set(PHRASES.findall(" ".join(text.split())))
         found += [f"{path}:{line}: {word}" for word in sorted(words)]
     return found

@@ -1,5 +1,6 @@
 """RankingLoss inside a real CrossEncoderTrainer, on a tiny random model."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -174,6 +175,10 @@ def test_a_model_wrapped_by_ddp(folder, tmp_path):
         loss([QUERIES, DOCUMENTS], labels()).backward()
         torch.testing.assert_close(gradients(model), wanted, rtol=1e-5, atol=1e-7)
     finally:
+        # Were the wrapper's the last reference to the group, its end would wait, with the
+        # interpreter locked, for threads that wait for the interpreter.
+        loss.model, wrapped = model, None
+        gc.collect()
         distributed.destroy_process_group()
 
 

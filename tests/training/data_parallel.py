@@ -47,7 +47,9 @@ def trained(name, folder=None):
 
 def resumed(folder):
     """A run that is interrupted in one of the processes and goes on, and the same one in one go."""
-    settings = Settings(**SHARED, model="mlp(hidden=[8], dropout=0.5)", list_size=6)
+    # An epoch has more steps than processes take to exchange that one of them is interrupted.
+    own = SHARED | {"batch_size": 3}
+    settings = Settings(**own, model="mlp(hidden=[8], dropout=0.5)", list_size=6)
 
     def interrupt(line):
         if line["epoch"] == 1:

@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=Path, help="an HTML file of `rankgrad report`")
     parser.add_argument("--out", type=Path, default=ASSETS / "report.png")
-    parser.add_argument("--height", type=int, default=1150, help="pixels from the top")
+    parser.add_argument("--height", type=int, default=430, help="pixels from the top")
     options = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -79,9 +79,10 @@ class Evaluation:
         for rule in dict.fromkeys(metric.empty for metric in self.metrics):
             under = [str(metric) for metric in self.metrics if metric.empty == rule]
             how = "are left out" if rule == "skip" else f"count {rule}"
-            most = max(self.without_relevant[name] for name in under)
+            counts = {self.without_relevant[name] for name in under}
+            most = f"up to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
             whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
-            lines.append(f"lists without relevant items (up to {most}) {how}{whose}")
+            lines.append(f"lists without relevant items ({most}) {how}{whose}")
         return lines
 
 
@@ -121,7 +122,7 @@ def evaluate(
     ndcg@2  0.1377
     rr      0.5000
     mean over 2 lists
-    lists without relevant items (up to 1) count 0
+    lists without relevant items (1) count 0
     tied scores: average
     gain: 2^y - 1
     """

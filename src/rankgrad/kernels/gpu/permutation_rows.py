@@ -1,16 +1,18 @@
 """Metrics through the rows of NeuralSort or SoftSort, value and gradient in one operation.
 
-The gradient by every row's expected gain is known beforehand, so what has to be known of a row is
-the sum of its exponentials with and without the gains; then each item gathers its gradient from the
-rows. No row is ever stored. Short lists are not sorted: ranks and sums over all other items are
-counted, pair by pair. Long ones are sorted once.
+The derivative with respect to every row's expected gain is known beforehand, the discount of its
+rank. So a first pass sums the exponentials of every row, with and without the gains, and a second
+pass sums the gradient of every item over the rows. No row is stored. Short lists are not sorted:
+ranks and sums over all other items are counted pair by pair. Long lists are sorted once.
 
-NeuralSort's logits are of size n |s| and cancel near the maximum of a row, hence float64 up to
-there. With ``t_rj`` the derivative by the logit of item j in row r, item i has the gradient
+NeuralSort's logits are of size n |s| and cancel near the maximum of a row, so they are computed in
+float64 until the maximum is subtracted. With ``t_rj`` the derivative with respect to the logit of
+item j in row r (from 0), item i has the gradient
 
-    Σ_r (slope_r - below_i + above_i) t_ri - Σ_j sign(s_i - s_j) Σ_r t_rj,
+    Σ_r (n - 1 - 2 r - below_i + above_i) t_ri - Σ_j sign(s_i - s_j) Σ_r t_rj,
 
-in which nothing of size n is left to cancel: above and below count the items strictly so.
+in which no terms of size n cancel. ``above_i`` and ``below_i`` count the items that score strictly
+higher and lower.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -49,8 +51,8 @@ from rankgrad.kernels.gpu.segmented_sort import (
 )
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
-_CHUNK = 1024  # of a long list, in sorted order
-_REMEMBERED = 4  # values that an operator was applied to
+_CHUNK = 1024  # items of a sorted list that one program reads
+_REMEMBERED = 4  # vectors of values whose sums an operator caches
 
 
 def through_rows(
@@ -93,12 +95,12 @@ class _RowsOperator:
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
-        k: how many rows, 0 for all.
+        k: the number of rows, 0 for all.
         temperature: of the relaxation.
     """
 
     soft: ClassVar[bool]
-    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
 
     def __init__(
         self,
@@ -111,9 +113,9 @@ class _RowsOperator:
     ) -> None:
         self.scores, self.mask = scores, mask
         self._rows = _WeightedRows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
-        self._sorted: tuple[Sorted, Tensor] | None = None  # of long lists, and their lengths
-        # To which values it was applied lately, by their address, which no others get while these
-        # are held; the items and the sums over rows.
+        self._sorted: tuple[Sorted, Tensor] | None = None  # long lists, and their lengths
+        # A cache of the items and row sums of recent values, keyed by the values' address. It holds
+        # a reference to the values, so that no other tensor gets the address.
         self._applied: dict[int, tuple[Tensor, _Items, Tensor]] = {}
 
     def apply(self, values: Tensor) -> Tensor:
@@ -130,7 +132,7 @@ class _RowsOperator:
         return at_rank
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
         if not (self._rows.lists and self.scores.numel()):
             return torch.zeros_like(self.scores)
         values = values.contiguous()
@@ -167,19 +169,20 @@ class SoftSortOperator(_RowsOperator):
 
 @dataclass(frozen=True)
 class _Items:
-    """Items, in input order (short lists) or sorted; and the same by rank, for the rows.
+    """Items in input order (short lists) or sorted (long lists), and by rank, for the rows.
 
     Args:
-        numbers: ``[7, items]``: score, gain, and below - above (SoftSort: the size of the tie);
-            by rank the score, two more, and the gain. Those two are for SoftSort, by rank, tilt
-            within and size of the tie, and for NeuralSort derivatives that the rows give.
-        distances: ``[items]`` float64, ``Σ_k |s_j - s_k|``, inf on padding; in input order followed
-            by the same by rank.
-        order: of sorted items, which item each is; None in input order.
-        known: scale and length of each list; or, of short lists, nothing yet.
-        defined: where the loss is.
-        parts: of short lists, what blocks of items add to their list.
-        norm: which norm those parts are for.
+        numbers: ``[7, items]``. By item: 0, score; 1, gain; 2, below - above (SoftSort: the size of
+            the tie). By rank: 3, score; 6, gain. 4 and 5: for SoftSort, by rank, ``(after - before)
+            / size`` within the tie and its size; for NeuralSort, by item, the sums that
+            :func:`_gather_rows` writes.
+        distances: float64, ``Σ_k |s_j - s_k|``, inf on padding: ``[items]`` of sorted items, or
+            ``[2 items]``, in input order followed by rank.
+        order: the index of each sorted item; None in input order.
+        known: scale and length of each list; a placeholder for short lists.
+        defined: ``[lists]``, whether the loss is defined.
+        parts: partial sums of the blocks of short lists, for scale and length.
+        norm: the kind of norm that ``parts`` are for.
     """
 
     numbers: Tensor
@@ -192,7 +195,7 @@ class _Items:
 
     @property
     def of_lists(self) -> tuple[Any, ...]:
-        """What kernels need to know each list."""
+        """The arguments of kernels that describe the lists."""
         return (*self.known, self.defined, self.parts, self.parts.shape[1])
 
 
@@ -217,7 +220,7 @@ def _count(scores: Tensor, arguments: tuple[Any, ...], soft: bool) -> _Items:
 def _place(
     rows: _WeightedRows, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
 ) -> _Items:
-    """Items of sorted lists, with their gains in input order."""
+    """The items of sorted lists; their gains are in input order."""
     size, soft, lengths = gains.numel(), rows.soft, known[1]
     chunks = torch.empty(rows.chunks_of(size), dtype=torch.float64, device=gains.device)
     numbers = gains.new_empty(7, size)
@@ -233,13 +236,13 @@ def _place(
 
 
 def _tile(rows: int) -> tuple[int, int]:
-    """Rows and items of a tile: what the registers of a program hold."""
+    """Rows and items of a tile that fits in the registers of a program."""
     return (16, 64) if rows <= 16 else (32, 32)
 
 
 @dataclass(frozen=True)
 class _WeightedRows:
-    """The rows of every list, and what they are weighed by: a linear metric, or "operator"."""
+    """The rows of every list, and their weights: those of a linear metric, or "operator"."""
 
     offsets: Tensor
     max_length: int
@@ -255,16 +258,16 @@ class _WeightedRows:
 
     @property
     def few(self) -> bool:
-        """Whether a cutoff leaves rows out."""
+        """Whether the cutoff is shorter than the lists."""
         return 0 < self.k < self.max_length
 
     @property
     def count(self) -> int:
-        """The most rows of any list."""
+        """The largest number of rows of a list."""
         return self.k if self.few else self.max_length
 
     def chunks_of(self, size: int) -> int:
-        """The chunks of all lists, at most."""
+        """An upper bound of the number of chunks of all lists."""
         return size // _CHUNK + self.lists + 1
 
     def _options(self, items: _Items) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -279,9 +282,11 @@ class _WeightedRows:
         return numbers, options
 
     def sum(self, items: _Items, at_rank: tuple[Tensor, Tensor]) -> Tensor:
-        """For every row: its factor over the sum, mean, expected gain; SoftSort: tied items' share.
+        """The sums of every row that :meth:`gather` needs.
 
-        Of an operator, the expected gains and one minus them are written to ``at_rank``.
+        ``[5, rows]``: weight over the sum of exponentials; mean gain, minus that of the item at the
+        rank; weighted expected gain; and, for SoftSort, two derivatives with respect to the score
+        at the rank. An operator writes the expected gains, and one minus them, to ``at_rank``.
         """
         numbers, options = self._options(items)
         height, width = _tile(self.count)
@@ -302,7 +307,7 @@ class _WeightedRows:
     def gather(
         self, items: _Items, sums: Tensor, grads: Tensor, values: Tensor, grad_scores: Tensor
     ) -> None:
-        """The gradient of every item from the rows, and of a metric the values."""
+        """The gradient of every item, summed over the rows; for a metric also the values."""
         numbers, options = self._options(items)
         lists, size = self.lists, numbers[-1]
         order = self.offsets if items.order is None else items.order
@@ -340,9 +345,9 @@ def _count_pairs(
     kind: tl.constexpr, ideal: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
     soft: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Ranks, ties and sums of distances of some items, by looking at all of their list.
+    """Ranks, ties and sums of distances of some items, counted over all pairs of their list.
 
-    And what they add to the norm: the place of their gains in the ideal order is counted, too.
+    Also their part of the norm, for which ideal ranks are counted.
     """
     at_list = tl.program_id(0)
     begin = tl.load(offsets + at_list)
@@ -355,7 +360,7 @@ def _count_pairs(
     exact = score.to(tl.float64)
     above = tl.zeros([height, width], tl.int32)
     before = tl.zeros([height, width], tl.int32)
-    ties = tl.zeros([height, width], tl.int32)  # or below - above
+    ties = tl.zeros([height, width], tl.int32)  # NeuralSort: below - above
     ahead = tl.zeros([height, width], tl.int32)
     distance = tl.zeros([height, width], tl.float64)
     for first in range(0, tl.where(tl.program_id(1) * height < count, count, 0), width):
@@ -409,7 +414,7 @@ def _count_pairs(
 
 @triton.jit
 def _chunk_of(offsets, lengths, chunk: tl.constexpr):
-    """The list, its first item, the first of its chunks, and the places of this chunk."""
+    """The list, its first item, its first chunk, the positions of this chunk, and the length."""
     at_list = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + at_list)
     chunks = begin // chunk + at_list
@@ -420,7 +425,7 @@ def _chunk_of(offsets, lengths, chunk: tl.constexpr):
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
-    """The sums over the chunks of each list."""
+    """The sum over each chunk of each list."""
     _, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
     if tl.program_id(1) * chunk < length:
         number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0)
@@ -429,7 +434,7 @@ def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
 
 @triton.jit
 def _around(chunks, first, mine, count):
-    """The sums over the chunks before this one, and over all."""
+    """The sum over the chunks before this one, and over all chunks of the list."""
     before = tl.zeros([1024], tl.float64)
     total = tl.zeros([1024], tl.float64)
     for left in range(0, count, 1024):
@@ -446,7 +451,7 @@ def _place_sorted(
     ranked, order, gains, offsets, lengths, chunks, numbers, distances, size, steps,
     soft: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """What :func:`_count_pairs` says, of sorted items."""
+    """:func:`_count_pairs` for sorted items, without the norm."""
     at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
     inside = at < tl.load(offsets + at_list + 1) - begin
     real = at < length
@@ -485,7 +490,7 @@ def _place_sorted(
 def _entries(
     score, distance, row_score, row_distance, derivative, strength, soft: tl.constexpr
 ):  # fmt: skip
-    """The exponentials of a tile of rows and items, 1 at a row's maximum."""
+    """The exponentials of a tile of rows and items, relative to each row's maximum."""
     if soft:
         return tl.exp2(tl.abs(row_score[:, None] - score[None, :]) * -strength)
     else:
@@ -500,7 +505,7 @@ def _list_of(
     scales, lengths, defined, parts, blocks, at_list, k,
     metric: tl.constexpr, ranked: tl.constexpr, norm: tl.constexpr,
 ):  # fmt: skip
-    """The scale of a list, 0 where the loss is undefined, its length, and how many rows count."""
+    """The scale of a list (0 where the loss is undefined), its length and its number of rows."""
     if ranked:
         length = tl.load(lengths + at_list)
         scale = length.to(tl.float32) * 0.0 + 1.0
@@ -522,10 +527,10 @@ def _write_row(
     total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by, row, inside,
     scale, past, temperature, persistence, size, many, metric: tl.constexpr, soft: tl.constexpr,
 ):  # fmt: skip
-    """What the items need to know of a row.
+    """Write the sums of a row that the items need.
 
-    Gains are counted from that of the item which stands at the row's rank: where nearly all of the
-    row is on it, what is left would be lost in the sum.
+    Gains are relative to the gain of the item at the row's rank. If nearly all of the row's weight
+    is on that item, the rest would otherwise be lost to rounding.
     """
     factor = scale * (discount(row + 1.0, metric, persistence) - past)
     total = tl.where(inside, total, 1.0)
@@ -540,7 +545,7 @@ def _write_row(
     else:
         tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
     if soft:
-        # By the distances, of which the logits are minus 1 / τ.
+        # Derivatives with respect to the score at the rank: logits are -|s_r - s_j| / τ.
         weight = -weight / temperature
         tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
         ties = tl.load(numbers + 5 * size + by, mask=inside, other=0.0)
@@ -556,7 +561,7 @@ def _sum_rows(
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr, all_items: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the items for some rows of a list; all of them, or one part of several."""
+    """Sum over the items for some rows of a list: over all items, or over one of several parts."""
     at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
@@ -621,7 +626,7 @@ def _sum_rows(
 def _add_parts(
     parts, at, inside, many, splits, height: tl.constexpr
 ):  # fmt: skip
-    """The sums over the parts of some rows, in float64."""
+    """Sum the parts of some rows in float64."""
     total = tl.zeros([height, 64], tl.float64)
     for left in range(0, splits, 64):
         split = (left + tl.arange(0, 64)).to(tl.int64)
@@ -639,7 +644,7 @@ def _finish_rows(
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr,
 ):  # fmt: skip
-    """Add up the parts of rows."""
+    """Sum the parts of rows and write the rows."""
     at_list = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + at_list)
     scale, length, last = _list_of(
@@ -668,7 +673,7 @@ def _write_value(
     values, defined, terms, at_list, last, length, k, scale,
     metric: tl.constexpr, ranked: tl.constexpr,
 ):  # fmt: skip
-    """The value of a list from the terms of its rows, written by the first of its programs."""
+    """Write the value of a list, the sum over its rows, by the first program of the list."""
     if tl.program_id(1) == 0:
         total = tl.zeros([256], tl.float32)
         for first in range(0, last, 256):
@@ -687,7 +692,7 @@ def _gather_rows(
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
     norm: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """What some items gather from all rows; the first program of a list also adds its value."""
+    """Sum the gradient of some items over all rows; the first program also writes the value."""
     at_list = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
@@ -767,7 +772,7 @@ def _through_pairs(
     numbers, distances, offsets, grad_scores, temperature, size,
     metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Through the sums of distances: what all items of the list above and below give."""
+    """Add the gradient through ``Σ_k |s_j - s_k|``, over all pairs of a list."""
     at_list = tl.program_id(0)
     begin = tl.load(offsets + at_list)
     count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
@@ -796,7 +801,7 @@ def _through_pairs(
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
-    """The sums over the items before each place of a list, its end included."""
+    """Exclusive prefix sums over a list, followed by its total."""
     at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
     if tl.program_id(1) * chunk < length:
         count = (length + chunk - 1) // chunk
@@ -814,7 +819,7 @@ def _through_sorted(
     numbers, prefix, order, offsets, lengths, grad_scores, temperature, size, steps,
     metric: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """What :func:`_through_pairs` says, of sorted items."""
+    """:func:`_through_pairs` for sorted items, by prefix sums."""
     at_list, begin, _, at, length = _chunk_of(offsets, lengths, chunk)
     inside = at < tl.load(offsets + at_list + 1) - begin
     real = at < length

@@ -1,6 +1,6 @@
 """Pointwise losses on GPUs: the mean over the items of a list.
 
-One program does a list. A long one is cut into spans, and a second kernel joins their sums.
+One program computes a list. Long lists are cut into spans, whose sums a second kernel joins.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -28,7 +28,7 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
     Args:
         batch: the lists.
         kind: ``mse``, ``rmse``, ``bce`` or ``ordinal``.
-        number: the levels of rmse and ordinal, the threshold of bce.
+        number: the number of levels of rmse and ordinal, or the threshold of bce.
 
     Returns:
         values, grad_scores and defined (see :mod:`rankgrad.kernels.ops`).
@@ -60,7 +60,7 @@ def _cross_entropy(logit, target):
     """``-t log σ(x) - (1 - t) log σ(-x)`` and its derivative."""
     small = tl.exp2(-1.4426950408889634 * tl.abs(logit))
     sigmoid = tl.where(logit >= 0, 1.0, small) / (1.0 + small)
-    # 1 - σ(x) without its cancellation, where the target is 1.
+    # 1 - σ(x) without cancellation, for targets of 1.
     missing = tl.where(logit >= 0, small, 1.0) / (1.0 + small)
     value = tl.maximum(tl.where(target, -logit, logit), 0.0) + log1p(small)
     return value, tl.where(target, -missing, sigmoid)
@@ -68,7 +68,7 @@ def _cross_entropy(logit, target):
 
 @triton.jit
 def _terms(score, label, number, levels, KIND: tl.constexpr):
-    """The loss of each item, and its derivative by the score."""
+    """The loss of each item, and its derivative with respect to the score."""
     if KIND == 0:
         error = score - label
         return error * error, 2.0 * error
@@ -94,7 +94,7 @@ def _mean(total, items, KIND: tl.constexpr):
     """The loss of a list from the sum of its terms, and the factor of the terms' derivatives."""
     factor = 1.0 / tl.maximum(items, 1.0)
     value = total * factor
-    if KIND == 1:  # the root's derivative at 0 is infinite: nothing is learned there
+    if KIND == 1:  # the root's derivative at 0 is infinite; use a gradient of 0
         above = value > 0
         root = tl.sqrt(tl.where(above, value, 1.0))
         factor = tl.where(value == 0, 0.0, 0.5 * factor / root)
@@ -109,7 +109,7 @@ def _sum_terms(
     KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ALL_ITEMS: tl.constexpr,
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The terms of a span of a list: the result if it is the whole list, else its sums."""
+    """The terms of a span of a list; writes the loss if it is the whole list, else the sums."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -143,7 +143,7 @@ def _join_spans(
     offsets, values, grad_scores, defined, parts,
     KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add up the spans of a list, and scale the gradient of one."""
+    """Sum the spans of a list, and scale the gradient of one span."""
     at_list = tl.program_id(0).to(tl.int64)
     spans = tl.num_programs(1)
     start = tl.load(offsets + at_list)

@@ -1,7 +1,8 @@
-"""Metrics through relaxed ranks that are no sums over items: AP, RR, ERR and hits.
+"""Metrics through relaxed ranks that are not linear in the items: AP, RR, ERR and hits.
 
-AP and ERR count what is ranked ahead of an item, ``S_i = Σ_j v_j sigmoid(β (r_i - r_j))``, in tiles
-of pairs: O(n²) work, O(n) memory. RR and hits are a softmax of ``-β r`` over the relevant items.
+AP and ERR sum the values ranked ahead of an item, ``S_i = Σ_j v_j sigmoid(β (r_i - r_j))``, in
+tiles of pairs: O(n²) work, O(n) memory. RR and hits take a softmax of ``-β r`` over the relevant
+items.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -31,30 +32,30 @@ from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import is_real
 
 METRICS = ("ap", "rr", "err", "hits")
-#: What the sums are used for: average precision, or expected reciprocal rank.
+#: The metric of the sums: average precision, or expected reciprocal rank.
 _AP, _ERR = 1, 2
-_CHUNK = 4096  # items of a list that one program holds at a time
+_CHUNK = 4096  # items of a list that one program reads at a time
 _LOG2E = math.log2(math.e)
 
 
 class RankOperator(Protocol):
-    """Relaxed ranks of lists, 0 on padding, and the derivative by the scores given that by them."""
+    """Relaxed ranks of lists (0 on padding) and their adjoint."""
 
     ranks: Tensor
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The vector-Jacobian product by the scores."""
+        """The vector-Jacobian product with respect to the scores."""
 
 
 class StepValues(NamedTuple):
-    """What a metric takes of the items.
+    """The values of the items of a batch for a metric.
 
     Attributes:
-        values: ``[items]`` relevance; of err ``log(1 - stop)``. 0 on padding.
-        weighted: ``[items]`` relevance, or of err the chance to stop, times the item's weight.
+        values: ``[items]`` relevance; for err ``log(1 - stop)``. 0 on padding.
+        weighted: ``[items]`` relevance (for err the stopping probability) times item weight.
         scale: ``[lists]`` one over the norm; 0 where the metric is undefined.
-        lengths: ``[lists]`` int32, the real items.
-        defined: ``[lists]`` bool, two items or more, one of them relevant.
+        lengths: ``[lists]`` int32, the number of real items.
+        defined: ``[lists]`` bool, whether a list has two items or more, one of them relevant.
     """
 
     values: Tensor
@@ -65,7 +66,7 @@ class StepValues(NamedTuple):
 
 
 def step_values(batch: FlatLists, metric: str, threshold: float) -> StepValues:
-    """The values of a metric of :data:`METRICS`; the threshold of err is the highest grade."""
+    """The values of a metric of :data:`METRICS`; for err, ``threshold`` is the highest grade."""
     labels, weights = batch.labels, batch.weights
     lists = batch.offsets.shape[0] - 1
     scale = labels.new_empty(lists)
@@ -113,7 +114,7 @@ def through_operator(
 
 
 def _chunk(max_length: int) -> tuple[int, int]:
-    """Items that a program holds at a time, and its warps."""
+    """Items that a program reads at a time, and its warps."""
     chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
     return chunk, max(1, min(8, chunk // 128))
 
@@ -125,7 +126,7 @@ def _step_values(
     STOPS: tl.constexpr, NORMED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The values of a list, and what its sum is divided by."""
+    """The values of the items of a list, and one over its norm."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -157,7 +158,7 @@ def _step_values(
     tl.store(scale + at_list, inverse_norm)
     tl.store(lengths + at_list, number)
     tl.store(defined + at_list, valid)
-    # A label above the highest grade is the highest of its list.
+    # If a label exceeds the highest grade, the list's largest label is its highest grade.
     top = tl.max(tops, 0).to(tl.float64)
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
@@ -167,7 +168,7 @@ def _step_values(
             grade = tl.exp2(label.to(tl.float64) - top)
             lowest = tl.exp2(-top + 0.0 * grade)
             stop = (grade - lowest).to(tl.float32)
-            # 1 - stop, also where the stop rounds to 1; who stops for certain is not passed.
+            # 1 - stop, accurate where stop rounds to 1, and at least the smallest normal number.
             miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
             value = tl.log(miss).to(tl.float32)
         else:
@@ -181,7 +182,7 @@ def _step_values(
 
 @triton.jit
 def _missed(rank, weight, discount, items, k, beta, CURVE: tl.constexpr, CUT: tl.constexpr):
-    """``1 - w discount``; of hits, which are almost certain, without its cancellation."""
+    """``1 - w discount``; for hits, whose discount is often near 1, without cancellation."""
     missed = 1.0 - discount
     if CURVE == 1:
         missed = rank * 0.0
@@ -197,7 +198,7 @@ def _first_relevant(
     ranks, values, weighted, scale, lengths, defined, offsets, losses, grad_ranks, k, beta,
     CURVE: tl.constexpr, CUT: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The discount of the first relevant rank, a minimum relaxed to the softmax of ``-β r``."""
+    """The discount of the first relevant rank, relaxed: a softmax of ``-β r`` for the minimum."""
     at_list = tl.program_id(0)
     start = tl.load(offsets + at_list)
     length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
@@ -236,7 +237,7 @@ def _first_relevant(
         chance = inverse_norm * tl.exp2((first - rank) * steepness)
         discount, derivative = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
-        # How far an item is above the mean, by the smaller numbers: these are known better.
+        # The item's value minus the mean, from the smaller numbers, which are more accurate.
         above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
         grad = chance * (beta * above - weight * derivative)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
@@ -245,7 +246,7 @@ def _first_relevant(
 
 @triton.jit
 def _load_values(ranks, values, at, inside):
-    """Values and ranks of items, both 0 on padding and outside of the list."""
+    """Values and ranks of items; both are 0 on padding and outside the list."""
     value = tl.load(values + at, mask=inside, other=0.0)
     return value, tl.load(ranks + at, mask=inside, other=0.0)
 
@@ -257,9 +258,10 @@ def _sum_ahead(
     steepness, k, beta,
     STEP: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What a block of items earns by the values ranked ahead of it.
+    """The metric terms of a block of items, from the values ranked ahead of each.
 
-    The derivatives by the sums of these values, and by the ranks at fixed sums, are written.
+    Writes the derivatives with respect to the sums of these values, and with respect to the ranks
+    at fixed sums.
     """
     at_list = tl.program_id(0)
     block = tl.program_id(1)
@@ -268,7 +270,7 @@ def _sum_ahead(
     row = block * ROWS + tl.arange(0, ROWS)
     inside = row < length
     value, rank = _load_values(ranks, values, start + row, inside)
-    # An item without a value earns nothing.
+    # A block without values has no terms.
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for left in range(0, last, COLUMNS):
@@ -284,7 +286,7 @@ def _sum_ahead(
     discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
     weight = tl.load(weighted + start + row, mask=inside, other=0.0)
     weight *= tl.load(scale + at_list)
-    # An item is half ahead of itself.
+    # The sum has half of the item itself: sigmoid(0) = 1/2.
     if STEP == 1:
         chance = weight * (1.0 + ahead - 0.5 * value)
         tl.store(grad_sums + start + row, weight * discount, mask=inside)
@@ -302,7 +304,7 @@ def _sum_ahead_vjp(
     ranks, values, grad_sums, offsets, defined, earned, losses, grad_ranks, steepness, beta,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add the derivative by the ranks of a block of items, and once for a list write the loss."""
+    """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)

@@ -39,7 +39,7 @@ from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.rank_sums import METRICS, RankOperator, step_values, through_operator
 
 _SPAN = 1024
-_LONG = 8192  # items from which on tiles are of more columns
+_LONG = 8192  # longer lists have tiles with more columns
 _LOG2E = math.log2(math.e)
 
 Losses = tuple[Tensor, Tensor, Tensor]
@@ -82,8 +82,8 @@ def _through_pairs(
 ) -> Losses:
     """A linear metric through sigmoid ranks, in two passes over the pairs.
 
-    The first gives every rank with the derivative of the metric there, and counts the place of
-    every item in the ideal order; the second one gives the gradient by scores.
+    The first computes every rank and the derivative of the metric with respect to it, and counts
+    ideal ranks. The second computes the gradient with respect to the scores.
     """
     scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
@@ -119,7 +119,7 @@ def _through_linear(
     metric_options: MetricOptions,
     gain_norms: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> Losses:
-    """A linear metric through the ranks of an operator: ranks, what they earn, and its adjoint."""
+    """A linear metric through the ranks of an operator, and its gradient by the adjoint."""
     scores, max_length = batch.scores, batch.max_length
     metric, k, _, _, persistence = metric_options
     gains, scale, lengths, defined = gain_norms
@@ -146,7 +146,7 @@ class SigmoidRanks:
         self.ranks = sigmoid_ranks(*self._lists)
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The vector-Jacobian product by the scores."""
+        """The vector-Jacobian product with respect to the scores."""
         return sigmoid_ranks_vjp(grad, *self._lists)
 
 
@@ -192,30 +192,30 @@ def sigmoid_ranks_vjp(
 
 
 def _tile(max_length: int) -> tuple[int, int, int]:
-    """Columns of a tile, its warps, and how many tiles' columns are under way at a time.
+    """Columns of a tile, its warps, and the pipeline stages of the loop over tiles.
 
-    A warp takes some rows alone, unless there are so many columns that sharing them pays.
+    One warp computes a block of rows, unless there are so many columns that sharing them pays.
     """
     return (64, 1, 3) if max_length <= _LONG else (128, 4, 1)
 
 
 def _curve(metric: str) -> int:
-    """How a linear metric discounts ranks."""
+    """The kind of discount of a linear metric."""
     curves = {"precision": CONSTANT, "recall": CONSTANT, "rbp": GEOMETRIC, "arp": RANK}
     return curves.get(metric, LOGARITHMIC)
 
 
 @triton.jit
 def _load_scores(scores, at, real):
-    """Scores; minus infinity on padding, which is ahead of nothing."""
+    """Scores; -inf on padding, which ranks ahead of no item."""
     return tl.load(scores + at, mask=real, other=float("-inf"))
 
 
 @triton.jit
 def _center(score, real, steepness):
-    """A middle of the scores of a block, and whether they all lie near it.
+    """The middle of the scores of a block, and whether all scores are close to it.
 
-    If so, ``sigmoid(s_j - s_i) = e_j / (e_i + e_j)`` with exponentials of the items alone.
+    If so, ``sigmoid(s_j - s_i) = e_j / (e_i + e_j)`` needs one exponential per item only.
     """
     low = tl.min(tl.where(real, score, float("inf")), 0)
     high = tl.max(tl.where(real, score, float("-inf")), 0)
@@ -225,7 +225,7 @@ def _center(score, real, steepness):
 
 @triton.jit
 def _power(score, middle, steepness):
-    """``exp(α (s - middle))``, clamped to what float32 holds; 0 on padding."""
+    """``exp(α (s - middle))``, clamped to the range of float32; 0 on padding."""
     power = (score - middle) * steepness
     near = tl.exp2(tl.minimum(tl.maximum(power, -122.0), 122.0))
     return tl.where(score == float("-inf"), 0.0, near)
@@ -238,7 +238,7 @@ def _rank_tile(
     KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Add to how much of, and ideally how many of, the columns of a tile are above its rows."""
+    """Add the columns of a tile to the relaxed and the ideal ranks of its rows."""
     column = left + tl.arange(0, COLUMNS)
     valid = is_real(mask, start + column, column < width, MASKED)
     other = _load_scores(scores, start + column, valid)
@@ -256,7 +256,7 @@ def _rank_tile(
     if IDEAL:
         gains = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
         keys = gain_key(gains, valid)
-        if SIDE == -1:  # the row's key is one less: what is equal is ahead
+        if SIDE == -1:  # columns of equal gain are ahead: lower the rows' keys by one
             apart = (key - 1)[:, None] - keys[None, :]
         elif SIDE == 1:
             apart = key[:, None] - keys[None, :]
@@ -276,7 +276,7 @@ def _rank(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Ranks of a block of items; what they earn, the derivative, and what they ideally earn."""
+    """Ranks of a block of items, ``Σ gain discount``, its derivatives, and the ideal sum."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -295,8 +295,8 @@ def _rank(
     above = tl.zeros([ROWS, COLUMNS], tl.float32)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     items = tl.zeros([COLUMNS], tl.int32)
-    # Columns before, among and after the rows: equal gains go by place.
-    last = tl.where(first < width, width, 0)  # nothing to do past the list's end
+    # Columns before, among and after the rows: ties in gain are broken by input order.
+    last = tl.where(first < width, width, 0)  # no columns for blocks past the list's end
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
     if near:
@@ -350,7 +350,7 @@ def _rank_vjp(
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradient of a block of items by the ranks they change, ``Σ_j (g_j - g_i) sigmoid'``."""
+    """The gradient of a block of items: ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -402,7 +402,7 @@ def _earn(
     ranks, gains, offsets, scale, lengths, grad_ranks, earned, sign, k, beta, persistence,
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What a span of ranked items earns, and the derivative of the loss by their ranks."""
+    """``Σ gain discount`` of a span of items, and the derivatives with respect to their ranks."""
     at_list = tl.program_id(0)
     block = tl.program_id(1)
     start = tl.load(offsets + at_list)
@@ -423,7 +423,7 @@ def _earn(
 def _total(
     earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """The loss of a list."""
+    """The loss of a list, from the sums of its spans."""
     at_list = tl.program_id(0)
     value = sum_blocks(earned, at_list, blocks, WIDTH) * tl.load(scale + at_list)
     if not LOWER:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
 
-_WIDTH = 1024  # lists that are added up at a time
+_WIDTH = 1024  # lists that are summed at a time
 
 
 def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sum or mean over the lists that are defined, and the share of each in it."""
+    """The weighted sum or mean over defined lists, and the normalized weight of each list."""
     lists = values.shape[0]
     result, normalized_weights = values.new_empty(()), torch.empty_like(values)
     weighted = list_weights is not None
@@ -31,7 +31,7 @@ def reduce(
 
 @triton.jit
 def _weighed(values, defined, list_weights, at, lists, WEIGHTED: tl.constexpr):
-    """The weights of some lists, 0 for those left out, and their values times those."""
+    """The weights of some lists (0 if undefined), and their weighted values."""
     inside = at < lists
     counts = tl.load(defined + at, mask=inside, other=0) != 0
     value = tl.load(values + at, mask=inside, other=0.0)
@@ -48,7 +48,7 @@ def _reduce(
     values, defined, list_weights, result, normalized_weights, lists,
     MEAN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """All lists by one program, in double precision, always in the same order."""
+    """Reduce all lists in one program, in float64 and in a fixed order."""
     first = tl.arange(0, WIDTH)
     weights, terms = _weighed(values, defined, list_weights, first, lists, WEIGHTED)
     totals, sums = weights, terms

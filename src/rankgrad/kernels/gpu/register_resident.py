@@ -1,17 +1,17 @@
-"""Sinkhorn scaling of lists whose whole K stays in registers, forward and backward.
+"""Register-resident Sinkhorn scaling: K stays in registers, forward and backward.
 
-What K is and what is computed, :mod:`rankgrad.kernels.gpu.sinkhorn` says. A list has one program,
-or a few that share its rows and add up their parts of the column sums at a barrier. Each program
-goes from list to list, with scratch of its own.
+:mod:`rankgrad.kernels.gpu.sinkhorn` defines K and the scaling. One program computes a list, or a
+few programs share its rows and sum their parts of the column sums at a barrier. Each program
+processes one list after another, with scratch of its own.
 
-Of the gradient by log K, ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``, the backward pass writes down
-the factors. M is added up from them at the end, where K is no more needed in registers, and K is
-computed once more for the sums by rank offsets. The plain sums are simple: over two steps in turn
-the factors' sums are equal and opposite, ``r (Kᵀ l)`` being what the next column step undoes, so
-that only those of the first step, ``u_0 = 1 / (K 1)``, are left.
+The gradient with respect to log K is ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``. The backward pass
+stores the factors l and r. At the end, when the registers of K are free, it sums M from them and
+computes K again, for the column sums weighted by rank offsets. The plain column sums are simpler:
+those of successive steps are equal and opposite, since the next column step cancels ``r (Kᵀ l)``.
+Only the sums of the first step, ``u_0 = 1 / (K 1)``, remain.
 
-One kernel computes a linear metric and its gradient. The same kernel, in two launches, is the
-operator P and its adjoint: the first leaves u and v of every step in memory for the second.
+One launch computes a linear metric and its gradient. Two launches of the same kernel compute the
+operator P and its adjoint: the first stores u and v of every step for the second.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
@@ -29,26 +29,26 @@ from torch import Tensor
 
 from rankgrad.kernels.gpu.launcher import cached_launch
 
-#: By the columns: how many programs share the rows, the warps of each, the registers of a thread.
+#: By number of columns: programs that share the rows, warps per program, registers per thread.
 RESIDENT: dict[int, tuple[int, int, int]] = {
     32: (1, 4, 128),
     64: (1, 4, 255),
     128: (1, 8, 255),
     256: (2, 8, 255),
 }
-WARPS = 32  # that a processor should have to do, in programs that wait for no other
+WARPS = 32  # to run on a multiprocessor, where programs do not wait for each other
 
 
 @dataclass(frozen=True)
 class ResidentLayout:
-    """How lists are laid out over programs.
+    """How lists are distributed over programs.
 
     Args:
-        columns: of a tile, at least the length of any list.
-        shared: the programs of a list, each with ``columns / shared`` rows.
-        warps: of a program.
-        registers: that a thread may have.
-        groups: of programs; each group goes from list to list.
+        columns: the columns of a tile, at least the length of any list.
+        shared: the number of programs per list, each with ``columns / shared`` rows.
+        warps: the number of warps per program.
+        registers: the most registers of a thread.
+        groups: the number of groups of programs. A group processes one list after another.
     """
 
     columns: int
@@ -59,7 +59,7 @@ class ResidentLayout:
 
     @classmethod
     def of(cls, scores: Tensor, lists: int, max_length: int) -> ResidentLayout | None:
-        """The layout, or None where K does not fit or programs would wait for ones not running."""
+        """The layout; None if K does not fit, or if the programs of a list cannot run at once."""
         running = at_once(scores)
         for columns, (shared, warps, registers) in sorted(RESIDENT.items()):
             if max_length <= columns:
@@ -71,11 +71,11 @@ class ResidentLayout:
 
     @property
     def rows(self) -> int:
-        """Of a tile."""
+        """The rows of a tile."""
         return self.columns // self.shared
 
     def floats(self, lists: int, size: int, iterations: int, mode: str) -> int:
-        """What the kernel writes: sums over columns, shares of values, scratch of programs."""
+        """The size of ``work`` in floats: column sums, partial values, and scratch of programs."""
         factors = (iterations + 1) * (self.rows + self.columns)
         factors = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
         scratch = factors + 2 * (self.columns + 1)
@@ -83,7 +83,7 @@ class ResidentLayout:
 
 
 def at_once(scores: Tensor) -> int:
-    """How many programs of any size run at the same time."""
+    """The number of programs of any size that run at once: one per multiprocessor."""
     return _processors(scores.device.index) if scores.is_cuda else 1
 
 
@@ -105,12 +105,12 @@ def scale_resident(
     """Scale all lists.
 
     Args:
-        layout: of lists over programs.
-        places: ``[4, items]``: of sorted items the score, c as a pair, and the gain.
-        work: as many floats as :meth:`ResidentLayout.floats` says.
-        barriers: a zero for each group.
-        saved: of an operator the scalings, ``[2 iterations + 3, items]``, how many steps each list
-            took, and by rank what is read (adjoint) or written (apply), and one minus it.
+        layout: the distribution of lists over programs.
+        places: ``[4, items]``: the score, c as a pair of floats, and the gain of sorted items.
+        work: scratch of :meth:`ResidentLayout.floats` floats.
+        barriers: one counter per group, zeroed.
+        saved: for an operator the scalings ``[2 iterations + 3, items]``, the number of steps of
+            each list, the gradient (adjoint) or result (apply) by rank, and one minus the result.
         of_lists: offsets, lengths, scale and defined.
         numbers: iterations, tolerance, 1 / temperature, k and persistence.
         options: the discount, whether transposed, the mode, whether the lists are scaled already.
@@ -125,7 +125,7 @@ def scale_resident(
 
 @triton.jit
 def load_places(ranked, high, low, base, at, items):
-    """The scores of some places and their c; past the list's end, what makes K zero."""
+    """The scores and c of some positions; past the list's end, numbers that make K zero."""
     inside = at < items
     score = tl.load(ranked + base + at, inside, 0.0)
     return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
@@ -133,7 +133,7 @@ def load_places(ranked, high, low, base, at, items):
 
 @triton.jit
 def entries_of(row, score, high, low, score_, high_, low_, sharpness):
-    """A tile of K. Differences of near numbers are exact, and so is the product within the sum."""
+    """A tile of K. Differences of close numbers are exact; fma does not round its product."""
     gap = score_ - score
     main = tl.fma(tl.broadcast_to((-2 * row).to(tl.float32), gap.shape), gap, high - high_)
     return tl.exp2((main + (low - low_)) * (sharpness * 1.4426950408889634))
@@ -147,7 +147,7 @@ def rank_offset(row, column):
 
 @triton.jit
 def rank_weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
-    """What the rank of a row is discount, as it counts in the sum over rows."""
+    """The discounts of the ranks of rows; 0 past the cutoff and past the list's end."""
     rank = (row + 1).to(tl.float32)
     inside = (k == 0) | (row < k)
     if DISCOUNT == 0:
@@ -157,7 +157,7 @@ def rank_weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
     elif DISCOUNT == 2:
         discount = (1 - persistence) * tl.exp2(tl.log2(persistence) * (rank - 1))
     else:
-        # Ranks past the cutoff count k + 1 each: here, less what all of them count anyway.
+        # Ranks past the cutoff count k + 1 each: subtracted here, added to the value later.
         beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
         discount = rank - beyond
     return tl.where(inside & (row < items), discount, 0.0)
@@ -165,7 +165,7 @@ def rank_weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
 
 @triton.jit
 def wait(barriers, at, count, SHARED: tl.constexpr):
-    """Until all programs of the list are here; what they wrote before can be read after."""
+    """Wait until all programs of the list arrive; then their earlier writes can be read."""
     tl.debug_barrier()
     if SHARED > 1:
         here = tl.atomic_add(barriers + at, 1, sem="acq_rel") + 1
@@ -176,13 +176,13 @@ def wait(barriers, at, count, SHARED: tl.constexpr):
 
 @triton.jit
 def _by_row(factor):
-    """A number for each row, as it goes with K."""
+    """One number per row, broadcast to the layout of K."""
     return factor[None, :, :, None]
 
 
 @triton.jit
 def _by_column(factor):
-    """A number for each column, as it goes with K."""
+    """One number per column, broadcast to the layout of K."""
     return factor[:, None, None, :]
 
 
@@ -198,7 +198,7 @@ def _column_sums(entries):
 
 @triton.jit
 def _tile(places, size, base, row, column, items, sharpness):
-    """The program's rows of K, those past the list's end zero."""
+    """The program's rows of K; 0 past the list's end."""
     high, low = places + size, places + 2 * size
     score, main, rest = load_places(places, high, low, base, tl.minimum(row, items - 1), items)
     score_, main_, rest_ = load_places(places, high, low, base, column, items)
@@ -212,14 +212,14 @@ def _tile(places, size, base, row, column, items, sharpness):
 @triton.jit
 def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.constexpr,
             COLUMNS: tl.constexpr):  # fmt: skip
-    """Column sums from the programs' parts, in a fixed order; and the largest of their errors."""
+    """Sum the programs' parts of column sums in a fixed order; and the largest error."""
     if SHARED > 1:
         place = parts + (arrived // SHARED % 2) * SHARED * (COLUMNS + 1)
         tl.store(place + mine * COLUMNS + column, part)
         tl.store(place + SHARED * COLUMNS + mine, worst)
         arrived += SHARED
         wait(barrier, 0, arrived, SHARED)
-        if SHARED == 2:  # the other's joins what is in registers, in either order the same
+        if SHARED == 2:  # add the other program's part; two terms have the same sum in any order
             part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
         else:
             program = tl.arange(0, SHARED)
@@ -232,13 +232,13 @@ def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.const
 
 @triton.jit
 def _inverse(sums, inside):
-    """One over the sums, and zero where there is nothing."""
+    """One over the sums; 0 past the list's end."""
     return tl.where(inside, 1 / tl.where(inside, sums, 1.0), 0.0)
 
 
 @triton.jit
 def _save(at, factor, inside, SAVED: tl.constexpr):
-    """Write factors: to a program's own scratch, or into the list's, where others stand beside."""
+    """Store factors in the program's scratch, or masked if saved between those of other lists."""
     if SAVED:
         tl.store(at, factor, inside)
     else:
@@ -247,7 +247,7 @@ def _save(at, factor, inside, SAVED: tl.constexpr):
 
 @triton.jit
 def _restore(at, inside, SAVED: tl.constexpr):
-    """Read what :func:`_save` wrote."""
+    """Load factors that :func:`_save` stored."""
     if SAVED:
         return tl.load(at, inside, 0.0)
     else:
@@ -260,7 +260,7 @@ def _forward(
     iterations, tolerance, TRANSPOSED: tl.constexpr, SAVED: tl.constexpr, SHARED: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The steps of the scaling; how many they were, and the last row and column factors."""
+    """Run the scaling; returns the last row and column factors and the number of steps."""
     u = _inverse(_row_sums(entries), real)
     v = tl.where(valid, 1.0, 0.0)
     _save(us + u_stride + up, u, real, SAVED)
@@ -289,7 +289,7 @@ def _forward(
             if step >= iterations:
                 running = 0
     tl.debug_barrier()
-    if TRANSPOSED:  # the last row step is left out
+    if TRANSPOSED:  # without the last row step
         u = _restore(us + step * u_stride + up, real, SAVED)
     return u, v, step, arrived
 
@@ -300,10 +300,10 @@ def _backward(
     parts, barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The steps in reverse order, down to the column sums by the first row step.
+    """Run the steps in reverse order; returns the column sums of the first row step.
 
-    They start from ``part``, the program's part of the derivative by the last column factors, and
-    ``grad_rows``, the derivative by the row factors before them.
+    ``part`` is the program's part of the derivative with respect to the last column factors, and
+    ``grad_rows`` the derivative with respect to the row factors before them.
     """
     at_step = step
     while at_step > 0:
@@ -328,7 +328,7 @@ def _mixed(
     step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride, SAVED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """M, from its factors."""
+    """Sum M from its factors."""
     mixed = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
     at = 0
     while at <= step:
@@ -345,7 +345,7 @@ def _mixed(
 def _write_ranks(
     entries, u, v, gain, at_rank, misses, rank, inside, TRANSPOSED: tl.constexpr
 ):  # fmt: skip
-    """The sorted gains, and one minus them: rows sum to one where they were scaled last."""
+    """Write the sorted gains, and one minus them: rows sum to one if they were scaled last."""
     tl.store(at_rank + rank, u * _row_sums(entries * _by_column(gain * v)), inside)
     missed = u * _row_sums(entries * _by_column(v - gain * v))
     if TRANSPOSED:
@@ -373,7 +373,7 @@ def _scale_resident(
     steps = iterations + 1
     partial_values = work + 2 * SHARED * size
     parts = partial_values + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
-    # Factors of M: u with r, and l with v. The output's come first, so u is one place later.
+    # The factors of M are u with r, and l with v. Those of the output come first: u shifts by 1.
     rs = partial_values + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
     factors = steps * (ROWS + COLUMNS)
     rs += tl.program_id(0).to(tl.int64) * (factors if SAVED else 2 * factors + ROWS)
@@ -381,8 +381,9 @@ def _scale_resident(
     vs = ls + steps * ROWS
     us = vs + steps * COLUMNS
     barrier = barriers + group
-    # By default threads get what is last, then warps: so each has some columns of some rows, and
-    # neither their factors nor their sums fill its registers, as whole rows or columns would.
+    # Triton's default layout distributes the last axis over the threads of a warp, and the one
+    # before it over warps. So a thread has some columns of some rows, and their factors and sums
+    # take few registers. With whole rows or columns they would fill them.
     up = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
     column = tl.arange(0, COLUMNS // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
     row = mine * ROWS + up
@@ -399,7 +400,7 @@ def _scale_resident(
                 list_us = list_vs + steps * size + mine * ROWS
                 u_stride, v_stride = size, size
             entries = _tile(places, size, base, row, column, items, sharpness)
-            tl.debug_barrier()  # the factors of the list before have been read
+            tl.debug_barrier()  # until the factors of the list before are read
             if SCALED:
                 step = tl.load(taken + at_list)
                 u = _restore(
@@ -418,7 +419,7 @@ def _scale_resident(
                 _write_ranks(entries, u, v, gain, at_rank, misses, base + row, counted, TRANSPOSED)
                 tl.store(taken + at_list, step)
             else:
-                # The value, and its derivatives by the last factors.
+                # The value, and its derivatives with respect to the last factors.
                 if MODE == "loss":
                     weight = rank_weights(row, items, k, persistence, DISCOUNT)
                     weight *= tl.load(scale + at_list)
@@ -431,7 +432,7 @@ def _scale_resident(
                 tl.store(rs + column, gain * v)
                 part = gain * _column_sums(entries * _by_row(weight * u))
                 left = tl.zeros_like(grad_rows)
-                if not TRANSPOSED:  # where the output's rows are those of the step before
+                if not TRANSPOSED:  # transposed output uses u of the step before
                     left = -grad_rows * u * u
                     part += _column_sums(entries * _by_row(left))
                     grad_rows = tl.zeros_like(grad_rows)

@@ -1,4 +1,4 @@
-"""Derivatives of items times a factor of their list."""
+"""Multiply the gradient of every item by a factor of its list."""
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
 
@@ -37,7 +37,7 @@ def scale_by_list(
 def _scale_by_list(
     grad, step, factor, grad_scores, offsets, product, SCALED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
-    """A span of a list times its factor."""
+    """Multiply a span of a list by its factor."""
     at_list = tl.program_id(0).to(tl.int64)
     start = tl.load(offsets + at_list)
     length = tl.load(offsets + at_list + 1) - start

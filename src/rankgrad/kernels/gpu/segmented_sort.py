@@ -1,4 +1,4 @@
-"""Lists in descending order of their scores, and their groups of tied items."""
+"""Sort lists by descending score, and find groups of tied items."""
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import is_real
 
-COUNTED = 8192  # lists of up to so many items are not sorted: pairs are counted instead
+COUNTED = 8192  # callers count pairs, instead of sorting, in lists up to this length
 _TILE = 1024
-_SHORT = 1024  # so is the place of each item in lists of up to so many, where an order is asked for
+_SHORT = 1024  # lists up to this length are sorted by counting pairs
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Sorted:
     """Items by list and descending score, ties in input order, padding last in its list.
 
     Args:
-        scores: in this order; -inf on padding.
-        items: the index of each item in the batch.
+        scores: ``[items]``, sorted; -inf on padding.
+        items: ``[items]``, the index of each sorted item in the batch.
     """
 
     scores: Tensor
@@ -33,7 +33,7 @@ class Sorted:
 
 
 def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted:
-    """Sort every list, without asking the device for their lengths."""
+    """Sort every list, without synchronizing to read lengths."""
     lists, size = offsets.numel() - 1, scores.numel()
     if max_length <= _SHORT:
         ranked = torch.empty_like(scores)
@@ -46,7 +46,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     even = size == lists * max_length
     grid = (lists, cdiv(max_length, _TILE))
     cleaned = torch.empty_like(scores)
-    # What comes after the last list stays there.
+    # Items after the last list keep their position.
     keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
     _keys[grid](
         scores, scores if mask is None else mask, offsets, cleaned, keys,
@@ -77,7 +77,7 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
 @cached_launch
 @triton.jit
 def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexpr):
-    """The real items of one list."""
+    """Count the real items of one list."""
     at_list = tl.program_id(0)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = (end - begin).to(tl.int32)
@@ -92,7 +92,7 @@ def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexp
 
 @triton.jit
 def _score(scores, mask, index, inside, masked: tl.constexpr):
-    """Scores with -inf on padding and for what is no number, and one zero."""
+    """Scores, with -inf for padding and NaN, and 0 for -0."""
     real = is_real(mask, index, inside, masked)
     score = tl.load(scores + index, mask=real, other=float("-inf"))
     score = tl.where(score == score, score, float("-inf"))
@@ -105,7 +105,7 @@ def _place(
     scores, mask, offsets, ranked, order,
     masked: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """Bring some items of a list to their places, which are how many others go before them."""
+    """Write some items of a list to their ranks, found by counting the items ahead of them."""
     begin, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
     first = begin + tl.program_id(1) * rows
     if first < end:
@@ -128,7 +128,7 @@ def _keys(
     scores, mask, offsets, cleaned, keys,
     masked: tl.constexpr, even: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Scores with -inf on padding and one zero; or whole numbers that sort by list, then score."""
+    """The scores to sort; and, for uneven lists, integer keys that sort by list, then score."""
     at_list = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     index = begin + tl.program_id(1) * tile + tl.arange(0, tile)
@@ -137,7 +137,7 @@ def _keys(
     tl.store(cleaned + index, score, mask=inside)
     if not even:
         bits = score.to(tl.int32, bitcast=True)
-        # Negative numbers are larger the smaller they are; the complement turns the order around.
+        # The bits of negative floats sort in reverse order; flipping them restores it.
         rising = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
         falling = (-1 - rising).to(tl.int64) + 2147483648
         tl.store(keys + index, at_list * 4294967296 + falling, mask=inside)
@@ -145,7 +145,7 @@ def _keys(
 
 @triton.jit
 def tie_start(ranked, begin, at, score, tied, steps):
-    """The first place with the same score, for tied items in sorted order; else their own."""
+    """The first position with the same score in sorted order; without a tie the item's own."""
     low, high = tl.where(tied, begin, at), at
     if tl.max(tied.to(tl.int32), 0) > 0:
         for _ in range(steps):
@@ -159,7 +159,7 @@ def tie_start(ranked, begin, at, score, tied, steps):
 
 @triton.jit
 def tie_end(ranked, end, at, score, tied, steps):
-    """One past the last place with the same score."""
+    """One past the last position with the same score."""
     low, high = at + 1, tl.where(tied, end, at + 1)
     if tl.max(tied.to(tl.int32), 0) > 0:
         for _ in range(steps):

@@ -1,24 +1,24 @@
 """NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
 
 In sorted order (i from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``,
-NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with rows normalized: 1 on the
-diagonal and falling away from it on both sides, so that tiles far off the diagonal are left out.
-Everything runs on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``;
-transposed, the last row step is left out. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the
-discounts and g the gains.
+NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with normalized rows. K is 1 on the
+diagonal and decreases on both sides of it, so tiles far from the diagonal are skipped. The scaling
+iterates on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``.
+Transposed scaling skips the last row step. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w
+the discounts and g the gains.
 
-Backward, the gradient by log K is ``K_ij Σ_f l_fi r_fj``, two factors (l, r) for each step. Only
-its column sums are needed, plain, ``D_j``, and weighed by the rank offset ``2 (j - i)``, ``S_j``,
-and they come out of the same sweeps: ``r_fj (Kᵀ l_f)_j``, and the same with ``2 (j - i) K_ij`` for
-K.
+In the backward pass, the gradient with respect to log K is ``K_ij Σ_f l_fi r_fj``, with two factors
+(l, r) for each step. Only its column sums are needed: the plain sums ``D_j``, and the sums ``S_j``
+weighted by the rank offset ``2 (j - i)``. The same sweeps over K compute them as
+``r_fj (Kᵀ l_f)_j``, with ``2 (j - i) K_ij`` in place of K for ``S_j``.
 
-The rows of a list are shared out over several programs, all of which run at once. Each adds up its
-rows' part of the column sums; a barrier; and each reads the columns it needs from all. Sums are in
-a fixed order, so the same input gives the same bytes. K is computed anew in every sweep, unless
-all of it fits in registers: such lists are in :mod:`rankgrad.kernels.gpu.register_resident`.
+Several programs share the rows of a list, and all of them run at once. Each sums its rows' part of
+the column sums, waits at a barrier, and then reads the columns that it needs from all programs. The
+order of summation is fixed, so the same input gives the same bits. Every sweep computes K again. If
+K fits in registers, :mod:`rankgrad.kernels.gpu.register_resident` is used instead.
 
-A linear metric and its gradient are one launch. The operator P and its adjoint are two, and what
-the first found of u and v the second reads.
+One launch computes a linear metric and its gradient. Two launches compute the operator P and its
+adjoint: the first stores u and v of every step for the second.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
@@ -51,7 +51,7 @@ from rankgrad.kernels.gpu.register_resident import (
 from rankgrad.kernels.gpu.segmented_sort import count_items
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
-_RESIDENT, _REGISTERS = 1, 255  # programs on a processor at once, and registers of a thread
+_RESIDENT, _REGISTERS = 1, 255  # programs per multiprocessor, and registers per thread
 _TOGETHER = 16  # parts of a column sum that are read at a time
 _SCRATCH = 1 << 22  # floats for the parts of column sums
 
@@ -82,7 +82,7 @@ def through_sinkhorn(
         scores, mask, gains, offsets, max_length, lengths, values, grad_scores, iterations
     )
     weighing = _Weighing("loss", False, k, metric, persistence)
-    at_rank = (values, values)  # neither read nor written
+    at_rank = (values, values)  # placeholders
     prefix, sums = ranked.scale(scaling, weighing, scale, defined, at_rank)
     ranked.finish(scaling, weighing, scale, defined, prefix, sums, values, grad_scores)
     return values, grad_scores, defined
@@ -96,14 +96,14 @@ class _Scaling(NamedTuple):
 
 
 class _Weighing(NamedTuple):
-    """What the rows are weighed by: a linear metric, or what an operator is given.
+    """The weights of the rows: those of a linear metric, or the operator's gradient.
 
     Attributes:
         mode: ``loss``, or ``apply`` or ``adjoint`` of the operator.
-        scaled: whether u and v are known already.
+        scaled: whether u and v are computed already.
         k: the cutoff, 0 for none.
-        metric: whose discount it is.
-        persistence: of rbp.
+        metric: the metric that defines the discount.
+        persistence: the parameter of rbp.
     """
 
     mode: str
@@ -116,21 +116,21 @@ class _Weighing(NamedTuple):
 class SinkhornOperator:
     """NeuralSort with Sinkhorn scaling as a linear operator and its adjoint.
 
-    The lists are scaled once, when values are first sorted; u and v of every step stay in memory.
+    The first call of ``apply`` scales the lists, and saves u and v of every step.
 
     Args:
         scores: ``[items]``, float32.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
-        k: how many rows are asked for, 0 for all.
+        k: the number of rows, 0 for all.
         temperature: of NeuralSort.
         iterations: of the scaling, at most.
-        tolerance: of row and column sums, at which a list is left as it is.
+        tolerance: a list has converged if the error of its row or column sums is smaller.
         transposed: whether columns, not rows, are normalized last.
     """
 
-    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SinkhornOperator:
         self._lists = offsets, max_length
         self._scaling = _Scaling(temperature, iterations, tolerance, transposed)
         self._ranked: _Ranked | None = None
-        self._values: Tensor | None = None  # which have been placed; no others get their address
+        self._values: Tensor | None = None  # sorted last; the reference reserves their address
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
@@ -157,12 +157,12 @@ class SinkhornOperator:
             scaled = self._ranked is not None
             ranked = self._place(values, at_rank)
             weighing = _Weighing("apply", scaled, self.k)
-            lengths = ranked.lengths  # a list without items is left out
+            lengths = ranked.lengths  # skips lists without items
             ranked.scale(self._scaling, weighing, at_rank, lengths, (at_rank, self.misses))
         return at_rank
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
         grad_scores = torch.zeros_like(self.scores)
         if self.scores.numel() == 0 or self._lists[0].numel() == 1:
             return grad_scores
@@ -176,7 +176,7 @@ class SinkhornOperator:
         return grad_scores
 
     def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
-        """The lists in order of their scores, with these values."""
+        """The lists sorted by score, with these values."""
         offsets, max_length = self._lists
         values = values.contiguous()
         if self._ranked is None:
@@ -194,19 +194,20 @@ class SinkhornOperator:
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Lists in descending order of their scores, and what their scaling needs.
+    """Lists sorted by descending score, and the inputs of their scaling.
 
     Args:
-        numbers: ``[3, items]`` int32: which item stands where, how many are above it, and below.
-        places: ``[4, items]``: of the items in order the score, c as a pair, and the gain.
+        numbers: ``[3, items]`` int32: the index of each sorted item, and how many items score
+            strictly higher and lower.
+        places: ``[4, items]``: the score, c as a pair of floats, and the gain of sorted items.
         gains: ``[items]``, in input order.
-        offsets: of the lists.
-        lengths: of the lists, padding left out.
-        max_length: a bound on them.
-        layout: over programs, of lists whose K stays in registers.
-        barriers: zeros for the first launch to count in.
-        scalings: of an operator, u and v of every step.
-        taken: of an operator, the number of steps of each list.
+        offsets: ``[lists + 1]``.
+        lengths: ``[lists]``, the number of real items.
+        max_length: a bound on the lists' lengths.
+        layout: the layout of lists whose K stays in registers; None for longer ones.
+        barriers: zeroed counters for the first launch.
+        scalings: for an operator, u and v of every step.
+        taken: for an operator, the number of steps of each list.
     """
 
     numbers: Tensor
@@ -234,12 +235,12 @@ class _Ranked:
         iterations: int,
         saved: bool = False,
     ) -> _Ranked:
-        """Sort the lists; values and gradient are made zero. Scalings are saved for an operator."""
+        """Sort the lists; zero values and gradient. ``saved``: allocate scalings of an operator."""
         lists, size = offsets.shape[0] - 1, scores.shape[0]
         layout = ResidentLayout.of(scores, lists, max_length)
         numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
         places = scores.new_empty(4, size)
-        counters = 1 if layout is not None else 2 + iterations  # of a list
+        counters = 1 if layout is not None else 2 + iterations  # per list
         barriers = torch.empty(lists * counters, dtype=torch.int32, device=scores.device)
         _rank[(lists, cdiv(max_length, 64))](
             scores, presence(mask, scores), gains, offsets, lengths, numbers, places, values,
@@ -254,7 +255,7 @@ class _Ranked:
         )
 
     def place(self, values: Tensor) -> None:
-        """Bring other gains to the places of their items."""
+        """Replace the gains of the sorted items by other values, given in input order."""
         _place[(self.lists, cdiv(self.max_length, 256))](
             values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
         )
@@ -265,7 +266,7 @@ class _Ranked:
 
     @property
     def size(self) -> int:
-        """The items of all lists, padding included."""
+        """The number of items of all lists, including padding."""
         return self.places.shape[1]
 
     def scale(
@@ -276,7 +277,7 @@ class _Ranked:
         defined: Tensor,
         at_rank: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Scale the lists where the loss is defined; scratch for prefix sums, and column sums."""
+        """Scale the defined lists; returns scratch for prefix sums, and the column sums."""
         mode, scaled, k, metric, persistence = weighing
         of_lists = (self.offsets, self.lengths, scale, defined)
         numbers = (
@@ -296,7 +297,7 @@ class _Ranked:
 
     @property
     def shared(self) -> int:
-        """How many programs share a list: all must run at once, since they wait for each other."""
+        """The number of programs per list. All must run at once, as they wait for each other."""
         if self.layout is not None:
             return self.layout.shared
         most = _RESIDENT * at_once(self.places) // self.lists
@@ -310,7 +311,7 @@ class _Ranked:
         numbers: tuple[float, ...],
         options: tuple[Any, ...],
     ) -> Tensor:
-        """Scale lists of any length; three vectors of scratch, the sums, and shares of values."""
+        """Scale lists of any length; returns three scratch vectors, column sums, partial values."""
         places, lists, size, shared = self.places, self.lists, self.size, self.shared
         tiles, width = cdiv(self.max_length, _ROWS), cdiv(self.max_length, _COLUMNS)
         scalings, *at_rank = saved
@@ -339,7 +340,7 @@ class _Ranked:
         values: Tensor,
         grad_scores: Tensor,
     ) -> None:
-        """The gradient by the scores from the column sums, and of a metric the values."""
+        """Compute the gradient from the column sums, and for a metric also the values."""
         layout = self.layout
         rows, parts = (layout.rows, layout.shared) if layout is not None else (_ROWS, 1)
         kind = weighing.metric if weighing.mode == "loss" else "operator"
@@ -357,7 +358,7 @@ def _discount(metric: str) -> int:
 
 @triton.jit
 def _ordered(score):
-    """The score, last of all where it is no number: every item has a place of its own."""
+    """The score; NaN becomes -inf, so that every item has a distinct rank."""
     return tl.where(score == score, score, float("-inf"))
 
 
@@ -367,10 +368,10 @@ def _rank(
     scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
     counters, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Bring a block of items to their places in descending order, padding left out.
+    """Write a block of items to their ranks by descending score, without padding.
 
-    Beside each go c, as a pair of floats, and how many items are above and below it. What others
-    will count in or leave as it is, is made zero.
+    Also writes c as a pair of floats and the numbers of items above and below, and zeros the
+    barriers, the values and the gradient.
     """
     at_list = tl.program_id(0)
     total = total.to(tl.int64)
@@ -421,7 +422,7 @@ def _rank(
 @cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
-    """Values in the order of the scores, where the gains stand."""
+    """Write values in sorted order in place of the gains."""
     at_list = tl.program_id(0)
     size = size.to(tl.int64)
     base = tl.load(offsets + at_list)
@@ -434,7 +435,7 @@ def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _entries(row, score, high, low, score_, high_, low_, sharpness):
-    """A tile of K from what its rows and columns are."""
+    """A tile of K, from the scores and c of its rows and columns."""
     return entries_of(
         row[:, None], score[:, None], high[:, None], low[:, None],
         score_[None, :], high_[None, :], low_[None, :], sharpness,
@@ -455,7 +456,7 @@ def _column_sums(
     parts, spans, tile, base, size, column, inside, WHICH: tl.constexpr, half,
     SHARED: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """A column sum: the parts of the programs whose rows reach these columns."""
+    """Column sums over the parts of all programs whose rows have entries in these columns."""
     first = tl.load(spans + tile * 2)
     last = tl.load(spans + tile * 2 + 1)
     total = tl.zeros_like(column).to(tl.float32)
@@ -489,7 +490,7 @@ def _scale(
     mine = tl.program_id(0) % SHARED
     items = tl.load(lengths + at_list)
     base = tl.load(offsets + at_list)
-    here = tl.cdiv(items, ROWS)  # tiles of rows of this list
+    here = tl.cdiv(items, ROWS)  # the number of row tiles of this list
     each = tl.maximum(tl.cdiv(here, SHARED), 1)
     sharing = tl.cdiv(here, each)
     size = size.to(tl.int64)
@@ -540,7 +541,7 @@ def _scale(
                 )  # fmt: skip
                 factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
                 partial += tl.sum(by_row * factor, 0)
-                # The output's own factor is (w u, v g): w u for now where the rows' turn will be.
+                # The output's factors are (w u, v g). ``turns`` has w u until the backward pass.
                 tl.store(turns + base + row, weight * factor, row < items)
                 tl.store(grad_rows + base + row, by_row, row < items)
             tl.store(turns + 5 * size + at_list * SHARED + mine, partial)
@@ -558,9 +559,9 @@ def _forward(
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """The steps of the scaling; how many they were."""
-    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
-    # v_0 = 1 wherever it is read.
+    """Run the scaling; returns the number of steps."""
+    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own positions
+    # v_0 = 1 in the columns that this program reads.
     for left in range(reach, bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
@@ -615,8 +616,8 @@ def _backward(
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """From the derivative by the last rows to the column sums, the steps in reverse."""
-    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own places
+    """Run the steps in reverse order, from the derivative of the last rows to the column sums."""
+    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own positions
     sums, tilted = turns + 3 * size, turns + 4 * size
     tl.debug_barrier()
     half = step % 2
@@ -637,14 +638,14 @@ def _backward(
         factor = gain * tl.load(columns + step * size + at, inside, 0.0)
         tl.store(sums + at, factor * plain, own)
         tl.store(tilted + at, factor * offset_sums, own)
-        # The output's derivative by the columns, g Kᵀ (w u), is left where v_0 was.
+        # The output's derivative with respect to v, g Kᵀ (w u), overwrites v_0.
         tl.store(columns + at, gain * plain, inside)
 
     at_step = step
     while at_step > 0:
         tl.debug_barrier()
         half = 1 - half
-        if TRANSPOSED and (at_step == step):  # the row step that was left out
+        if TRANSPOSED and (at_step == step):  # the row step that was skipped
             _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
                           reach, bound, at_step, size, half, mine, sharpness, SHARED, ROWS,
                           COLUMNS, 4)  # fmt: skip
@@ -682,11 +683,11 @@ def _backward(
                 sharpness, 0, ROWS, COLUMNS,
             )  # fmt: skip
             if TRANSPOSED and (at_step == step):
-                # u_{step - 1} is the output's own row factor as well.
+                # u_{step - 1} is also the row factor of the output.
                 fresh += tl.load(grad_rows + base + row, row < items, 0.0)
             tl.store(grad_rows + base + row, fresh, row < items)
         at_step -= 1
-    # u_0 = 1 / (K 1).
+    # The first row step, u_0 = 1 / (K 1).
     tl.debug_barrier()
     half = 1 - half
     _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
@@ -711,7 +712,7 @@ def _find_band(
     ranked, high, low, base, items, limits, top, end, sharpness,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Which tiles of columns the tiles of rows reach: entries below exp(-32) are left out."""
+    """The tiles of columns of each tile of rows in which entries exceed exp(-32)."""
     far = -32.0 / sharpness
     width = tl.cdiv(items, COLUMNS)
     for tile in range(top, end):
@@ -732,7 +733,7 @@ def _find_band(
 
 @triton.jit
 def _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED: tl.constexpr):
-    """Which programs reach each of the tiles of columns that this one does."""
+    """The programs whose band has each of the column tiles of this program."""
     other = tl.arange(0, PADDED)
     those = other < sharing
     ends = tl.minimum(other * each + each, here)
@@ -765,7 +766,7 @@ def _row_sums(
     ranked, high, low, base, items, factors, gains, limits, tile, sharpness,
     GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """``K f`` for a tile of rows; or ``K (f g)`` (1), or ``K (f (1 - g))`` (2)."""
+    """``K f`` for a tile of rows; with GAINS 1, ``K (f g)``; with 2, ``K (f (1 - g))``."""
     row = tile * ROWS + tl.arange(0, ROWS)
     score, main, rest = load_places(ranked, high, low, base, tl.minimum(row, items - 1), items)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -787,7 +788,7 @@ def _write_ranks(
     ranked, high, low, base, items, columns, rows, gains, limits, top, end, at_rank, misses, k,
     sharpness, TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The sorted gains, and one minus them: rows sum to one where they were scaled last."""
+    """Write the sorted gains, and one minus them: rows sum to one if they were scaled last."""
     for tile in range(top, end):
         row = tile * ROWS + tl.arange(0, ROWS)
         inside = (row < items) & ((k == 0) | (row < k))
@@ -811,9 +812,9 @@ def _column_parts(
 ):  # fmt: skip
     """The program's part of column sums.
 
-    1: ``Kᵀ u``. 2: the same, plain and by rank offsets. 3: with ``l = -grad_rows u²``, ``Kᵀ l``
-    plain and by rank offsets and ``Kᵀ u_{step-1}`` by them. 4: the last of these, and nothing for
-    the others.
+    WHICH 1: ``Kᵀ u``. 2: ``Kᵀ u``, plain and weighted by rank offsets. 3: with
+    ``l = -grad_rows u²``, ``Kᵀ l`` plain and weighted, and ``Kᵀ u_{step-1}`` weighted. 4: the last
+    of these, and 0 for the others.
     """
     place = parts + (half * 3 * SHARED + mine).to(tl.int64) * size + base
     for left in range(reach, bound):
@@ -849,20 +850,20 @@ def _column_parts(
 
 @triton.jit
 def _factors(rows, grad_rows, base, items, row, step, size, WHICH: tl.constexpr):
-    """What rows are weighed by in column sums, and u of the step before."""
+    """The weights of rows in column sums, and u of the step before."""
     inside = row < items
     factor = tl.load(rows + step * size + base + row, inside, 0.0)
     before = factor
     if WHICH >= 3:
         factor *= -tl.load(grad_rows + base + row, inside, 0.0) * factor
-        valid = inside & (row + step > row)  # none at the first step
+        valid = inside & (row + step > row)  # 0 at the first step
         before = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
     return factor, before
 
 
 @triton.jit
 def _row_error(rows, base, items, top, end, step, size, ROWS: tl.constexpr):
-    """How far the sums ``u_{step-1} ∘ (K v_step)`` are from one."""
+    """The largest error of the row sums ``u_{step-1} ∘ (K v_step)``, which should be one."""
     worst = 0.0
     for tile in range(top, end):
         row = tile * ROWS + tl.arange(0, ROWS)
@@ -874,9 +875,9 @@ def _row_error(rows, base, items, top, end, step, size, ROWS: tl.constexpr):
 
 @triton.jit
 def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
-    """Whether all sums were within the tolerance, which is known a step later.
+    """Whether to go on: the error of a step is known only one step later.
 
-    That later step does not count, except in transposed scaling, whose row step is not used.
+    That later step is then discarded, except in transposed scaling, whose last row step is unused.
     """
     least = 1 if TRANSPOSED else 2
     if step >= least:
@@ -890,7 +891,7 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
 
 @triton.jit
 def _of_all(sums, size, base, at, items, sharing, PARTS: tl.constexpr):
-    """What the programs of a list have each added up."""
+    """The sum over the parts of all programs of a list."""
     found = tl.load(sums + base + at, at < items, 0.0)
     if PARTS > 1:
         for program in range(1, sharing):
@@ -905,9 +906,10 @@ def _finish(
     sharpness, k, SHARED: tl.constexpr, KIND: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The loss of a list, and from the column sums the gradient by its scores.
+    """The loss of a list, and its gradient with respect to the scores from the column sums.
 
-    ``τ ds_k = S_k + (slope_k - below_k + above_k) D_k - Σ_{below k} D + Σ_{above k} D``.
+    In sorted order (k from 0) the gradient times τ is
+    ``S_k + (n - 1 - 2 k - below_k + above_k) D_k - Σ_{below k} D + Σ_{above k} D``.
     """
     at_list = tl.program_id(0)
     items = tl.load(lengths + at_list)
@@ -949,7 +951,7 @@ def _finish(
             through = tl.load(prefix + base + items - under - 1, inside, 0.0)
             straight = _of_all(sums, size, base, at, items, sharing, PARTS)
             derivative = _of_all(tilted, size, base, at, items, sharing, PARTS)
-            # Tied items have the mean derivative.
+            # This term is 0 without ties. |s_j - s_k| has derivative 0 at a tie.
             derivative += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
             derivative += higher - (total - through)
             derivative *= -sharpness if KIND == "loss" else sharpness

@@ -1,7 +1,7 @@
 """SmoothI with stop-gradient: the rows of a list one after another, value and gradient in one pass.
 
-Short lists are held in registers by one program each. Long ones are split among programs, one
-launch per row: the sweep that takes row r out of the products also meets row r + 1.
+One program holds a short list in registers. Several programs share a long list, with one launch per
+row: the sweep that updates the products by row r also computes the sums of row r + 1.
 """
 
 # mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -22,7 +22,7 @@ from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, 
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import count_items
 
-_MAX_LENGTH = 16384  # what one program holds in registers
+_MAX_LENGTH = 16384  # the longest list that one program holds in registers
 _TILE = 1024
 
 
@@ -65,7 +65,7 @@ def through_smoothi(
 
 
 def _width(max_length: int) -> dict[str, int]:
-    """Of lists that one program has in registers."""
+    """The tile and warps for lists that one program holds in registers."""
     width = max(32, next_power_of_2(max_length))
     return {"width": width, "num_warps": min(16, max(1, width // 256))}
 
@@ -76,7 +76,7 @@ def _sweep_long(
     options: dict[str, Any],
     max_length: int,
 ) -> None:
-    """Lists that are split among programs: one launch per row."""
+    """Run the rows of lists that several programs share, with one launch per row."""
     scores, mask, offsets = tensors[:3]
     lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
     splits = min(256, cdiv(max_length, _TILE))
@@ -99,16 +99,16 @@ def _sweep_long(
 
 
 class _Indicators:
-    """The rows of every list, one after another; nothing of them is stored.
+    """The rows of every list, computed one after another and never stored.
 
     Args:
         scores: ``[items]``, float32.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
-        k: how many rows, 0 for all.
+        k: the number of rows, 0 for all.
         alpha: the inverse temperature.
-        delta: how far an item already chosen is pushed down.
+        delta: how far items of earlier rows are pushed down.
     """
 
     def __init__(
@@ -127,14 +127,15 @@ class _Indicators:
         self.lengths = count_items(mask, offsets, max_length)
 
     def run(self, mode: str, inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-        """Go through the rows.
+        """Compute the rows.
 
         Args:
             mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
-            inputs: the values and, of adjoint, the gradient by rank; or, of ranks_adjoint, the
-                gradient by the ranks, and the ranks.
-            outputs: of apply the sorted values and one minus them; of ranks themselves and one over
-                their weights, which ranks_adjoint reads; of adjoints the gradient by the scores.
+            inputs: for apply and adjoint the values, for adjoint also the gradient by rank; for
+                ranks_adjoint the gradient with respect to the ranks, and the ranks.
+            outputs: for apply the sorted values and one minus them; for ranks the ranks and one
+                over their weights, which ranks_adjoint reads; for the adjoints the gradient with
+                respect to the scores.
         """
         scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
         lists, size = offsets.numel() - 1, scores.numel()
@@ -154,7 +155,7 @@ class _Indicators:
 class SmoothIOperator(_Indicators):
     """SmoothI's indicators (Thonet et al. 2022), stop-gradient, as a linear operator."""
 
-    misses: Tensor | None = None  #: one minus what was sorted last, without cancellation
+    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
 
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
@@ -164,7 +165,7 @@ class SmoothIOperator(_Indicators):
         return at_rank
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient by the scores of ``Σ_r grad_r (P values)_r``."""
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
         grad_scores = torch.zeros_like(self.scores)
         inputs = (values.contiguous(), grad.contiguous())
         self.run("adjoint", inputs, (grad_scores, grad_scores))
@@ -192,7 +193,7 @@ class SmoothIRanks(_Indicators):
         self.run("ranks", (scores, scores), (self.ranks, self._inverse))
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The gradient by the scores of ``Σ_j grad_j ranks_j``."""
+        """The gradient of ``Σ_j grad_j ranks_j`` with respect to the scores."""
         grad_scores = torch.zeros_like(self.scores)
         inputs = (grad.contiguous(), self.ranks)
         self.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
@@ -211,7 +212,7 @@ def _add_two(a, b, c, d):
 
 @triton.jit
 def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
-    """The expected gain at a rank, and its derivatives by the expected value and weight."""
+    """The gain at a rank, and its derivatives with respect to expected value and weight."""
     if gain == "none":
         return mean, mean * 0.0 + 1.0, mean * 0.0
     else:
@@ -231,7 +232,7 @@ def _row(
     logits, value, product, grad, item_value, weight, factor, delta,
     gain: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
-    """One softmax: into the value, the gradient and the products."""
+    """Compute one row, a softmax, and update the value, the gradient and the products."""
     part = tl.exp2(logits)
     if weighted:
         total, mean, mean_weight = tl.reduce((part, part * item_value, part * weight), 0, _add)
@@ -257,7 +258,7 @@ def _list(
     values, alpha, delta, k, persistence, metric: tl.constexpr, gain: tl.constexpr,
     masked: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """One list, its items in registers: per row one maximum and one joint sum."""
+    """One list with its items in registers. A row takes at most one maximum and one joint sum."""
     at_list = tl.program_id(0)
     begin = tl.load(offsets + at_list)
     item = tl.arange(0, width)
@@ -270,7 +271,7 @@ def _list(
     if weighted:
         weight = tl.load(weights + index, mask=real, other=0.0)
     lowest = tl.min(score, 0)
-    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
+    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
     length = tl.load(lengths + at_list)
@@ -281,7 +282,7 @@ def _list(
     product = tl.full([width], 1.0, tl.float32)
     grad = tl.zeros([width], tl.float32)
     value = scale * 0.0
-    if tl.max(base, 0) < 60.0:  # products are at most 1 in size: nothing can overflow
+    if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
         for row in range(rows):
             factor = scale * (discount(row + 1.0, metric, persistence) - past)
             value, product, grad = _row(
@@ -331,7 +332,7 @@ def _least(lowest, at_list, splits: tl.constexpr, wide: tl.constexpr):
 
 @triton.jit
 def _row_values(values, ranks, row, mode: tl.constexpr):
-    """What the indicators of a row (from 0) are weighed by: their mean goes back through it."""
+    """The weights of a row's indicators (row from 0) in the quantity that is differentiated."""
     if mode == "ranks_adjoint":
         return values * ((row + 1) - ranks)
     else:
@@ -342,7 +343,7 @@ def _row_values(values, ranks, row, mode: tl.constexpr):
 def _row_terms(
     indicator, product, value, mean, row_grad, one, two, row, mode: tl.constexpr
 ):  # fmt: skip
-    """What a row adds to its items: to the gradient, or to the sums that the ranks are made of."""
+    """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
     if mode == "ranks":
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
@@ -353,9 +354,9 @@ def _row_terms(
 
 @triton.jit
 def _ranks_of(weight, moment, length):
-    """Mean ranks from sums over the rows, and one over the weights.
+    """Expected ranks from sums over the rows, and one over the weights.
 
-    An item that no rank wants, its weights all underflown, is last.
+    An item whose weights all underflow gets the last rank.
     """
     inverse = 1.0 / (weight + 1e-12)
     return ((moment + 1e-12 * length) * inverse).to(tl.float32), inverse.to(tl.float32)
@@ -367,7 +368,7 @@ def _list_rows(
     scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k,
     mode: tl.constexpr, masked: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """The rows of one list, its items in registers; see :meth:`_Indicators.run`."""
+    """The rows of one list with its items in registers; see :meth:`_Indicators.run`."""
     at_list = tl.program_id(0)
     begin = tl.load(offsets + at_list)
     item = tl.arange(0, width)
@@ -376,7 +377,7 @@ def _list_rows(
     length = tl.load(lengths + at_list)
     score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
-    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # no items
+    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
     item_value, ranks = base, base
@@ -385,9 +386,9 @@ def _list_rows(
     if mode == "ranks_adjoint":
         item_value *= tl.load(extras + at, mask=real, other=0.0)
         ranks = tl.load(others + at, mask=real, other=0.0)
-    large = tl.max(base, 0) >= 60.0  # products are at most 1 in size: else nothing overflows
+    large = tl.max(base, 0) >= 60.0  # |product| <= 1: smaller exponentials cannot overflow
     product = tl.full([width], 1.0, tl.float32)
-    # Ranks add up as many terms as there are items, all of one sign.
+    # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
     one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
     two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
     for row in range(tl.where(k > 0, tl.minimum(k, length), length)):
@@ -427,7 +428,7 @@ def _list_rows(
 
 @triton.jit
 def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
-    """One over the norm of a list, 0 where the loss is undefined; of an operator 1."""
+    """One over the norm of a list (0 where the loss is undefined); 1 for an operator."""
     if mode == "loss":
         return tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     else:
@@ -442,10 +443,10 @@ def _sweep(
     metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
     splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Row - 1 into the state of the items, and the sums over the exponentials of the row.
+    """Update the state of the items by row - 1, and sum the exponentials of the row.
 
-    The state is the product and what :func:`_row_terms` adds up. The sums are of the exponentials
-    alone, times the values, and times a third: the weights, or one minus the values.
+    The state is the product and the sums of :func:`_row_terms`. The exponentials are summed alone,
+    times the values, and times a third factor: the weights, or one minus the values.
     """
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
@@ -543,7 +544,7 @@ def _add_gradient(
     scores, mask, offsets, lowest, state, size,
     masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the gradient and the number of lowest scores, of each program's part of a list."""
+    """Sum the gradient and count the lowest scores over each program's part of a list."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     low = _least(lowest, at_list, splits, wide)
@@ -567,7 +568,7 @@ def _finish(
     gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
     wide: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Ranks from their sums; or the part of the gradient through the list's minimum, and it."""
+    """Write the ranks; or the gradient, after subtracting its part through the minimum score."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = tl.load(lengths + at_list)

@@ -1,7 +1,7 @@
 """The asynchronous value check of a batch.
 
-The result is written into pinned host memory, so that nothing has to be copied, and the host can do
-other work until it needs the result.
+The kernel writes the result into pinned host memory. This needs no copy, and the host can do other
+work until it needs the result.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
@@ -21,13 +21,13 @@ from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 _SPAN = 1024
 _PROGRAMS = 128
-_POLLS = 256  # how often the host reads the result before it synchronizes
+_POLLS = 256  # reads of the result by the host before it synchronizes
 
 
 class _Results(threading.local):
-    """What programs found: the number of the check if all is valid, and minus that otherwise.
+    """The results of programs: the number of the check if all values are valid, else minus it.
 
-    The numbers tell an earlier check from the present one. Device and host share the memory.
+    The number distinguishes the current check from earlier ones. Device and host share the memory.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class _Results(threading.local):
         self.turn = 0
 
     def next_turn(self) -> int:
-        """A number that no other check of late has."""
+        """The number of a new check; it differs from those of recent checks."""
         self.turn = self.turn % (2**31 - 1) + 1
         return self.turn
 
@@ -53,9 +53,9 @@ def check_values(
 ) -> Callable[[], bool]:
     """Start a check, and return the function that waits for its result, to be called once.
 
-    Values are valid if scores are finite, weights finite and not negative, and labels not large
-    either. All are flat, and padding is not read. If a second check starts before the result of the
-    first is read, the first may be False.
+    Values are valid if scores are finite, weights are finite and not negative, and labels are not
+    negative and not too large. All tensors are flat, and padding is not read. If a second check
+    starts before the result of the first is read, the first may return False.
     """
     items = scores.shape[0]
     lists = 0 if list_weights is None else list_weights.shape[0]
@@ -94,7 +94,7 @@ def _check(
     scores, labels, mask, weights, list_weights, results, largest, items, lists, turn,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Check the spans of a program."""
+    """Check the values of a program's spans."""
     found = tl.zeros([SPAN], tl.int32)
     step = tl.num_programs(0) * SPAN
     first = tl.program_id(0) * SPAN
