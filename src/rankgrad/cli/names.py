@@ -203,8 +203,10 @@ def _summary(factory: Any) -> str:
 
 def _of_cell(factory: Any) -> str:
     """The documentation of the loss that a cell of the grid makes."""
+    from rankgrad.losses.relaxed import GridLoss
+
     made = factory()
     minus = "" if made.metric.lower_is_better else "1 - "
     text = f"{minus}{made.metric} through {made.relaxation}."
-    known = inspect.getdoc(type(made)) if type(made).__name__ != "GridLoss" else ""
+    known = inspect.getdoc(type(made)) if type(made) is not GridLoss else ""
     return f"{text}\n\n{known}" if known else text
