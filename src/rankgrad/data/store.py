@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -147,10 +147,12 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
 
 def manifests(folder: Path) -> list[Path]:
     """The manifests of a store, or of the stores that a folder of splits or folds holds."""
-    inside, found = files.readable_path(folder), [MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}"]
-    if not inside.is_dir():
-        return []
-    return [folder / path.relative_to(inside) for name in found for path in inside.glob(name)]
+    patterns = (MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}")
+    while (inside := files.readable_path(folder)).is_dir():
+        with suppress(FileNotFoundError):  # the folder is being replaced: look again
+            found = [path for pattern in patterns for path in inside.glob(pattern)]
+            return [folder / path.relative_to(inside) for path in found]
+    return []
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
