@@ -174,7 +174,7 @@ def _peek(path: Path) -> _Peek | None:
     if store.is_store(path):
         try:
             manifest = store.read_manifest(path)
-        except ValueError:
+        except (ValueError, OSError):  # damaged, or replaced meanwhile
             return None
         return _Peek(manifest["features"], manifest["items"])
     if columnar.is_columnar(path) or not path.is_file():
