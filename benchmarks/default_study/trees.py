@@ -87,7 +87,7 @@ def run(
     Args:
         output: a file; a line is added for each training.
         which: what is trained on.
-        seconds: no training is begun after.
+        seconds: no training starts after them.
         threads: of the library.
         previous: files with results of earlier calls.
         best: only so many points on all lists: those best on the first quarter of medium size.

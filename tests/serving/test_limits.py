@@ -107,10 +107,10 @@ def test_others_are_answered_while_a_body_is_parsed(app, monkeypatch):
 
 def test_too_many_requests_are_refused(served):
     first = served["in_list"]
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def score_late(*lists):
-        begun.set()
+        started.set()
         assert release.wait(20)
         return first.score(*lists)
 
@@ -118,7 +118,7 @@ def test_too_many_requests_are_refused(served):
 
     async def overload():
         taken = [asyncio.create_task(send(app, (("POST", "/rank"), ONE))) for _ in range(2)]
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(started.wait, 20)
         refused, metrics = await send(app, (("POST", "/rank"), ONE), (("GET", "/metrics"), {}))
         assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
         assert "2 requests are in progress" in refused.json()["error"]["message"]

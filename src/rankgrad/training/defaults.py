@@ -2,7 +2,7 @@
 
 ``rankgrad train`` and :class:`rankgrad.Ranker` train one network with one loss. On few items it is
 the default of :class:`~rankgrad.training.Settings`; on many, a network that takes in more, with a
-learning rate that falls to 0. What the rules are worth: ``docs/results/simulated.md``.
+learning rate that falls to 0. Measured effect of the rules: ``docs/results/simulated.md``.
 """
 
 from __future__ import annotations
