@@ -393,8 +393,8 @@ def _ap(
             size = (high - low).to(tl.float64)
             step = (inside - 1.0) / tl.maximum(size - 1.0, 1.0)
             count = ahead + 1.0 + (at - low).to(tl.float64) * step
-            chance = tl.where(real & (at < cut) & (inside > 0), weight / size, 0.0)
-            total += chance * count / (at + 1).to(tl.float64)
+            expected = tl.where(real & (at < cut) & (inside > 0), weight / size, 0.0)
+            total += expected * count / (at + 1).to(tl.float64)
     counts = tl.sum(counting, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
     to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
