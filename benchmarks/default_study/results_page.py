@@ -310,8 +310,8 @@ def _way(own: Mapping[str, Any], other: Mapping[str, Any], best: float) -> str:
 
 
 def _p(value: float) -> str:
-    digits = 3 if 0.045 < value < 0.055 else 2
-    shown = f"{value:.{digits}g}" if value >= 1e-300 else "below 1e-300"
+    shown = f"{value:.2g}" if value >= 1e-300 else "below 1e-300"
+    shown = f"{value:.3g}" if shown == "0.05" else shown
     return f"**{shown}**" if value < 0.05 else shown
 
 
