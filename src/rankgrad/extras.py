@@ -39,6 +39,12 @@ def requires(extra: str) -> Iterator[None]:
         ) from None
 
 
+def load(module: str, extra: str) -> Any:
+    """A module of a package that comes with an extra; see :func:`requires`."""
+    with requires(extra):
+        return import_module(module)
+
+
 def lazy_modules(package: str, names: Sequence[str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package that imports its modules when they are first used.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rankgrad import losses, metrics
+from rankgrad.extras import load
 from rankgrad.losses import Loss
 from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import Metric, evaluate
@@ -29,10 +29,7 @@ _FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 20, 100.0
 
 def library(name: str) -> Any:
     """A tree library, or an error that says how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ImportError(f"{name} is not installed: pip install 'rankgrad[trees]'") from None
+    return load(name, "trees")
 
 
 class RowLists(NamedTuple):

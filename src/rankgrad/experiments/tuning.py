@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
 from rankgrad.data.dataset import Dataset
+from rankgrad.extras import load
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.specs import Spec
@@ -272,10 +273,7 @@ def _distribution(one: Range) -> Any:
 
 
 def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise ImportError("tuning needs Optuna: pip install 'rankgrad[tune]'") from None
+    optuna = load("optuna", "tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

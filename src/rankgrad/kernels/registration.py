@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rankgrad import autograd
-from rankgrad.kernels.cpu.nan_guard import guarded_loss, guarded_product, guarded_ranks
-from rankgrad.kernels.ops import LOSSES, RANKS, backends, refuse_large, scaled_by_list
+from rankgrad.kernels.cpu.nan_guard import guarded_loss
+from rankgrad.kernels.ops import LOSSES, backends, refuse_large, scaled_by_list
 
 _library = torch.library.Library("rankgrad", "DEF")
 
@@ -54,33 +54,6 @@ for _name, (_, _schema) in LOSSES.items():
     torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
     torch.library.register_autograd(
         f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
-    )
-
-
-def _rank_gradient(name: str) -> Any:
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        autograd.refuse_second_derivative()
-        scores, mask, offsets = ctx.saved_tensors
-        product = getattr(torch.ops.rankgrad, f"{name}_vjp")
-        return product(grad, scores, mask, offsets, *ctx.rest), None, None, None, None
-
-    return backward
-
-
-def _save_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-    ctx.rest = inputs[3:]
-
-
-for _name, (_, _schema, _product) in RANKS.items():
-    _register(_name, _schema, guarded_ranks)
-    _register(f"{_name}_vjp", _product, guarded_product)
-    for _each in (_name, f"{_name}_vjp"):
-        torch.library.register_fake(
-            f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library
-        )
-    torch.library.register_autograd(
-        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_save_scores, lib=_library
     )
 
 
