@@ -60,6 +60,23 @@ def test_ranks_are_entered_rightly(name):
     torch.library.opcheck(product, (torch.ones_like(scores), scores, mask, name, [0.5]))
 
 
+@pytest.mark.parametrize("name", ["sigmoid", "lapsum"])
+@pytest.mark.parametrize("max_length", [4, -1])
+def test_ranks_of_flat_lists_are_those_of_padded_ones(name, max_length):
+    offsets = torch.tensor([0, 2, 2, 6])
+    scores = SCORES.clone().requires_grad_()
+    ranks = getattr(torch.ops.rankgrad, f"{name}_ranks")
+    found = ranks(scores, MASK, offsets, max_length, 0.5)
+    (grad,) = torch.autograd.grad(found.square().sum(), scores)
+    operator = torch.ops.rankgrad.rank
+    for start, stop in ((0, 2), (2, 6)):
+        own = SCORES[start:stop].clone().requires_grad_()
+        expected = operator(own[None], MASK[None, start:stop], name, [0.5])[0]
+        torch.testing.assert_close(found[start:stop], expected)
+        (own_grad,) = torch.autograd.grad(expected.square().sum(), own)
+        torch.testing.assert_close(grad[start:stop], own_grad)
+
+
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 2.0])])
 def test_reduce_is_entered_rightly(mean, weights):
