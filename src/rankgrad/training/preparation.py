@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rankgrad.training.fitted import FittedRanker
 
 _LONG = 256  # items from which a list is sorted, not compared pair by pair
-_FEW_KNOTS = 128  # features of at most so many have few distinct values in a list, as counts do
+_FEW_KNOTS = 128  # features of at most this many have few distinct values in a list, as counts do
 _FEW_VALUES = 24  # distinct values that are taken one by one, at most
 _ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
