@@ -107,9 +107,10 @@ class _CrossEntropy(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, mask, order, *_ = ctx.saved_tensors
+        scores, mask, order, *groups = ctx.saved_tensors
+        rows = _log_rows(scores, mask, order, *groups, k=ctx.k, temperature=ctx.temperature)
         by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
-        for logs, target, slope in _log_rows(*ctx.saved_tensors, ctx.k, ctx.temperature):
+        for logs, target, slope in rows:
             wanted = grad.double()[:, None, :] * target
             change = logs.exp() * wanted.sum(-1, keepdim=True) - wanted
             by_score = by_score + (slope * change).sum(1)
