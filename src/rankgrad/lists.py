@@ -145,7 +145,7 @@ class Lists:
 
     @property
     def learned(self) -> bool:
-        """Whether gradients by labels or weights are wanted, which kernels lack."""
+        """Whether labels or weights require a gradient, which kernels do not compute."""
         if not torch.is_grad_enabled():
             return False
         weights, list_weights = self.flat.weights, self.list_weights

@@ -49,14 +49,30 @@ def test_losses_are_entered_rightly(name):
     torch.library.opcheck(getattr(torch.ops.rankgrad, name).default, arguments(name))
 
 
-@pytest.mark.parametrize("name", ops.RANKS)
+@pytest.mark.parametrize("name", ["sigmoid", "lapsum"])
 def test_ranks_are_entered_rightly(name):
-    require_backend(name)
+    scores, mask = SCORES.view(2, 3), MASK.view(2, 3)
+    leaf = scores.clone().requires_grad_()
+    torch.library.opcheck(torch.ops.rankgrad.rank.default, (leaf, mask, name, [0.5]))
+    product = torch.ops.rankgrad.rank_vjp.default
+    torch.library.opcheck(product, (torch.ones_like(scores), scores, mask, name, [0.5]))
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "lapsum"])
+@pytest.mark.parametrize("max_length", [4, -1])
+def test_ranks_of_flat_lists_are_those_of_padded_ones(name, max_length):
+    offsets = torch.tensor([0, 2, 2, 6])
     scores = SCORES.clone().requires_grad_()
-    operation = getattr(torch.ops.rankgrad, name).default
-    torch.library.opcheck(operation, (scores, MASK, OFFSETS, 3, 0.5))
-    product = getattr(torch.ops.rankgrad, f"{name}_vjp").default
-    torch.library.opcheck(product, (torch.ones_like(SCORES), SCORES, MASK, OFFSETS, 3, 0.5))
+    ranks = getattr(torch.ops.rankgrad, f"{name}_ranks")
+    found = ranks(scores, MASK, offsets, max_length, 0.5)
+    (grad,) = torch.autograd.grad(found.square().sum(), scores)
+    operator = torch.ops.rankgrad.rank
+    for start, stop in ((0, 2), (2, 6)):
+        own = SCORES[start:stop].clone().requires_grad_()
+        expected = operator(own[None], MASK[None, start:stop], name, [0.5])[0]
+        torch.testing.assert_close(found[start:stop], expected)
+        (own_grad,) = torch.autograd.grad(expected.square().sum(), own)
+        torch.testing.assert_close(grad[start:stop], own_grad)
 
 
 @pytest.mark.parametrize("mean", [True, False])

@@ -85,24 +85,6 @@ LOSSES = {
     "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
 }
 
-#: Relaxed ranks: the module of the kernels, the schema of the ranks [items], which are 0 on
-#: padding, and the schema of their vector-Jacobian product with respect to the scores.
-RANKS = {
-    "sigmoid_ranks": (
-        "ranks",
-        "(Tensor scores, Tensor? mask, Tensor offsets, int max_length, float alpha) -> Tensor",
-        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int max_length, float alpha) "
-        "-> Tensor",
-    ),
-    "lapsum_ranks": (
-        "lapsum",
-        "(Tensor scores, Tensor? mask, Tensor offsets, int max_length, float temperature) "
-        "-> Tensor",
-        "(Tensor grad, Tensor scores, Tensor? mask, Tensor offsets, int max_length, "
-        "float temperature) -> Tensor",
-    ),
-}
-
 #: Exact metrics: a plain function of the module, as they are neither differentiated nor compiled.
 METRICS = {"exact_metrics": ("metrics",)}
 
@@ -121,7 +103,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _mode: Mode = "auto"
 _PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 _NEEDED = {"cpu": "numba", "cuda": "triton"}
-_TABLES: dict[str, Any] = {**LOSSES, **RANKS, **METRICS, **CHECKS}
+_TABLES: dict[str, Any] = {**LOSSES, **METRICS, **CHECKS}
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
 
@@ -313,7 +295,6 @@ backends: dict[tuple[str, str], _Backend] = {
     (name, device): _Backend(name, module, package)
     for name, module in {
         **{name: entry[0] for name, entry in _TABLES.items()},
-        **{f"{name}_vjp": entry[0] for name, entry in RANKS.items()},
         "reduce": "reduce",
         "scale_by_list": "scale_by_list",
     }.items()

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 from triton.runtime.driver import driver
 
-from rankgrad.kernels.gpu.launcher import Launch, launches_as_known, recording, watched
+from rankgrad.kernels.gpu.launcher import Launch, has_launch_hooks, launches_as_known, recording
 
 _EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
 _ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
@@ -87,7 +87,7 @@ class LaunchCache:
                 return self.function(*arguments)
         key = tuple(key_parts)
         call = self.calls.get(key, _UNKNOWN)
-        if recording.launches is not None or watched():
+        if recording.launches is not None or has_launch_hooks():
             return self.function(*arguments)
         if call is _UNKNOWN:
             if self._is_new(key):
