@@ -107,8 +107,8 @@ class _CrossEntropy(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, mask, order, *groups = ctx.saved_tensors
-        rows = _log_rows(scores, mask, order, *groups, k=ctx.k, temperature=ctx.temperature)
+        scores, mask, order, by_rank, by_item = ctx.saved_tensors
+        rows = _log_rows(scores, mask, order, by_rank, by_item, ctx.k, ctx.temperature)
         by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
         for logs, target, slope in rows:
             wanted = grad.double()[:, None, :] * target
