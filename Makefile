@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-PEERS := .venv/.peers
+PEERS := .venv-peers/.ready
 MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_trees.py \
 	tests/oracle tests/report/test_page.py tests/test_estimator.py tests/test_readme.py \
 	tests/training/test_trainer.py
@@ -66,23 +66,30 @@ format: $(READY)
 
 # All that compares: losses, metrics, parsers, and seconds to a given quality.
 bench: $(PEERS)
-	$(BIN)/python benchmarks/run.py --out runs/bench/losses.json --plot runs/bench/losses.svg
-	$(BIN)/python benchmarks/metrics.py
-	$(BIN)/python benchmarks/parse.py
-	$(BIN)/python benchmarks/time_to_quality.py --out runs/bench/quality.json
+	.venv-peers/bin/python benchmarks/run.py --out runs/bench/losses.json --plot runs/bench/losses.svg
+	.venv-peers/bin/python benchmarks/trees.py round
+	.venv-peers/bin/python benchmarks/metrics.py
+	.venv-peers/bin/python benchmarks/parse.py
+	.venv-peers/bin/python benchmarks/time_to_quality.py --out runs/bench/quality.json
 
 clean:
-	rm -rf .venv .venv-minimum .venv-dist dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-dist .venv-minimum .venv-peers dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@
 
-# Some ask for versions of PyTorch that are gone, so come without what they depend on; torchsort needs
-# a compiler. What does not install is left out of the benchmark.
-$(PEERS): $(READY) benchmarks/peers.txt
-	$(BIN)/pip install --quiet --constraint constraints.txt jax sentence-transformers setuptools ranx
-	$(BIN)/pip install --quiet --no-deps --requirement benchmarks/peers.txt
-	-$(BIN)/pip install --quiet --no-deps --no-build-isolation torchsort==0.1.10
+# An environment of their own: TF-Ranking needs TensorFlow 2.15, which needs Python 3.11, NumPy 1 and a
+# JAX of its time. Some ask for versions of PyTorch that are gone, so come without what they depend on;
+# torchsort needs a compiler. What does not install is left out of the benchmark.
+$(PEERS): pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv --clear .venv-peers
+	grep -E '^(lightgbm|sentence-transformers|torch|xgboost-cpu)==' constraints.txt > .venv-peers/constraints.txt
+	.venv-peers/bin/pip install --quiet --constraint .venv-peers/constraints.txt --editable ".[report,text,trees]" \
+		pytrec-eval-terrier ranx setuptools jax==0.4.30 tensorflow-ranking==0.5.5 || \
+	.venv-peers/bin/pip install --quiet --constraint .venv-peers/constraints.txt --editable ".[report,text,trees]" \
+		pytrec-eval-terrier ranx setuptools jax
+	.venv-peers/bin/pip install --quiet --no-deps --requirement benchmarks/peers.txt
+	-.venv-peers/bin/pip install --quiet --no-deps --no-build-isolation torchsort==0.1.10
 	touch $@

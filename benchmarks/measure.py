@@ -16,6 +16,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Clock = Callable[[], float]
 Spread = dict[str, Any]
 AT_LEAST = 3  # repetitions, however slow
 TURN = 10  # calls of one library in a row
@@ -39,8 +40,8 @@ class Step(Protocol):
     def gradient(self) -> Tensor:
         """The gradient of the last run, on the CPU in float64."""
 
-    def peak_mib(self) -> float:
-        """Memory at the peak of a run above the inputs, outputs included."""
+    def peak_mib(self) -> float | None:
+        """Memory at the peak of a run above the inputs, outputs included; None if untold."""
 
 
 class TorchStep:
@@ -116,16 +117,55 @@ class JaxStep:
         return (needs.temp_size_in_bytes + needs.output_size_in_bytes) / 2**20
 
 
-def timed(step: Step) -> float:
+class TensorFlowStep:
+    """A step in TensorFlow on CPUs, traced for the inputs' shape: a graph, or compiled by XLA."""
+
+    capturable = False
+
+    def __init__(
+        self, loss: Callable[..., Any], scores: Tensor, labels: Tensor, *, xla: bool
+    ) -> None:
+        import tensorflow
+
+        self.inputs = [tensorflow.constant(x.detach().numpy()) for x in (labels, scores)]
+
+        def value_and_gradient(labels: Any, scores: Any) -> Any:
+            with tensorflow.GradientTape() as tape:
+                tape.watch(scores)
+                value = loss(labels, scores)
+            return value, tape.gradient(value, scores)
+
+        self.step = tensorflow.function(value_and_gradient, jit_compile=xla)
+
+    def run(self) -> None:
+        self.last = self.step(*self.inputs)
+
+    def wait(self) -> None:
+        for part in getattr(self, "last", ()):
+            part.numpy()
+
+    def value(self) -> float:
+        return float(self.last[0])
+
+    def gradient(self) -> Tensor:
+        return torch.from_numpy(self.last[1].numpy().copy()).double()
+
+    def peak_mib(self) -> None:
+        """Its allocator keeps what it has freed, and says nothing on CPUs."""
+
+
+def timed(step: Step, clock: Clock = time.perf_counter) -> float:
     """Milliseconds of a step, waited for."""
     step.wait()
-    start = time.perf_counter()
+    start = clock()
     step.run()
     step.wait()
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (clock() - start)
 
 
-def latencies(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str, list[float]]:
+def latencies(
+    steps: dict[str, Step], repeats: int, seconds: float, clock: Clock = time.perf_counter
+) -> dict[str, list[float]]:
     """Milliseconds of each step, in turns, so that a busy machine slows all of them alike.
 
     A turn is several calls, as in training: the first, which finds another's data in the caches,
@@ -138,7 +178,7 @@ def latencies(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str,
                 continue
             timed(step)
             for _ in range(TURN):
-                times[who].append(timed(step))
+                times[who].append(timed(step, clock))
                 if _enough(times[who], seconds):
                     break
     return times

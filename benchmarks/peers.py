@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 
 import plain
 import torch
-from measure import JaxStep, Loss, Step, TorchStep
+from measure import JaxStep, Loss, Step, TensorFlowStep, TorchStep
 from torch import Tensor
 
 from rankgrad import losses
@@ -112,6 +113,111 @@ def rax(device: str) -> Table:
         "ranknet": peer("pairwise_logistic_loss", pairs()),
         "listmle": peer("listmle_loss", rax.listmle_loss),
         "softmax": peer("softmax_loss", rax.softmax_loss),
+    }
+
+
+def tf_ranking(device: str, xla: bool = False) -> Table:
+    """Losses of TF-Ranking 0.5, Keras's but for NeuralSort; as graphs or compiled by XLA."""
+    if device != "cpu":
+        raise RuntimeError("timed on CPUs alone")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow
+
+    tensorflow.config.threading.set_intra_op_parallelism_threads(torch.get_num_threads())
+    tensorflow.config.threading.set_inter_op_parallelism_threads(torch.get_num_threads())
+    from tensorflow_ranking.python import losses_impl
+    from tensorflow_ranking.python.keras import losses as theirs
+
+    def peer(what: str, loss: Callable[..., Any]) -> Peer:
+        return Peer(what, functools.partial(TensorFlowStep, loss, xla=xla))
+
+    def neural_sort(kind: Any) -> Callable[..., Any]:
+        loss = kind(None, temperature=1.0)
+
+        def mean(labels: Any, scores: Any) -> Any:
+            return tensorflow.reduce_mean(loss.compute_unreduced_loss(labels, scores)[0])
+
+        return mean
+
+    second = theirs.PairwiseLogisticLoss(lambda_weight=theirs.NDCGLambdaWeightV2())
+    rank = theirs.NDCGLambdaWeight(topn=10, smooth_fraction=1.0)
+    return {
+        "approx_ndcg": peer("ApproxNDCGLoss", theirs.ApproxNDCGLoss(temperature=1.0)),
+        "lambdaloss": peer("PairwiseLogisticLoss, NDCGLambdaWeightV2", second),
+        "lambdarank@10": peer(
+            "PairwiseLogisticLoss, NDCGLambdaWeight, topn=10",
+            theirs.PairwiseLogisticLoss(lambda_weight=rank),
+        ),
+        "ranknet": peer("PairwiseLogisticLoss", theirs.PairwiseLogisticLoss()),
+        "listmle": peer("ListMLELoss", theirs.ListMLELoss()),
+        "softmax": peer("SoftmaxLoss", theirs.SoftmaxLoss()),
+        "neuralsort_ce": peer(
+            "NeuralSortCrossEntropyLoss (of labels through NeuralSort)",
+            neural_sort(losses_impl.NeuralSortCrossEntropyLoss),
+        ),
+        "pirank_ndcg": peer("NeuralSortNDCGLoss", neural_sort(losses_impl.NeuralSortNDCGLoss)),
+    }
+
+
+class PTRankingStep(TorchStep):
+    """A step of a ranker of PTRanking, without its network and its optimizer.
+
+    Its method computes the loss and calls ``backward``. Items come sorted by label, as from its
+    loader; gradients are given in the order of the others'.
+    """
+
+    def __init__(self, ranker: Any, scores: Tensor, labels: Tensor) -> None:
+        from ptranking.data.data_utils import LABEL_TYPE
+
+        labels, self.order = labels.sort(dim=1, descending=True)
+        ranker.optimizer = types.SimpleNamespace(zero_grad=lambda: None, step=lambda: None)
+        loss = functools.partial(ranker.inner_train, presort=True, label_type=LABEL_TYPE.MultiLabel)
+        super().__init__(loss, scores.gather(1, self.order), labels)
+
+    def run(self) -> None:
+        self.scores.grad = None
+        self.last = self.loss(self.scores, self.labels).detach()
+
+    def gradient(self) -> Tensor:
+        found = super().gradient()
+        return torch.zeros_like(found).scatter(1, self.order.cpu(), found)
+
+
+def ptranking(device: str) -> Table:
+    """Losses of PTRanking 0.0.5: padded tensors and n × n matrices."""
+    from ptranking.ltr_adhoc.listwise.approxNDCG import ApproxNDCG
+    from ptranking.ltr_adhoc.listwise.lambdaloss import LambdaLoss
+    from ptranking.ltr_adhoc.listwise.lambdarank import LambdaRank
+    from ptranking.ltr_adhoc.listwise.listmle import ListMLE
+    from ptranking.ltr_adhoc.listwise.listnet import ListNet
+    from ptranking.ltr_adhoc.pairwise.ranknet import RankNet
+
+    network = {"sf_para_dict": {"ffnns": {"num_features": 1, "num_layers": 1}}}
+    place = {"gpu": device == "cuda", "device": device}
+
+    def peer(what: str, kind: Any, **options: Any) -> Peer:
+        given = {"model_para_dict": options} if options else {}
+
+        def make(scores: Tensor, labels: Tensor) -> Step:
+            if "k" in options:  # None is none of the pairs there
+                options["k"] = scores.shape[1]
+            return PTRankingStep(kind(**network, **place, **given), scores, labels)
+
+        return Peer(what, make)
+
+    return {
+        "approx_ndcg": peer("ApproxNDCG (by ideals of all lists)", ApproxNDCG, alpha=1.0),
+        "lambdaloss": peer(
+            "LambdaLoss, NDCG_Loss2 (of discounts inverted)",
+            LambdaLoss,
+            k=None,
+            sigma=1.0,
+            loss_type="NDCG_Loss2",
+        ),
+        "lambdarank": peer("LambdaRank", LambdaRank, sigma=1.0),
+        "ranknet": peer("RankNet (of ties too)", RankNet, sigma=1.0),
+        "listmle": peer("ListMLE", ListMLE, samples_per_query=1),
+        "listnet": peer("ListNet", ListNet),
     }
 
 
@@ -211,11 +317,15 @@ def written_out(device: str) -> Table:
 LIBRARIES: dict[str, Callable[[str], Table]] = {
     "allRank": allrank,
     "rax": rax,
+    "TF-Ranking": tf_ranking,
+    "TF-Ranking, XLA": functools.partial(tf_ranking, xla=True),
+    "PTRanking": ptranking,
     "torchsort": torchsort,
     "diffsort": diffsort,
     "sentence-transformers": sentence_transformers,
     "plain": written_out,
 }
+PACKAGES = {"TF-Ranking": "tensorflow-ranking", "TF-Ranking, XLA": "tensorflow-ranking"}
 
 
 def load(names: list[str], device: str) -> tuple[dict[str, Table], dict[str, str], dict[str, str]]:
@@ -230,7 +340,7 @@ def load(names: list[str], device: str) -> tuple[dict[str, Table], dict[str, str
             absent[name] = f"{type(error).__name__}: {error}"
             continue
         if name != "plain":
-            versions[name] = version(name)
+            versions[name] = version(PACKAGES.get(name, name))
     return tables, versions, absent
 
 

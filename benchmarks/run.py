@@ -9,8 +9,10 @@ Call latency is one eager call and ``backward()``, waited for; on a GPU there is
 replayed CUDA graph where a step can be one, else the time of its kernels. Those of one loss and
 shape take turns of ten calls, so that a busy machine slows all alike, and so does a loss that
 computes nothing, the floor of what a call takes; figures are medians with the 10th and 90th
-percentile. Memory is what PyTorch allocates at the peak above the inputs, the gradient included; on
-CPUs, how far the process grows where that is more; of JAX, what the compiled program asks for.
+percentile. Threads that wait for each other are slowed most beside other processes: ``--cpu-time
+--threads 1`` is for a busy machine. Memory is what PyTorch allocates at the peak above the inputs,
+the gradient included; on CPUs, how far the process grows where that is more; of JAX, what the
+compiled program asks for; of TensorFlow it is not known.
 Errors of ours are against the eager form in float64; of a peer there is the cosine of its gradient
 and ours, 1 where both compute the same up to a factor.
 
@@ -54,6 +56,7 @@ import rankgrad
 from rankgrad import kernels, losses
 
 OURS = "rankgrad"
+PACKAGES = ("torch", "triton", "numba", "jax", "tensorflow")
 SHAPES = ("64x240", "16x1000", "4x4000")
 LOSSES = (
     "neural_ndcg",
@@ -61,11 +64,14 @@ LOSSES = (
     "smoothi_ndcg",
     "approx_ndcg",
     "lambdaloss",
+    "lambdarank",
     "lambdarank@10",
     "ranknet",
     "listmle",
     "listnet",
     "softmax",
+    "neuralsort_ce",
+    "pirank_ndcg",
     "pirank_ndcg@10",
     "softsort_ndcg",
     "lapsum_ndcg",
@@ -131,6 +137,7 @@ class Benchmark:
         self.device: str = arguments.device
         self.repeats: int = arguments.repeats
         self.seconds: float = arguments.seconds
+        self.clock = time.process_time if arguments.cpu_time else time.perf_counter
         self.out: Path | None = arguments.out
         self.end = time.monotonic() + arguments.within
         self.waiting: list[tuple[Row, Step]] = []
@@ -140,10 +147,11 @@ class Benchmark:
             "date": time.strftime("%Y-%m-%d"),
             "device": self.device,
             "threads": torch.get_num_threads(),
+            "clock": "CPU time" if arguments.cpu_time else "wall time",
             "versions": {
                 "python": platform.python_version(),
                 OURS: rankgrad.__version__,
-                **{name: peers.version(name) for name in ("torch", "triton", "numba", "jax")},
+                **{name: peers.version(name) for name in PACKAGES},
                 **versions,
             },
             "kernels": kernels.mode(),
@@ -197,7 +205,8 @@ class Benchmark:
         scores, labels = inputs(b, n, self.device)
         steps, skipped = self.steps(name, scores, labels)
         nothing = TorchStep(lambda scores, _: Nothing.apply(scores), scores, labels)
-        times = latencies({**steps, "nothing": nothing}, self.repeats, self.seconds)
+        steps_and_floor = {**steps, "nothing": nothing}
+        times = latencies(steps_and_floor, self.repeats, self.seconds, self.clock)
         ours = steps.get(OURS)
         for who, step in steps.items():
             row: Row = {"loss": name, "who": who, "lists": b, "items": n}
@@ -228,7 +237,8 @@ class Benchmark:
                 row["error"] = errors(row["loss"], scores, labels)
         elif ours is not None and row["loss"] not in RANDOM:
             row["cosine"] = cosine(step.gradient(), ours.gradient())
-        row["peak_mib"] = step.peak_mib()
+        if (peak := step.peak_mib()) is not None:
+            row["peak_mib"] = peak
         if self.device == "cuda" and step.capturable:
             self.time_device(row, step)
         elif self.device == "cuda":
@@ -301,7 +311,7 @@ class Benchmark:
         if self.device == "cuda":
             by, times = device_times(step, self.repeats, seconds)
         else:
-            by, times = "calls", repeated(lambda: timed(step), self.repeats, seconds)
+            by, times = "calls", repeated(lambda: timed(step, self.clock), self.repeats, seconds)
         ms = spread(times) | {"by": by}
         return {"loss": name, "who": who, "items": n, "ms": ms, "peak_mib": peak}
 
@@ -365,6 +375,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.5, help="at most, for each figure")
     parser.add_argument("--within", type=float, default=1e9, help="seconds; then no more peers")
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="of all threads, in place of wall time: for a busy machine, with --threads 1",
+    )
     parser.add_argument("--eager", action="store_true", help="ours without the fused operations")
     parser.add_argument("--tests", metavar="TEXT", help="how the tests went, noted in the JSON")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
@@ -373,6 +388,8 @@ def parse() -> argparse.Namespace:
     if arguments.device == "cpu":
         # Before either library looks: allRank takes a GPU whenever it sees one.
         os.environ["CUDA_VISIBLE_DEVICES"], os.environ["JAX_PLATFORMS"] = "", "cpu"
+    if arguments.cpu_time and arguments.device != "cpu":
+        parser.error("--cpu-time goes with --device cpu")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU here")
     arguments.device = "cuda" if torch.cuda.is_available() else "cpu"

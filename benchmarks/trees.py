@@ -2,12 +2,13 @@
 
 ::
 
-    python benchmarks/trees.py round                      ours beside LightGBM's own, in turns
+    python benchmarks/trees.py round                      ours beside LightGBM's and XGBoost's own
     python benchmarks/trees.py gpu --out FILE             gradient and Hessian of 3.6 million rows
     python benchmarks/trees.py study MQ2008 -o RUNS --page docs/results/tables/trees.md
 
 ``round`` boosts on simulated data of WEB10K's size with two boosters on one data set, a tree of the
-one and a tree of the other in turns, and gives the median of the ratios of neighboring rounds.
+one and a tree of the other in turns, and gives the median of the ratios of neighboring rounds;
+then LightGBM and XGBoost, each with its own objective, in the same way.
 ``gpu`` needs a GPU, torch and triton alone, takes lists of unequal and of equal lengths, and checks
 some against the eager form in float64. ``study`` goes on with what RUNS has.
 """
@@ -15,6 +16,9 @@ some against the eager form in float64. ``study`` goes on with what RUNS has.
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.metadata
+import itertools
 import json
 import os
 import statistics
@@ -36,54 +40,129 @@ STUDIED = (
     *("smoothi_ndcg@10", "approx_ndcg", "approx_ap", "softsort_ndcg@10", "fastsort_ndcg"),
     *("lapsum_ndcg", "lapsum_ap"),
 )
+PACKAGES = {"LightGBM": "lightgbm", "XGBoost": "xgboost-cpu"}
+Round = Callable[[], Any]  # grows one more tree
+Timed = Callable[[Any], Any]  # an objective that notes what it takes
 FIXED = {"num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50}
 
 
-def rounds(arguments: argparse.Namespace) -> None:
-    import lightgbm  # the other commands do without
+class LightGBMRounds:
+    """Boosters of LightGBM on one data set."""
 
+    own = "lambdarank@30(norm=true)"  # what its objective is called here
+
+    def __init__(self, lists: Any, threads: int, leaves: int) -> None:
+        import lightgbm  # the other commands do without
+
+        self.booster = lightgbm.Booster
+        self.options = {"num_threads": threads, "verbosity": -1, "num_leaves": leaves}
+        self.data = lightgbm.Dataset(np.asarray(lists.features), lists.labels, group=lists.lengths)
+        self.data.params = dict(self.options)
+
+    def built_in(self) -> Round:
+        return self.booster({**self.options, "objective": "lambdarank"}, self.data).update
+
+    def custom(self, spec: str, timed: Timed) -> Round:
+        from rankgrad.integrations.lightgbm import objective
+
+        booster = self.booster({**self.options, "objective": "none"}, self.data)
+        return functools.partial(booster.update, fobj=timed(objective(spec)))
+
+
+class XGBoostRounds:
+    """Boosters of XGBoost, with histograms of as many bins as LightGBM's, grown by leaves too."""
+
+    own = "lambdarank@32(norm=true)"
+
+    def __init__(self, lists: Any, threads: int, leaves: int) -> None:
+        import xgboost
+
+        self.booster = xgboost.Booster
+        shape = {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": leaves, "max_bin": 255}
+        self.options = {"nthread": threads, "verbosity": 0, "tree_method": "hist", **shape}
+        self.data = xgboost.QuantileDMatrix(
+            np.asarray(lists.features),
+            lists.labels,
+            group=lists.lengths,
+            max_bin=255,
+            nthread=threads,
+        )
+
+    def built_in(self) -> Round:
+        return self._round({"objective": "rank:ndcg"})
+
+    def custom(self, spec: str, timed: Timed) -> Round:
+        from rankgrad.integrations.xgboost import objective
+
+        return self._round({"disable_default_eval_metric": 1}, fobj=timed(objective(spec)))
+
+    def _round(self, options: dict[str, Any], **more: Any) -> Round:
+        booster, count = self.booster({**self.options, **options}, [self.data]), itertools.count()
+        return lambda: booster.update(self.data, next(count), **more)
+
+
+LIBRARIES = {"LightGBM": LightGBMRounds, "XGBoost": XGBoostRounds}
+
+
+def rounds(arguments: argparse.Namespace) -> None:
     from rankgrad.data import synthetic
-    from rankgrad.integrations.lightgbm import objective
 
     torch.set_num_threads(arguments.threads)
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     lists = synthetic.make(arguments.lists, seed=0, split="train")
-    shared = {"num_threads": arguments.threads, "verbosity": -1, "num_leaves": arguments.leaves}
-    dataset = lightgbm.Dataset(np.asarray(lists.features), lists.labels, group=lists.lengths)
-    dataset.params = dict(shared)
-    built_in = lightgbm.Booster({**shared, "objective": "lambdarank"}, dataset)
     print(f"{len(lists):,} lists, {lists.n_items:,} items, load {os.getloadavg()[0]:.1f}")
+    made = {
+        name: LIBRARIES[name](lists, arguments.threads, arguments.leaves)
+        for name in arguments.libraries
+    }
     results = []
-    for spec in arguments.losses:
-        ours, chosen = lightgbm.Booster({**shared, "objective": "none"}, dataset), objective(spec)
-        spent: dict[str, list[float]] = {"built-in": [], "ours": [], "objective": []}
+    for name, library in made.items():
+        for spec in arguments.losses or (library.own, "lambdaloss@10"):
+            in_objective: list[float] = []
 
-        def timed(scores: Any, data: Any, chosen: Any = chosen, spent: Any = spent) -> Any:
+            def timed(chosen: Any, into: list[float] = in_objective) -> Any:
+                def call(scores: Any, data: Any) -> Any:
+                    start = clock()
+                    found = chosen(scores, data)
+                    into.append(clock() - start)
+                    return found
+
+                return call
+
+            steps = {"built-in": library.built_in(), "ours": library.custom(spec, timed)}
+            line = {"library": name, "loss": spec} | _in_turns(steps, arguments.rounds, clock)
+            line["objective seconds"] = statistics.median(in_objective[1:])
+            results.append(line)
+            print(
+                f"{spec:<28} a round {line['ours seconds']:.3f} s, {name}'s own "
+                f"{line['built-in seconds']:.3f} s: {line['ratio']:.2f} times; the objective takes "
+                f"{line['objective seconds']:.3f} s",
+                flush=True,
+            )
+    metadata: dict[str, Any] = {"lists": len(lists), "items": lists.n_items}
+    metadata |= {"load": os.getloadavg()[0], "clock": clock.__name__, "rounds": results}
+    metadata["options"] = {name: library.options for name, library in made.items()}
+    metadata["versions"] = {name: importlib.metadata.version(PACKAGES[name]) for name in made}
+    if len(made) == len(LIBRARIES):
+        steps = {name: library.built_in() for name, library in made.items()}
+        metadata["own"] = _in_turns(steps, arguments.rounds, clock)
+        print("XGBoost's own beside LightGBM's own:", metadata["own"])
+    write(arguments.out, metadata)
+
+
+def _in_turns(steps: dict[str, Round], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Median seconds of a round of each, and of the ratios of the second to the first."""
+    spent: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()  # compiled, and its rows laid out
+    for _ in range(rounds):
+        for name, step in steps.items():
             start = clock()
-            found = chosen(scores, data)
-            spent["objective"].append(clock() - start)
-            return found
-
-        ours.update(fobj=chosen)  # compiled, and its rows laid out
-        for _ in range(arguments.rounds):
-            for name, step in (("built-in", built_in.update), ("ours", ours.update)):
-                start = clock()
-                step() if name == "built-in" else step(fobj=timed)
-                spent[name].append(clock() - start)
-        pairs = zip(spent["ours"], spent["built-in"], strict=True)
-        ratio = statistics.median(own / other for own, other in pairs)
-        line = {"loss": spec, "ratio": ratio} | {
-            f"{name} seconds": statistics.median(times) for name, times in spent.items()
-        }
-        results.append(line)
-        print(
-            f"{spec:<28} a round {line['ours seconds']:.3f} s, LightGBM's own "
-            f"{line['built-in seconds']:.3f} s: {ratio:.2f} times; the objective takes "
-            f"{line['objective seconds']:.3f} s",
-            flush=True,
-        )
-    metadata = {"lists": len(lists), "items": lists.n_items, "load": os.getloadavg()[0]}
-    write(arguments.out, {**metadata, "options": shared, "rounds": results})
+            step()
+            spent[name].append(clock() - start)
+    ratios = [second / first for first, second in zip(*spent.values(), strict=True)]
+    medians = {f"{name} seconds": statistics.median(times) for name, times in spent.items()}
+    return {"ratio": statistics.median(ratios), **medians}
 
 
 def gpu(arguments: argparse.Namespace) -> None:
@@ -226,7 +305,8 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("round")
     one.set_defaults(call=rounds)
-    one.add_argument("--losses", nargs="*", default=["lambdarank@30(norm=true)", "lambdaloss@10"])
+    one.add_argument("--libraries", nargs="*", choices=[*LIBRARIES], default=[*LIBRARIES])
+    one.add_argument("--losses", nargs="*", help="the library's own here, and lambdaloss@10")
     one.add_argument("--lists", type=int, default=6000, help="WEB10K trains on 6,000")
     one.add_argument("--threads", type=int, default=2)
     one.add_argument("--leaves", type=int, default=31)

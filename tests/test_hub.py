@@ -166,7 +166,7 @@ def test_a_network_of_ones_own(data, tmp_path):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"pip install 'rankgrad\[hub\]'"):
+    with pytest.raises(ImportError, match=r'pip install "rankgrad\[hub\]"'):
         Ranker.from_pretrained("me/ranker")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankgrad.extras import load
 from rankgrad.significance import Interval, bootstrap_interval
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def upload(
             f"repo_id must be a name on the Hub, such as 'me/ranker', found {repo!r}: "
             "save_pretrained writes a folder"
         )
-    api = _package().HfApi(token=token, library_name="rankgrad")
+    api = load("huggingface_hub", "hub").HfApi(token=token, library_name="rankgrad")
     made = api.create_repo(repo, private=private, exist_ok=True)
     done = api.upload_folder(
         repo_id=made.repo_id,
@@ -121,7 +122,7 @@ def download(
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.
     """
-    found = _package().snapshot_download(
+    found = load("huggingface_hub", "hub").snapshot_download(
         repo,
         revision=revision,
         token=token,
@@ -131,16 +132,6 @@ def download(
         library_name="rankgrad",
     )
     return Path(found)
-
-
-def _package() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise ImportError(
-            "the Hugging Face Hub needs huggingface_hub: pip install 'rankgrad[hub]'"
-        ) from error
-    return huggingface_hub
 
 
 def _metadata(

@@ -252,7 +252,7 @@ def test_without_pyarrow_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"install rankgrad\[columnar\]"):
+    with pytest.raises(ImportError, match=r'pip install "rankgrad\[columnar\]"'):
         columnar.read(csv(tmp_path / "x.csv", "qid,label,x\n1,1,1\n"))
 
 

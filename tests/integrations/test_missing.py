@@ -13,5 +13,5 @@ FOLDER = Path(__file__).resolve().parents[2] / "src" / "rankgrad" / "integration
 def test_the_install_line_is_printed(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     spec = importlib.util.spec_from_file_location(f"without_{name}", FOLDER / f"{name}.py")
-    with pytest.raises(ImportError, match=rf"pip install 'rankgrad\[{name}\]'"):
+    with pytest.raises(ImportError, match=rf'pip install "rankgrad\[{name}\]"'):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

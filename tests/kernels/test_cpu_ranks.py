@@ -3,8 +3,8 @@ import torch
 from kernel_harness import KINDS, FlatBatch, assert_matches
 
 from rankgrad import kernels, sorting
-from rankgrad.kernels.cpu.lapsum import lapsum_ranks, lapsum_ranks_vjp
-from rankgrad.kernels.cpu.ranks import sigmoid_ranks, sigmoid_ranks_vjp
+from rankgrad.kernels.cpu.lapsum import LapSumRanks
+from rankgrad.kernels.cpu.ranks import SigmoidRanks
 from rankgrad.kernels.ops import backend_kernel
 from rankgrad.losses import RelaxedMetric
 
@@ -108,14 +108,10 @@ def test_float32(kind):
 @pytest.mark.parametrize("relaxation", ["sigmoid(alpha=2.0)", "lapsum(temperature=2.0)"])
 def test_ranks_and_their_gradient(relaxation, kind):
     scores, _, mask, _, offsets, _ = FlatBatch.of_kind(kind).arguments
-    kernel, vjp = (
-        (sigmoid_ranks, sigmoid_ranks_vjp)
-        if relaxation.startswith("sigmoid")
-        else (lapsum_ranks, lapsum_ranks_vjp)
-    )
+    kernel = SigmoidRanks if relaxation.startswith("sigmoid") else LapSumRanks
     grad = torch.randn(len(scores), generator=torch.Generator().manual_seed(1)).double()
-    ranks = kernel(scores, mask, offsets, 61, 2.0)
-    grad_scores = vjp(grad, scores, mask, offsets, 61, 2.0)
+    operator = kernel(scores, mask, offsets, 61, 2.0)
+    ranks, grad_scores = operator.ranks, operator.adjoint(grad)
     for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         some = slice(first, last)
         here = None if mask is None else mask[some]

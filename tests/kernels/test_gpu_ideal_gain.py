@@ -5,6 +5,7 @@ import torch
 from kernel_harness import FlatBatch
 
 from rankgrad import metrics
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu import ideal_gain as kernel
@@ -25,9 +26,8 @@ def test_gains_and_norms(name, counted, masked, limit, monkeypatch):
     monkeypatch.setattr(kernel, "COUNTED", counted)
     batch = FlatBatch.random([5, 0, 1, 2, 19], masked=masked, weighted=masked)
     metric = metrics.get(name)
-    gains, scale, lengths, defined = kernel.ideal_gain(
-        *batch.arguments[1:], metric.name, metric.k or 0, "exponential", 1.0
-    )
+    options = MetricOptions(metric.name, metric.k or 0, "exponential", 1.0, 0.8)
+    gains, scale, lengths, defined = kernel.ideal_gain(FlatLists(*batch.arguments), options)
     for b, (_, labels, weights, at) in enumerate(batch.lists()):
         wanted = metric.gains(labels[None])[0] * (1 if weights is None else weights)
         torch.testing.assert_close(gains.cpu()[at].double(), wanted, rtol=1e-6, atol=0)

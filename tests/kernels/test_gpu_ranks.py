@@ -88,10 +88,10 @@ def test_no_lists():
 @pytest.mark.parametrize("std", [1.0, 1e4])
 def test_ranks_and_their_product(std):
     batch = FlatBatch.random([40, 0, 1, 7], masked=True, std=std)
-    place = batch.mask, batch.offsets, batch.max_length, 1.3
-    found = ranks.sigmoid_ranks(batch.scores, *place).cpu()
+    operator = ranks.SigmoidRanks(batch.scores, batch.mask, batch.offsets, batch.max_length, 1.3)
+    found = operator.ranks.cpu()
     grad = torch.randn(len(found), generator=torch.Generator().manual_seed(1))
-    vjp = ranks.sigmoid_ranks_vjp(grad.to(DEVICE), batch.scores, *place).cpu()
+    vjp = operator.adjoint(grad.to(DEVICE)).cpu()
     for scores, _, _, at in batch.lists():
         scores.requires_grad_()
         wanted = SigmoidRanks(1.3)(scores)

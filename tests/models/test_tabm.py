@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from rankgrad import models
-from rankgrad.models.dropout import FastDropout
+from rankgrad.models.dropout import FastDropout, draw_from
+from rankgrad.models.perceptrons import Perceptrons
 from rankgrad.models.tabm import TabMNet, _Own
 
 SHARES = ["adapters", "nothing"]
@@ -108,3 +109,34 @@ def test_output_layers_are_products_with_vectors() -> None:
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_training_does_relu_dropout_and_output_at_once_as_the_layers_do(
+    share: str, dropout: float
+) -> None:
+    spec = f"tabm(hidden=[8, 17], members=3, share={share}, dropout={dropout})"
+    net, features = models.get(spec).build(5).train(), items(50).float()
+    expanded = features.expand(3, 50, 5).clone().requires_grad_()
+    leaves = (expanded, *net.layers.parameters())
+    found = []
+    for forward in (net.layers.forward, super(Perceptrons, net.layers).forward):
+        draw_from(net, torch.Generator().manual_seed(0))
+        scores = forward(expanded)
+        gradients = torch.autograd.grad((scores**2 * torch.arange(50)[:, None]).sum(), leaves)
+        found.append((scores, *gradients))
+    assert "ReLUDropoutDot" in str(found[0][0].grad_fn)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        net.layers[-1].weight[1] = torch.nan
+        expanded[0, 3] = torch.nan  # in the hidden values; those that are kept
+    lost = net.layers(expanded).isnan()
+    assert lost[1].all() and lost[0, 3] and not lost[2].any() and lost.sum() == 51
+
+
+def test_mixed_precision_goes_through_the_layers() -> None:
+    net = models.get("tabm(hidden=[8], members=2, dropout=0.3)").build(5).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(items().float()).isfinite().all()

@@ -169,7 +169,7 @@ def test_what_is_missing_is_said(monkeypatch):
     with pytest.raises(ImportError, match="pip install PyStemmer"):
         BM25Index.build(TEXTS, BM25Settings(stemmer="english"))
     monkeypatch.setitem(sys.modules, "bm25s.tokenization", None)
-    with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+    with pytest.raises(ImportError, match=r'pip install "rankgrad\[text\]"'):
         BM25Index.build(TEXTS)
 
 

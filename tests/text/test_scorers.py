@@ -109,10 +109,10 @@ def test_folders(tmp_path):
 def test_without_transformers_the_install_line_is_printed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     for kind in (EncoderScorer, CausalScorer):
-        with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+        with pytest.raises(ImportError, match=r'pip install "rankgrad\[text\]"'):
             kind.from_pretrained("bert-base-uncased")
     monkeypatch.delitem(sys.modules, "rankgrad.integrations.transformers", raising=False)
-    with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+    with pytest.raises(ImportError, match=r'pip install "rankgrad\[text\]"'):
         importlib.import_module("rankgrad.integrations.transformers")
 
 

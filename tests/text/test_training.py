@@ -328,7 +328,7 @@ def test_a_run_that_goes_on_without_interpolation_has_no_weight(model, tmp_path)
 
 def test_without_transformers_the_install_line_is_said(monkeypatch, model):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"pip install 'rankgrad\[text\]'"):
+    with pytest.raises(ImportError, match=r'pip install "rankgrad\[text\]"'):
         TextRanker.from_pretrained(model)
 
 

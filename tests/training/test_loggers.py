@@ -131,7 +131,7 @@ def test_what_is_missing_is_named_with_its_install_line(spec, package, extra, mo
     logger = loggers.get(spec)
     assert str(logger) == spec
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install 'rankgrad\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf'pip install "rankgrad\[{extra}\]"'):
         logger.start(SETTINGS, None)
 
 

@@ -11,7 +11,6 @@ only where it breaks the format.
 from __future__ import annotations
 
 import difflib
-import importlib
 import json
 import os
 import zlib
@@ -37,6 +36,7 @@ from rankgrad.data.dataset import (
 from rankgrad.data.layout import parts
 from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
+from rankgrad.extras import load
 from rankgrad.quoting import listing, quote, shorten
 
 PARQUET = (".parquet", ".pq")
@@ -151,7 +151,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
         raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
     if path.exists() and not overwrite and not files.is_stream(path):
         raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
-    parquet = _pyarrow("pyarrow.parquet")
+    parquet = load("pyarrow.parquet", "columnar")
     schema = _schema(dataset)
     with (
         files.atomic_write(path) as file,
@@ -309,12 +309,7 @@ class _Builder:
     def _mark_missing(self, features: np.ndarray) -> None:
         """Count missing values, and replace them by ``fill``, in place; codes stay as they are."""
         numbers = [j for j, name in enumerate(self.roles.names) if name not in self.categories]
-        if len(numbers) < features.shape[1]:
-            marked = features[:, numbers]
-            self.changed |= self.also.mark(marked) > 0
-            features[:, numbers] = marked
-        else:
-            self.changed |= self.also.mark(features) > 0
+        self.changed |= self.also.mark(features, numbers) > 0
         absent = np.isnan(features)
         self.missing += int(absent.sum())
         if self.fill is not None and absent.any():
@@ -398,7 +393,7 @@ class _Builder:
 
     def _category_codes(self, column: Any, name: str) -> np.ndarray:
         """Codes of a column's texts in order of first appearance; NaN for missing ones."""
-        texts = column.cast(_pyarrow("pyarrow").string())
+        texts = column.cast(load("pyarrow", "columnar").string())
         encoded = texts.dictionary_encode()
         codes = self.categories[name]
         table = [
@@ -441,8 +436,8 @@ class _Builder:
     def _texts(self, column: Any, role: str, name: str) -> Any:
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
-        texts = column.cast(_pyarrow("pyarrow").string())
-        lengths = np.asarray(_pyarrow("pyarrow.compute").utf8_length(texts))
+        texts = column.cast(load("pyarrow", "columnar").string())
+        lengths = np.asarray(load("pyarrow.compute", "columnar").utf8_length(texts))
         if len(lengths) and lengths.max() > LONGEST_ID:
             what = f"has {lengths.max():,} characters, and at most {LONGEST_ID:,} are read"
             raise self._error(role, name, what, lengths > LONGEST_ID)
@@ -452,8 +447,8 @@ class _Builder:
         """A column as float32, none of them infinite; only features may be missing."""
         column = batch.column(name)
         try:
-            wide = column.cast(_pyarrow("pyarrow").float64(), safe=False)
-        except _pyarrow("pyarrow").ArrowException as error:
+            wide = column.cast(load("pyarrow", "columnar").float64(), safe=False)
+        except load("pyarrow", "columnar").ArrowException as error:
             raise ValueError(
                 f"{self.roles.path}: the {role} {quote(name)} must be a column of numbers, found "
                 f"{shorten(str(column.type))}"
@@ -485,11 +480,11 @@ def _apart(codes: np.ndarray, queries: int) -> int:
 @contextmanager
 def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[Any]]]:
     """The number of rows of a file, where it says so, and its record batches."""
-    arrow = _pyarrow("pyarrow")
+    arrow = load("pyarrow", "columnar")
     kind = suffix(path)
     try:
         if kind in PARQUET:
-            read = _pyarrow("pyarrow.parquet").ParquetFile
+            read = load("pyarrow.parquet", "columnar").ParquetFile
             with read(path, page_checksum_verification=True) as file:
                 roles.find_columns(file.schema_arrow)
                 columns = roles.columns()
@@ -527,10 +522,10 @@ def _valid(batches: Iterable[Any]) -> Iterator[Any]:
 
 def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
     """Batches of both Arrow formats: files, with an index at their end, and streams."""
-    ipc = _pyarrow("pyarrow.ipc")
+    ipc = load("pyarrow.ipc", "columnar")
     try:
         reader = ipc.open_file(source)
-    except (_pyarrow("pyarrow").ArrowInvalid, OSError):
+    except (load("pyarrow", "columnar").ArrowInvalid, OSError):
         source.seek(0)
         stream = ipc.open_stream(source)
         roles.find_columns(stream.schema)
@@ -558,7 +553,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
 
     Without the second, whole numbers that turn to fractions far down would be an error.
     """
-    csv, arrow = _pyarrow("pyarrow.csv"), _pyarrow("pyarrow")
+    csv, arrow = load("pyarrow.csv", "columnar"), load("pyarrow", "columnar")
     delimiter = csv.ParseOptions(delimiter=TEXT[suffix(path)])
     block = csv.ReadOptions(block_size=_csv_block(path))
     nulls = _null_texts(csv, roles.missing)
@@ -587,7 +582,7 @@ def _null_texts(csv: Any, missing: Iterable[str]) -> list[str]:
 
 
 def _schema(dataset: Dataset) -> Any:
-    arrow = _pyarrow("pyarrow")
+    arrow = load("pyarrow", "columnar")
     roles = {"query": "qid", "label": "label"}
     fields = [("qid", arrow.string()), ("label", arrow.float32())]
     if dataset.weights is not None:
@@ -645,7 +640,7 @@ def _usable(schema: Any, used: Sequence[str], categorical: Iterable[str]) -> lis
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
-    arrow = _pyarrow("pyarrow")
+    arrow = load("pyarrow", "columnar")
     rows = np.arange(start, min(stop, dataset.n_items))
     lists = np.searchsorted(dataset.offsets, rows, side="right") - 1
     columns = [dataset.qids[lists].tolist(), dataset.labels[start:stop]]
@@ -665,7 +660,7 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    types = _pyarrow("pyarrow").types
+    types = load("pyarrow", "columnar").types
     if types.is_dictionary(kind):
         kind = kind.value_type
     return bool(types.is_string(kind) or types.is_large_string(kind))
@@ -673,15 +668,6 @@ def _is_text(kind: Any) -> bool:
 
 def _is_number(kind: Any) -> bool:
     """Whether a column's type is numeric; one with nothing but nulls may be."""
-    types = _pyarrow("pyarrow").types
+    types = load("pyarrow", "columnar").types
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     return any(test(kind) for test in tests)
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            "Parquet, Arrow and CSV files need pyarrow: install rankgrad[columnar]"
-        ) from error

@@ -8,7 +8,6 @@ list, from 1.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy as np
 from rankgrad import files
 from rankgrad.data import columnar, layout, streams, text_lines, trec
 from rankgrad.data.dataset import LONGEST_ID, Dataset
+from rankgrad.extras import load
 from rankgrad.quoting import listing, quote, shorten
 
 Array = np.ndarray[Any, Any]
@@ -153,18 +153,18 @@ def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
 
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
-    arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
+    arrow, parquet = load("pyarrow", "columnar"), load("pyarrow.parquet", "columnar")
     columns = {"qid": _qids(dataset), "id": item_ids(dataset)}
     table = arrow.table({**columns, "label": dataset.labels, "score": scores})
     parquet.write_table(table, file, write_page_checksum=True)
 
 
 def _read_parquet(path: Path, dataset: Dataset) -> Array:
-    parquet = _pyarrow("pyarrow.parquet")
+    parquet = load("pyarrow.parquet", "columnar")
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
         table.validate(full=True)
-    except (_pyarrow("pyarrow").ArrowException, UnicodeDecodeError) as error:
+    except (load("pyarrow", "columnar").ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
     if "score" not in table.column_names:
         raise ValueError(f"{path} has no column 'score'. There are: {listing(table.column_names)}")
@@ -269,10 +269,3 @@ def _check_finite(path: Path | str, scores: Array) -> None:
         raise ValueError(
             f"{path}: the score of item {wrong[0] + 1} is {scores[wrong[0]]}; scores must be finite"
         )
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: install rankgrad[columnar]") from error

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankgrad.estimator import Ranker
+from rankgrad.extras import requires
 
-try:
+with requires("pyterrier"):
     import pyterrier
     from pyterrier.model import add_ranks
-except ImportError as error:
-    raise ImportError("this needs PyTerrier: pip install 'rankgrad[pyterrier]'") from error
 
 if TYPE_CHECKING:
     from pandas import DataFrame

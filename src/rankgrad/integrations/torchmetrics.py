@@ -14,16 +14,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rankgrad.extras import requires
 from rankgrad.kernels.cpu.grouping import group, index_range
 from rankgrad.metrics import Metric, metrics
 from rankgrad.threads import for_work
 from rankgrad.validation import check_choice
 
-try:
+with requires("torchmetrics"):
     import torchmetrics
     from torchmetrics.utilities import dim_zero_cat
-except ImportError as error:
-    raise ImportError("this needs torchmetrics: pip install 'rankgrad[torchmetrics]'") from error
 
 EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
 Aggregation = Literal["mean", "median", "min", "max"]

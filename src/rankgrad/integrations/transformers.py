@@ -23,7 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
+from rankgrad.extras import requires
+
+with requires("text"):
     from transformers import (
         PreTrainedTokenizerBase,
         Trainer,
@@ -33,8 +35,6 @@ try:
         TrainingArguments,
     )
     from transformers.modeling_outputs import SequenceClassifierOutput
-except ImportError as error:
-    raise ImportError("this needs transformers: pip install 'rankgrad[text]'") from error
 
 from rankgrad.losses import Loss
 from rankgrad.text.cached import cached_scores

@@ -5,14 +5,22 @@ Code compiled by ``torch.compile`` and transforms of ``torch.func`` call them th
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankgrad import autograd
-from rankgrad.kernels.cpu.nan_guard import guarded_loss, guarded_product, guarded_ranks
-from rankgrad.kernels.ops import LOSSES, RANKS, backends, refuse_large, scaled_by_list
+from rankgrad.kernels.cpu.nan_guard import guarded_loss
+from rankgrad.kernels.ops import (
+    LOSSES,
+    backends,
+    max_length_of,
+    refuse_large,
+    scaled_by_list,
+)
 
 _library = torch.library.Library("rankgrad", "DEF")
 
@@ -57,31 +65,37 @@ for _name, (_, _schema) in LOSSES.items():
     )
 
 
-def _rank_gradient(name: str) -> Any:
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        autograd.refuse_second_derivative()
-        scores, mask, offsets = ctx.saved_tensors
-        product = getattr(torch.ops.rankgrad, f"{name}_vjp")
-        return product(grad, scores, mask, offsets, *ctx.rest), None, None, None, None
+def _flat_ranks(name: str) -> Callable[..., Tensor]:
+    """Relaxed ranks of flat lists ``[items]``, 0 on padding, by the operator of padded ones."""
 
-    return backward
-
-
-def _save_scores(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-    ctx.rest = inputs[3:]
-
-
-for _name, (_, _schema, _product) in RANKS.items():
-    _register(_name, _schema, guarded_ranks)
-    _register(f"{_name}_vjp", _product, guarded_product)
-    for _each in (_name, f"{_name}_vjp"):
-        torch.library.register_fake(
-            f"rankgrad::{_each}", lambda first, *_: torch.empty_like(first), lib=_library
+    def ranks(
+        scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, sharpness: float
+    ) -> Tensor:
+        importlib.import_module("rankgrad.kernels.operators")  # registers rank
+        width = max_length_of(offsets) if max_length < 0 else max_length
+        starts, lengths = offsets[:-1, None], offsets.diff()
+        columns = torch.arange(width, device=scores.device)
+        real = columns < lengths[:, None]
+        items = (starts + columns).where(real, 0)
+        kept = real if mask is None else real & mask[items]
+        padded = torch.ops.rankgrad.rank(scores[items], kept, name, [sharpness])
+        rows = torch.arange(len(lengths), device=scores.device).repeat_interleave(
+            lengths, output_size=len(scores)
         )
-    torch.library.register_autograd(
-        f"rankgrad::{_name}", _rank_gradient(_name), setup_context=_save_scores, lib=_library
+        found: Tensor = padded[
+            rows, torch.arange(len(scores), device=scores.device) - offsets[rows]
+        ]
+        return found
+
+    return ranks
+
+
+for _name, _option in (("sigmoid", "alpha"), ("lapsum", "temperature")):
+    _library.define(
+        f"{_name}_ranks(Tensor scores, Tensor? mask, Tensor offsets, int max_length, "
+        f"float {_option}) -> Tensor"
     )
+    _library.impl(f"{_name}_ranks", _flat_ranks(_name), "CompositeImplicitAutograd")
 
 
 def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:

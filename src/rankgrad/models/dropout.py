@@ -53,9 +53,8 @@ class FastDropout(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         if not self.training:
             return values
-        if _is_plain(values):
-            seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
-            dropped: Tensor = _Drop.apply(values, seed, self.dropped)
+        if is_plain(values):
+            dropped: Tensor = _Drop.apply(values, self.draw(), self.dropped)
             return dropped
         numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
         numbers.random_(-(2**63), None, generator=self.generator)
@@ -63,13 +62,17 @@ class FastDropout(nn.Module):
         kept = bits.view(values.shape) >= self.dropped - 2**15
         return values * (kept * (2**16 / (2**16 - self.dropped)))
 
+    def draw(self) -> int:
+        """A seed below 2^63 of the values that are dropped."""
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+
     @override
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
 
 
 class _Drop(torch.autograd.Function):
-    """Dropout by a hash of the place of each value: backward, it is computed again, not stored."""
+    """Dropout by a hash of each value's position, which the backward pass computes again."""
 
     @staticmethod
     @override
@@ -118,9 +121,10 @@ def _drop_by_hash(
         left[i] = values[i] * scale if kept else np.float32(0)
 
 
-def _is_plain(values: Tensor) -> bool:
-    """Whether the compiled dropout takes these values."""
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+def is_plain(values: Tensor) -> bool:
+    """Whether functions compiled for CPUs take these values."""
+    traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+    traced = traced or torch._C._are_functorch_transforms_active()
     return values.device.type == "cpu" and values.dtype == torch.float32 and not traced
 
 

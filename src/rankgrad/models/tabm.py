@@ -21,12 +21,11 @@ from rankgrad.models.base import (
 )
 from rankgrad.models.dropout import FastDropout
 from rankgrad.models.in_list import InList, check_in_list, in_list_columns
+from rankgrad.models.perceptrons import Perceptrons, bias_gradient
 from rankgrad.shapes import Float
 from rankgrad.validation import check_choice, check_rate, check_whole
 
 Sharing = Literal["adapters", "nothing"]
-
-_ROUNDING = 1e-6  # relative, of a sum in float32
 
 
 @models.register("tabm")
@@ -110,7 +109,7 @@ class TabMNet(Scorer):
             if model.dropout:
                 layers.append(FastDropout(model.dropout))
             width = size
-        self.layers = nn.Sequential(*layers, _Own(model.members, width, 1))
+        self.layers = Perceptrons(*layers, _Own(model.members, width, 1))
 
     @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
@@ -165,11 +164,7 @@ class _Own(nn.Module):
 
 
 class _Dot(torch.autograd.Function):
-    """``baddbmm(bias, items, weight)`` for a single output: many times faster on a CPU.
-
-    Losses that do not change with the mean score give the bias no gradient but rounding, which Adam
-    would scale up to steps like any other: within rounding of 0 it is 0.
-    """
+    """``baddbmm(bias, items, weight)`` for a single output: many times faster on a CPU."""
 
     @staticmethod
     def forward(ctx: Any, items: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -180,9 +175,7 @@ class _Dot(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         items, weight = ctx.saved_tensors
         (grad,) = grads
-        of_bias, size = (each.sum(1, keepdim=True) for each in (grad, grad.abs()))
-        of_bias = of_bias.where(of_bias.abs() > _ROUNDING * size, 0.0)
-        return grad * weight.mT, torch.bmm(grad.mT, items).mT, of_bias
+        return grad * weight.mT, torch.bmm(grad.mT, items).mT, bias_gradient(grad)
 
 
 class _Adapted(nn.Module):

@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.data import layout
 from rankgrad.data.trec import RankedList, Run
+from rankgrad.extras import load
 from rankgrad.validation import check_between, check_choice, check_positive, check_whole
 
 _METADATA, _DOCUMENTS = "index.json", "documents.txt"
@@ -57,7 +58,7 @@ class BM25Settings:
         Raises:
             ImportError: bm25s or PyStemmer is not installed; the message has the install line.
         """
-        tokenization = _import("bm25s.tokenization")
+        tokenization = load("bm25s.tokenization", "text")
         found = tokenization.tokenize(
             list(texts), stopwords=_STOP_WORDS[self.stop_words], show_progress=progress, leave=True
         )
@@ -128,7 +129,7 @@ class BM25Index:
         terms = settings.tokenize(documents.values(), progress)
         if not terms.vocab:
             raise ValueError("none of the documents has a word that can be indexed")
-        bm25 = _import("bm25s").BM25(k1=settings.k1, b=settings.b)
+        bm25 = load("bm25s", "text").BM25(k1=settings.k1, b=settings.b)
         bm25.index(terms, show_progress=progress, leave_progress=True)
         return cls(list(documents), bm25, settings)
 
@@ -228,7 +229,7 @@ class BM25Index:
             options = (option.name for option in fields(BM25Settings))
             settings = BM25Settings(**{name: metadata[name] for name in options})
             documents = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")[:-1]
-            bm25 = _import("bm25s").BM25.load(folder, allow_pickle=False, load_corpus=False)
+            bm25 = load("bm25s", "text").BM25.load(folder, allow_pickle=False, load_corpus=False)
             _check(bm25, documents, count)
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
             raise ValueError(files.damaged(folder, str(error) or type(error).__name__)) from None
@@ -267,13 +268,6 @@ def _check(bm25: Any, documents: list[str], count: int) -> None:
     )
     if not sound:
         raise ValueError("its arrays do not fit together")
-
-
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError("BM25 needs bm25s: pip install 'rankgrad[text]'") from error
 
 
 def _stemmer(name: str) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
+from rankgrad.extras import load
 from rankgrad.quoting import quote
 from rankgrad.text.checkpoints import check_there, load_network
 from rankgrad.text.inputs import (
@@ -121,12 +122,7 @@ class TextRanker(nn.Module):
             FileNotFoundError: a path that is not there.
             ValueError: the folder is damaged, has its weights as pickles only, or has no head.
         """
-        try:
-            import transformers
-        except ImportError:
-            raise ImportError(
-                "text rankers need transformers: pip install 'rankgrad[text]'"
-            ) from None
+        transformers = load("transformers", "text")
         manifest = _read_manifest(Path(name_or_path))
         saved = _reading(manifest.get("reading", {}))
         reading = reading or saved

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from rankgrad.extras import load
 from rankgrad.text.checkpoints import load_network
 from rankgrad.text.inputs import length_limit
 from rankgrad.text.reading import Prompt
@@ -104,7 +105,7 @@ class EncoderScorer(TextScorer):
             max_length: tokens per pair; by default the model's limit.
             options: of ``AutoModelForSequenceClassification.from_pretrained``.
         """
-        auto = _transformers()
+        auto = load("transformers", "text")
         model = load_network(
             auto.AutoModelForSequenceClassification, name_or_path, num_labels=1, **options
         )
@@ -170,7 +171,7 @@ class CausalScorer(TextScorer):
             prompt: what the model is asked; by default what Qwen3-Reranker is.
             options: of ``AutoModelForCausalLM.from_pretrained``.
         """
-        auto = _transformers()
+        auto = load("transformers", "text")
         model = load_network(auto.AutoModelForCausalLM, name_or_path, **options)
         tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
         return cls(model, tokenizer, max_length=max_length, prompt=prompt)
@@ -255,14 +256,6 @@ class PromptTokens:
                 f"{len(tokens)}: give another one in prompt"
             )
         return tokens[0]
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("text needs transformers: pip install 'rankgrad[text]'") from error
-    return transformers
 
 
 def _moved(batch: TokenBatch, device: torch.device) -> TokenBatch:

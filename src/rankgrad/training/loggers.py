@@ -21,6 +21,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from rankgrad import files, schemas
+from rankgrad.extras import requires
 from rankgrad.specs import Registry, spec_of
 from rankgrad.training.gpu import AsyncScalars
 from rankgrad.training.run import OnEpoch
@@ -263,10 +264,8 @@ class TensorBoard(Logger):
             raise ValueError(
                 "tensorboard needs a folder to log into: give folder=, or a run folder"
             )
-        try:
+        with requires("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise _missing("TensorBoard", "tensorboard") from None
         self._writer = SummaryWriter(str(place))
 
     @override
@@ -303,11 +302,9 @@ class MLflow(Logger):
 
     @override
     def start(self, settings: Settings, folder: Path | None) -> None:
-        try:
+        with requires("mlflow"):
             from mlflow import MlflowClient
             from mlflow.entities import Param
-        except ImportError:
-            raise _missing("MLflow", "mlflow") from None
         self._client = MlflowClient(tracking_uri=self.uri)
         before = _logged_before(folder, self.name)
         if before is not None:
@@ -372,10 +369,8 @@ class WandB(Logger):
 
     @override
     def start(self, settings: Settings, folder: Path | None) -> None:
-        try:
+        with requires("wandb"):
             import wandb
-        except ImportError:
-            raise _missing("Weights & Biases", "wandb") from None
         place = self.folder or folder
         before = _logged_before(folder, self.name)
         self._run = wandb.init(
@@ -398,10 +393,6 @@ class WandB(Logger):
     @override
     def finish(self, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
-
-
-def _missing(what: str, extra: str) -> ImportError:
-    return ImportError(f"{what} is not installed: pip install 'rankgrad[{extra}]'")
 
 
 def _logged_before(folder: Path | None, logger: str) -> str | None:

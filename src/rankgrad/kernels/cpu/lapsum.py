@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
-
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import Array
 from rankgrad.kernels.cpu.relaxed import Lists, Ranking, RankOperator
@@ -71,22 +69,3 @@ class LapSumRanks(RankOperator):
     """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF; option: temperature."""
 
     relaxation = LAPSUM
-
-
-def lapsum_ranks(
-    scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, temperature: float
-) -> Tensor:
-    """``1/2 + Σ_j F((s_j - s_i) / τ)``: see :mod:`rankgrad.kernels.ops`."""
-    return LapSumRanks(scores, mask, offsets, max_length, temperature).ranks
-
-
-def lapsum_ranks_vjp(
-    grad: Tensor,
-    scores: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    temperature: float,
-) -> Tensor:
-    """The vector-Jacobian product of :func:`lapsum_ranks` with respect to the scores."""
-    return LapSumRanks(scores, mask, offsets, max_length, temperature).adjoint(grad)

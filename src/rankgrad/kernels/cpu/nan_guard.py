@@ -2,7 +2,7 @@
 
 Losses check values before they call a kernel. Compiled code does not; it calls kernels through
 PyTorch's registry, which wraps them in these guards. A list with an invalid score, label or weight
-gets NaN for its value, its grad_scores and its ranks. Other lists are not affected.
+gets NaN for its value and its grad_scores. Other lists are not affected.
 """
 
 from __future__ import annotations
@@ -49,39 +49,6 @@ def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
         return values, _without(grad_scores, flawed, mask, offsets), defined | flawed
 
     return loss
-
-
-def guarded_ranks(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Guard a kernel of one of :data:`rankgrad.kernels.ops.RANKS`."""
-
-    def ranks(scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any) -> Tensor:
-        return _guarded(lambda safe: kernel(safe, mask, offsets, *others), scores, mask, offsets)
-
-    return ranks
-
-
-def guarded_product(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Guard the vector-Jacobian product of one of :data:`rankgrad.kernels.ops.RANKS`."""
-
-    def product(
-        grad: Tensor, scores: Tensor, mask: Tensor | None, offsets: Tensor, *others: Any
-    ) -> Tensor:
-        return _guarded(
-            lambda safe: kernel(grad, safe, mask, offsets, *others), scores, mask, offsets
-        )
-
-    return product
-
-
-def _guarded(
-    of: Callable[[Tensor], Tensor], scores: Tensor, mask: Tensor | None, offsets: Tensor
-) -> Tensor:
-    right = scores.isfinite()
-    if mask is not None:
-        right |= ~mask
-    if right.all():
-        return of(scores)
-    return _without(of(scores.where(right, 0)), _flawed(right, offsets), mask, offsets)
 
 
 def _allowed(numbers: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.fastsort import FASTSORT
@@ -83,22 +81,3 @@ def through_ranks(
     else:
         options = 1 / sharpness, relaxation == "fastsort_entropic"
         through_ranking(FASTSORT, options, beta, flat, metric_options)
-
-
-def sigmoid_ranks(
-    scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
-) -> Tensor:
-    """``1 + Σ_{j≠i} sigmoid(α (s_j - s_i))``: see :mod:`rankgrad.kernels.ops`."""
-    return SigmoidRanks(scores, mask, offsets, max_length, alpha).ranks
-
-
-def sigmoid_ranks_vjp(
-    grad: Tensor,
-    scores: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    alpha: float,
-) -> Tensor:
-    """The vector-Jacobian product of :func:`sigmoid_ranks` with respect to the scores."""
-    return SigmoidRanks(scores, mask, offsets, max_length, alpha).adjoint(grad)

@@ -75,18 +75,11 @@ class FastSortRanks:
             return grad_scores
         lists = len(self._sorted[3])
         totals = torch.empty(lists, width, dtype=torch.float64, device=grad.device)
-        arguments = (
-            *self._sorted,
-            grad.contiguous(),
-            totals,
-            grad_scores,
-            lists,
-            width,
-            *self._options,
-        )
+        grads = grad.contiguous(), totals, grad_scores
+        arguments = (*self._sorted, *grads, lists, width, *self._options)
         tile = min(_TILE, max(128, next_power_of_2(width)))
         _add[(lists,)](*arguments, tile, num_warps=min(8, tile // 128))
-        _take_off[(lists, cdiv(width, _SPAN))](*arguments, _SPAN, num_warps=4)
+        _subtract_sums[(lists, cdiv(width, _SPAN))](*arguments, _SPAN, num_warps=4)
         return grad_scores
 
 
@@ -214,7 +207,7 @@ def _add(
 
 @cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
-def _take_off(
+def _subtract_sums(
     ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
     sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip

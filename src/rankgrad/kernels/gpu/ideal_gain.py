@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import is_real
 
@@ -31,34 +32,21 @@ _SPAN = 4096  # sorted gains that one program sums
 
 
 def ideal_gain(
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    metric: str,
-    k: int,
-    gain: str,
-    threshold: float,
+    batch: FlatLists, metric_options: MetricOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gains of the items and the norm of each list.
 
     Args:
-        labels: ``[items]``, in the flat layout (see :mod:`rankgrad.kernels.ops`).
-        mask: None, or False on padding.
-        weights: None, or one per item.
-        offsets: ``[b + 1]``, the start and end of each list.
-        max_length: a bound on the lists' lengths.
-        metric: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp`` or ``arp``.
-        k: cutoff, 0 for none.
-        gain: ``exponential`` or ``linear``, for ndcg and dcg.
-        threshold: the lowest relevant label, for binary metrics.
+        batch: the lists; scores are not read.
+        metric_options: a linear metric: ndcg, dcg, precision, recall, rbp or arp.
 
     Returns:
         gains ``[items]``: weighted, 0 on padding; scale ``[b]``: one over the norm, or 0 where the
         norm is 0; lengths ``[b]`` int32: the number of real items; defined ``[b]`` bool: whether
         the list has two items or more and one of them has a gain.
     """
+    _, labels, mask, weights, offsets, max_length = batch
+    metric, k, gain, threshold, _ = metric_options
     lists = offsets.shape[0] - 1
     kind, norm = gain_kind(metric, gain), norm_kind(metric, k)
     gains = torch.empty_like(labels)
@@ -242,8 +230,8 @@ def discount(position):
 
 
 @triton.jit
-def _parts(parts, at, ideal, gain, real):
-    """Write a block's partial sums: ideal DCG, gains, items, and items with a gain."""
+def store_sums(parts, at, ideal, gain, real):
+    """Store what :func:`list_sums` adds up: ideal DCG, gains, items, and items with a gain."""
     gain = tl.where(real, gain, 0.0)
     tl.store(parts + at * 4, ideal)
     tl.store(parts + at * 4 + 1, tl.sum(gain, 0))
@@ -290,7 +278,7 @@ def _count(
         tl.store(lengths + at_list, items)
         tl.store(defined + at_list, (tl.max(gain, 0) > 0) & (items > 1))
     else:
-        _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+        store_sums(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
 @cached_launch
@@ -311,7 +299,7 @@ def _lay_out(
     gain = tl.where(real, gain, 0.0)
     tl.store(gains + start + row, gain, mask=inside)
     tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
-    _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
+    store_sums(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
 @cached_launch

@@ -14,22 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.ideal_gain import presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.linear import is_real
-from rankgrad.kernels.gpu.segmented_sort import COUNTED, Sorted, sort_lists
+from rankgrad.kernels.gpu.segmented_sort import COUNTED, sort_lists
 
 _CHUNK = 256
 
 
-def lapsum_ranks(
-    scores: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    temperature: float,
-    order: Sorted | None = None,
-) -> Tensor:
-    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF; 0 on padding.
+class LapSumRanks:
+    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF, and its vector-Jacobian product.
 
     Args:
         scores: ``[items]``, in the flat layout (see :mod:`rankgrad.kernels.ops`).
@@ -37,28 +31,10 @@ def lapsum_ranks(
         offsets: ``[b + 1]``, the start and end of each list.
         max_length: a bound on the lists' lengths.
         temperature: τ.
-        order: the result of :func:`arrange`; computed here if None.
+
+    Attributes:
+        ranks: ``[items]``, 0 on padding.
     """
-    order = order or arrange(scores, mask, offsets, max_length)
-    return _pass(None, scores, mask, offsets, max_length, temperature, order)
-
-
-def lapsum_ranks_vjp(
-    grad: Tensor,
-    scores: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    temperature: float,
-    order: Sorted | None = None,
-) -> Tensor:
-    """``Σ_j (g_j - g_i) exp(-|s_i - s_j| / τ) / 2τ``; 0 on padding."""
-    order = order or arrange(scores, mask, offsets, max_length)
-    return _pass(grad, scores, mask, offsets, max_length, temperature, order)
-
-
-class LapSumRanks:
-    """LapSum's ranks of lists and their adjoint (see :mod:`rankgrad.kernels.gpu.rank_sums`)."""
 
     def __init__(
         self,
@@ -68,51 +44,39 @@ class LapSumRanks:
         max_length: int,
         temperature: float,
     ) -> None:
-        order = arrange(scores, mask, offsets, max_length)
-        self._lists = scores, mask, offsets, max_length, temperature, order
-        self.ranks = lapsum_ranks(*self._lists)
+        self._lists = scores, mask, offsets, max_length
+        self._temperature = temperature
+        # Lists that are too long to sum over all pairs are sorted once, for both passes.
+        self._order = sort_lists(*self._lists) if max_length > COUNTED else None
+        self.ranks = self._sum(None)
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The vector-Jacobian product with respect to the scores."""
-        return lapsum_ranks_vjp(grad, *self._lists)
+        """``Σ_j (g_j - g_i) exp(-|s_i - s_j| / τ) / 2τ``; 0 on padding."""
+        return self._sum(grad.contiguous())
 
-
-def arrange(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted | None:
-    """Sort the lists, for both passes; None if they are short enough to sum over all pairs."""
-    return sort_lists(scores, mask, offsets, max_length) if max_length > COUNTED else None
-
-
-def _pass(
-    grad: Tensor | None,
-    scores: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    temperature: float,
-    order: Sorted | None,
-) -> Tensor:
-    """The ranks or, if ``grad`` is given, the vector-Jacobian product."""
-    result = torch.empty_like(scores)
-    lists, items = offsets.numel() - 1, scores.numel()
-    if items == 0 or max_length == 0:
+    def _sum(self, grad: Tensor | None) -> Tensor:
+        """The ranks or, if ``grad`` is given, the vector-Jacobian product."""
+        scores, mask, offsets, max_length = self._lists
+        result = torch.empty_like(scores)
+        lists, items = offsets.numel() - 1, scores.numel()
+        if items == 0 or max_length == 0:
+            return result
+        grads, backward = presence(grad, scores), grad is not None
+        if self._order is None:
+            _pairs[(lists, cdiv(max_length, 32))](
+                scores, grads, presence(mask, scores), offsets, result, self._temperature,
+                masked=mask is not None, backward=backward, height=32, width=64,
+            )  # fmt: skip
+            return result
+        many = items // _CHUNK + lists + 1
+        chunks = scores.new_empty(6, many)
+        grid = (lists, cdiv(max_length, _CHUNK))
+        shape = {"backward": backward, "chunk": _CHUNK}
+        order = self._order
+        sorted_ = (order.scores, order.items, grads, offsets, chunks, self._temperature, many)
+        _chunks[grid](*sorted_, **shape)
+        _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
         return result
-    backward = grad is not None
-    grads = scores if grad is None else grad.contiguous()
-    if order is None:
-        masks = scores if mask is None else mask
-        _pairs[(lists, cdiv(max_length, 32))](
-            scores, grads, masks, offsets, result, temperature,
-            masked=mask is not None, backward=backward, height=32, width=64,
-        )  # fmt: skip
-        return result
-    many = items // _CHUNK + lists + 1
-    chunks = scores.new_empty(6, many)
-    grid = (lists, cdiv(max_length, _CHUNK))
-    shape = {"backward": backward, "chunk": _CHUNK}
-    sorted_ = (order.scores, order.items, grads, offsets, chunks, temperature, many)
-    _chunks[grid](*sorted_, **shape)
-    _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
-    return result
 
 
 @cached_launch

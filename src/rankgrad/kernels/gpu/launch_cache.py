@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 from triton.runtime.driver import driver
 
-from rankgrad.kernels.gpu.launcher import Launch, launches_as_known, recording, watched
+from rankgrad.kernels.gpu.launcher import Launch, has_launch_hooks, launches_as_known, recording
 
 _EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
 _ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
@@ -56,9 +56,8 @@ class LaunchCache:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.calls: dict[
-            _Key, RecordedCall | None
-        ] = {}  # None for a call that does more than allocate and launch
+        # None for a call that does more than allocate and launch.
+        self.calls: dict[_Key, RecordedCall | None] = {}
         self.shapes: set[torch.Size] = set()  # of the first tensors of recorded calls
         self._recent: set[int] = set()
 
@@ -77,17 +76,13 @@ class LaunchCache:
                 address = argument.data_ptr()
                 tensors.append(argument)
                 addresses.append(address)
-                key_parts += (
-                    argument.dtype,
-                    argument.shape,
-                    argument.get_device(),
-                    address % 16 == 0,
-                )
+                device, aligned = argument.get_device(), address % 16 == 0
+                key_parts += (argument.dtype, argument.shape, device, aligned)
             else:
                 return self.function(*arguments)
         key = tuple(key_parts)
         call = self.calls.get(key, _UNKNOWN)
-        if recording.launches is not None or watched():
+        if recording.launches is not None or has_launch_hooks():
             return self.function(*arguments)
         if call is _UNKNOWN:
             if self._is_new(key):

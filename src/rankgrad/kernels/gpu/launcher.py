@@ -72,7 +72,7 @@ def next_power_of_2(number: int) -> int:
     return 1 << (number - 1).bit_length() if number > 0 else 0
 
 
-def watched() -> bool:
+def has_launch_hooks() -> bool:
     """Whether a launch hook is set, such as that of Triton's profiler."""
     runtime = knobs.runtime
     return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
@@ -123,7 +123,7 @@ class CachedLauncher:
         if types not in self._plans:
             self._plans[types] = Plan.of(self.jit.params, types)
         plan = self._plans[types]
-        if plan is None or watched() or self.jit.pre_run_hooks:
+        if plan is None or has_launch_hooks() or self.jit.pre_run_hooks:
             self.jit[grid](*arguments, **options)
             if recording.launches is not None:
                 recording.launches.append(None)

@@ -45,18 +45,9 @@ def listmle(
     else:
         keys = torch.empty(lists, max_length, dtype=torch.int64, device=scores.device)
         _lay_keys[(lists, cdiv(max_length, _SPAN))](
-            labels,
-            mask_,
-            offsets,
-            draw,
-            keys,
-            grad_scores,
-            max_length,
-            masked,
-            shuffled,
-            _SPAN,
+            labels, mask_, offsets, draw, keys, grad_scores, max_length, masked, shuffled, _SPAN,
             num_warps=4,
-        )
+        )  # fmt: skip
         order = keys.sort(dim=-1, descending=True, stable=True).indices
     chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
     tails = scores.new_empty(2, scores.numel())

@@ -333,17 +333,17 @@ def _cascade_step(
         # The derivative of the rank before this one needs the terms of this and later ranks.
         rank = count - first - tl.arange(0, chunk)
         known = (rank >= 0) & (rank < count)
-        chance = _load_misses(values_in, misses, begin + rank, known, has_misses)
-        miss = tl.maximum(chance, 0.0)
+        not_stopped = _load_misses(values_in, misses, begin + rank, known, has_misses)
+        miss = tl.maximum(not_stopped, 0.0)
         discount = _discount(rank, reciprocal)
         if has_weights:
             term = tl.load(source + begin + rank, mask=known, other=0.0) * discount
         else:
             term = _discount(rank - 1, reciprocal) + tl.where(
-                known, discount * (tl.minimum(chance, 0.0) - 1.0), 0.0
+                known, discount * (tl.minimum(not_stopped, 0.0) - 1.0), 0.0
             )
-        factor, gained = tl.associative_scan((miss, term), 0, _compose)
-        ahead = gained + factor * rest
+        factor, term_sum = tl.associative_scan((miss, term), 0, _compose)
+        ahead = term_sum + factor * rest
         at = begin + rank - 1
         valid = rank > 0
         passed = tl.load(grad + at, mask=valid, other=0.0)
@@ -356,8 +356,8 @@ def _cascade_step(
         first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
         rest = _last(ahead, chunk)
     if not has_weights:  # equals one minus the sum, without cancellation
-        chance = _load_misses(values_in, misses, begin, count > 0, has_misses)
-        loss = tl.maximum(chance, 0.0) * first_rest + tl.minimum(chance, 0.0)
+        not_stopped = _load_misses(values_in, misses, begin, count > 0, has_misses)
+        loss = tl.maximum(not_stopped, 0.0) * first_rest + tl.minimum(not_stopped, 0.0)
     tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
 
 

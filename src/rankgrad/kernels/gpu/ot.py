@@ -36,7 +36,7 @@ from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
-from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_end, tie_start
+from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_group
 
 _CHUNK = 1024  # items of a list that a program reads at a time
 _SHARP = 1.0  # if ε times the length is less, logits are summed in float64
@@ -64,17 +64,14 @@ def through_ot(
         )  # fmt: skip
         pairs = [(x, grad) for x, grad in zip(channels, grads, strict=False) if grad is not None]
         return values, operator.adjoint_all(pairs), items.defined
-    metric, _, gain, threshold, persistence = metric_options
-    gains, scale, lengths, defined = ideal_gain(
-        batch.labels, mask, batch.weights, offsets, max_length, metric, k, gain, threshold
-    )
+    gains, scale, lengths, defined = ideal_gain(batch, metric_options)
     operator = OptimalTransportOperator(*options, defined=defined)
     at_rank = operator.apply(gains)
     values, grad = scale.new_empty(scale.shape), torch.empty_like(at_rank)
     if len(scale):
         _linear_step[(len(scale),)](
-            at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
-            metric=metric, chunk=_chunk(max_length),
+            at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
+            metric=metric_options.name, chunk=_chunk(max_length),
         )  # fmt: skip
     return values, operator.adjoint(gains, grad), defined
 
@@ -403,39 +400,29 @@ def _inverse(sums):
 
 
 @triton.jit
-def _sum_columns_of_rows(
+def _product(
     points, items, begin, count, first, low, high, vector,
-    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    side: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """``K vector`` for some rows."""
+    """``K vector`` for some rows, or ``Kᵀ vector`` for some columns."""
     middle, x, sums = _middle(points, items, begin, count, first, own)
-    row = first + tl.arange(0, own)
-    factor, term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
+    at = first + tl.arange(0, own)
+    if side == "rows":
+        factor, term = _row_terms(points, items, begin, count, at, middle, x, sums, precise)
+    else:
+        factor, term = _column_terms(points, items, begin, count, at, middle, x, sums, precise)
     total = tl.zeros([own, other], tl.float32)
     for left in range(low, high, other):
-        column = left + tl.arange(0, other)
-        theirs, their_term = _column_terms(
-            points, items, begin, count, column, middle, x, sums, precise
-        )
-        weight = tl.load(vector + begin + column, mask=column < count, other=0.0)
-        total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
-    return tl.sum(total, 1)
-
-
-@triton.jit
-def _sum_rows_of_columns(
-    points, items, begin, count, first, low, high, vector,
-    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
-):  # fmt: skip
-    """``Kᵀ vector`` for some columns."""
-    middle, x, sums = _middle(points, items, begin, count, first, own)
-    column = first + tl.arange(0, own)
-    factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
-    total = tl.zeros([own, other], tl.float32)
-    for left in range(low, high, other):
-        row = left + tl.arange(0, other)
-        theirs, their_term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
-        weight = tl.load(vector + begin + row, mask=row < count, other=0.0)
+        at = left + tl.arange(0, other)
+        if side == "rows":
+            theirs, their_term = _column_terms(
+                points, items, begin, count, at, middle, x, sums, precise
+            )
+        else:
+            theirs, their_term = _row_terms(
+                points, items, begin, count, at, middle, x, sums, precise
+            )
+        weight = tl.load(vector + begin + at, mask=at < count, other=0.0)
         total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
     return tl.sum(total, 1)
 
@@ -467,35 +454,13 @@ def _half_step(
             tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
+        vector = columns + step * items if side == "rows" else rows + (step - 1) * items
+        found = _product(
+            points, items, begin, count, first, low, high, vector, side, own, other, precise
+        )
         if side == "rows":
-            found = _sum_columns_of_rows(
-                points,
-                items,
-                begin,
-                count,
-                first,
-                low,
-                high,
-                columns + step * items,
-                own,
-                other,
-                precise,
-            )
             target = rows + step * items + begin + at
         else:
-            found = _sum_rows_of_columns(
-                points,
-                items,
-                begin,
-                count,
-                first,
-                low,
-                high,
-                rows + (step - 1) * items,
-                own,
-                other,
-                precise,
-            )
             target = columns + step * items + begin + at
             if step > 1:
                 last = tl.load(target - items, mask=inside, other=1.0)
@@ -587,7 +552,7 @@ def _start_back(
         if two:
             value_second = tl.load(second + item, mask=inside, other=0.0)
         plain = tl.zeros([own, other], tl.float32)
-        weighed = tl.zeros([own, other], tl.float32)
+        distance_sums = tl.zeros([own, other], tl.float32)
         earlier = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             row = left + tl.arange(0, other)
@@ -598,33 +563,33 @@ def _start_back(
             entries = _entries(factor, term, distance, their_term, precise)
             their_item = tl.load(order + begin + row, mask=valid, other=0)
             place = begin + row
-            gained = tl.load(grad + place, mask=counting, other=0.0)
+            their_grad = tl.load(grad + place, mask=counting, other=0.0)
             their_value = tl.load(values + their_item, mask=valid, other=0.0)
             change = tl.load(changes + place, mask=counting, other=0.0)
             apart = (value[:, None] - their_value[None, :]) - change[None, :]
-            weight = apart * gained[None, :]
+            weight = apart * their_grad[None, :]
             if two:
-                gained = tl.load(grad_second + place, mask=counting, other=0.0)
+                their_grad = tl.load(grad_second + place, mask=counting, other=0.0)
                 their_value = tl.load(second + their_item, mask=valid, other=0.0)
                 change = tl.load(changes_second + place, mask=counting, other=0.0)
                 apart = (value_second[:, None] - their_value[None, :]) - change[None, :]
-                weight += apart * gained[None, :]
+                weight += apart * their_grad[None, :]
             place += steps * items
             scale = tl.load(rows + place, mask=valid, other=0.0)
             before = tl.load(rows + place - items, mask=valid, other=0.0)
             weight *= entries * scale[None, :]
             plain += weight
-            weighed += weight * distance[None, :]
+            distance_sums += weight * distance[None, :]
             earlier += entries * (before * distance)[None, :]
         _store_columns(
             columns + steps * items, work, items, begin, column, inside, middle,
-            tl.sum(plain, 1), tl.sum(weighed, 1), tl.sum(earlier, 1), 0.0,
+            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), 0.0,
         )  # fmt: skip
 
 
 @triton.jit
 def _store_columns(
-    columns, work, items, begin, column, inside, middle, plain, weighed, earlier, grad_points
+    columns, work, items, begin, column, inside, middle, plain, distance_sums, earlier, grad_points
 ):
     """Store the column factors, and add an iteration to the sums weighted by ``j - r``.
 
@@ -637,16 +602,16 @@ def _store_columns(
         inside: which of the columns exist.
         middle: the position that row distances are relative to.
         plain: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
-        weighed: ``Kᵀ l`` with rows weighted by their distance from the middle.
+        distance_sums: ``Kᵀ l`` with rows weighted by their distance from the middle.
         earlier: ``Kᵀ u`` with the same weights, u from the iteration before.
         grad_points: the sums of later iterations.
     """
     scale = tl.load(columns + begin + column, mask=inside, other=1.0)
     distance = (column - middle).to(tl.float32)
-    turned = -plain * scale * scale
-    grad_points += scale * (distance * plain - weighed)
-    grad_points += turned * (distance * _inverse(scale) - earlier)
-    tl.store(work + items + begin + column, turned, mask=inside)
+    grad_sums = -plain * scale * scale
+    grad_points += scale * (distance * plain - distance_sums)
+    grad_points += grad_sums * (distance * _inverse(scale) - earlier)
+    tl.store(work + items + begin + column, grad_sums, mask=inside)
     tl.store(work + 2 * items + begin + column, grad_points, mask=inside)
 
 
@@ -667,7 +632,7 @@ def _back_columns(
         inside = column < count
         factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
         plain = tl.zeros([own, other], tl.float32)
-        weighed = tl.zeros([own, other], tl.float32)
+        distance_sums = tl.zeros([own, other], tl.float32)
         earlier = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             row = left + tl.arange(0, other)
@@ -681,11 +646,11 @@ def _back_columns(
             before = tl.load(place - items, mask=valid, other=0.0) * distance
             weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
             plain += entries * weight[None, :]
-            weighed += entries * (weight * distance)[None, :]
+            distance_sums += entries * (weight * distance)[None, :]
             earlier += entries * before[None, :]
         _store_columns(
             columns + step * items, work, items, begin, column, inside, middle,
-            tl.sum(plain, 1), tl.sum(weighed, 1), tl.sum(earlier, 1),
+            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1),
             tl.load(work + 2 * items + begin + column, mask=inside, other=0.0),
         )  # fmt: skip
 
@@ -693,25 +658,17 @@ def _back_columns(
 @cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
 def _back_rows(
-    points,
-    offsets,
-    counts,
-    limits,
-    work,
-    step,
-    items,
-    own: tl.constexpr,
-    other: tl.constexpr,
-    precise: tl.constexpr,
-):
+    points, offsets, counts, limits, work, step, items,
+    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+):  # fmt: skip
     """The gradient with respect to u of the iteration before, for some rows."""
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "rows", own
     )
     if (step <= steps) & (first < count):
-        found = _sum_columns_of_rows(
-            points, items, begin, count, first, low, high, work + items, own, other, precise
+        found = _product(
+            points, items, begin, count, first, low, high, work + items, "rows", own, other, precise
         )
         row = first + tl.arange(0, own)
         tl.store(work + begin + row, found, mask=row < count)
@@ -780,11 +737,7 @@ def _finish(
             at = left + tl.arange(0, chunk)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0)
-            above = tl.load(ranked + at - 1, mask=inside & (at > begin), other=float("inf"))
-            below = tl.load(ranked + at + 1, mask=at + 1 < end, other=float("-inf"))
-            tied = inside & ((score == above) | (score == below))
-            start = tie_start(ranked, begin, at, score, tied, steps)
-            stop = tie_end(ranked, end, at, score, tied, steps)
+            start, stop = tie_group(ranked, begin, end, at, score, inside, steps)
             part = tl.load(shared + stop - 1, mask=inside, other=0.0)
             part -= tl.load(shared + start - 1, mask=inside & (start > begin), other=0.0)
             by_x = 2.0 * tl.load(grad_points + at, mask=inside, other=0.0).to(tl.float64)
@@ -797,14 +750,14 @@ def _finish(
             total += by_z
             along += tl.where(inside, by_z * z, 0.0)
         length = count.to(tl.float64)
-        middle, tilt = tl.sum(total, 0) / length, tl.sum(along, 0) / length
+        middle, mean_along = tl.sum(total, 0) / length, tl.sum(along, 0) / length
         tl.debug_barrier()
         for left in range(begin, end, chunk):
             at = left + tl.arange(0, chunk)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0).to(tl.float64)
             by_z = tl.load(sums + at, mask=inside, other=0.0)
-            found = scale * (by_z - middle - tilt * (score - mean) * scale)
+            found = scale * (by_z - middle - mean_along * (score - mean) * scale)
             item = tl.load(order + at, mask=inside, other=0)
             real = is_real(mask, item, inside, masked)
             tl.store(grad_scores + item, found.to(tl.float32), mask=real)

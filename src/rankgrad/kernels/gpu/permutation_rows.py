@@ -37,6 +37,7 @@ from rankgrad.kernels.gpu.ideal_gain import (
     norm_kind,
     presence,
     scale_of,
+    store_sums,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
@@ -46,13 +47,13 @@ from rankgrad.kernels.gpu.segmented_sort import (
     Sorted,
     count_items,
     sort_lists,
-    tie_end,
-    tie_start,
+    tie_group,
 )
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
 _CHUNK = 1024  # items of a sorted list that one program reads
 _REMEMBERED = 4  # vectors of values whose sums an operator caches
+_SUM_OF_VALUES = MetricOptions("dcg", 0, "linear", 0.0, 0.0)  # the gain of an item is its value
 
 
 def through_rows(
@@ -62,8 +63,8 @@ def through_rows(
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through relaxed rows; see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, max_length = batch
-    metric, k, gain, threshold, persistence = metric_options
+    scores, _, mask, _, offsets, max_length = batch
+    metric, k, _, _, persistence = metric_options
     soft = relaxation == "softsort"
     if metric in STEP_METRICS:
         operator = (SoftSortOperator if soft else NeuralSortOperator)(
@@ -74,12 +75,11 @@ def through_rows(
     values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
         return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
-    arguments = (labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
     rows = _WeightedRows(offsets, max_length, k, temperature, soft, metric, persistence)
     if max_length <= COUNTED:
-        items = _count(scores, arguments, soft)
+        items = _count(batch, metric_options, soft)
     else:
-        gains, scale, lengths, defined = ideal_gain(*arguments)
+        gains, scale, lengths, defined = ideal_gain(batch, metric_options)
         order = sort_lists(scores, mask, offsets, max_length)
         items = _place(rows, order, gains, (scale, lengths), defined)
     sums = rows.sum(items, (items.numbers, items.numbers))
@@ -146,8 +146,8 @@ class _RowsOperator:
     def _place(self, values: Tensor) -> _Items:
         offsets, max_length = self._rows.offsets, self._rows.max_length
         if max_length <= COUNTED:
-            arguments = (values, self.mask, None, offsets, max_length, "dcg", 0, "linear", 0.0)
-            return _count(self.scores, arguments, self.soft)
+            batch = FlatLists(self.scores, values, self.mask, None, offsets, max_length)
+            return _count(batch, _SUM_OF_VALUES, self.soft)
         if self._sorted is None:
             order = sort_lists(self.scores, self.mask, offsets, max_length)
             self._sorted = order, count_items(self.mask, offsets, max_length)
@@ -199,8 +199,10 @@ class _Items:
         return (*self.known, self.defined, self.parts, self.parts.shape[1])
 
 
-def _count(scores: Tensor, arguments: tuple[Any, ...], soft: bool) -> _Items:
-    labels, mask, weights, offsets, max_length, metric, k, gain, threshold = arguments
+def _count(batch: FlatLists, metric_options: MetricOptions, soft: bool) -> _Items:
+    """The items of short lists, in input order."""
+    scores, labels, mask, weights, offsets, max_length = batch
+    metric, k, gain, threshold, _ = metric_options
     lists, size = offsets.numel() - 1, scores.numel()
     blocks = cdiv(max_length, 32)
     numbers = scores.new_empty(7, size)
@@ -391,9 +393,9 @@ def _count_pairs(
     tl.store(numbers + 3 * size + rank, score, mask=real)
     tl.store(numbers + 6 * size + rank, gains, mask=real)
     if soft:
-        tilt = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
+        tie_offset = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
-        tl.store(numbers + 4 * size + rank, tilt, mask=real)
+        tl.store(numbers + 4 * size + rank, tie_offset, mask=real)
         tl.store(numbers + 5 * size + rank, tied, mask=real)
     else:
         total = tl.sum(distance, 1)
@@ -405,11 +407,7 @@ def _count_pairs(
         at = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (at < k))
         best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
-    mine = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4
-    tl.store(mine, best)
-    tl.store(mine + 1, tl.sum(gains, 0))
-    tl.store(mine + 2, tl.sum(real.to(tl.float32), 0))
-    tl.store(mine + 3, tl.sum((gains > 0).to(tl.float32), 0))
+    store_sums(parts, at_list * tl.num_programs(1) + tl.program_id(1), best, gain, real)
 
 
 @triton.jit
@@ -459,20 +457,17 @@ def _place_sorted(
     score = tl.load(ranked + index, mask=real, other=0.0)
     source = tl.load(order + index, mask=real, other=0)
     gain = tl.load(gains + source, mask=real, other=0.0)
-    previous = tl.load(ranked + index - 1, mask=real & (at > 0), other=float("inf"))
-    following = tl.load(ranked + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
-    tied = real & ((previous == score) | (following == score))
-    start = tie_start(ranked, begin, index, score, tied, steps) - begin
-    end = tie_end(ranked, begin + length, index, score, tied, steps) - begin
+    start, end = tie_group(ranked, begin, begin + length, index, score, real, steps)
+    start, end = start - begin, end - begin
     tl.store(numbers + size + index, gain, mask=inside)
     tl.store(numbers + 3 * size + index, score, mask=inside)
     tl.store(numbers + 6 * size + index, gain, mask=inside)
     if soft:
         ties = (end - start).to(tl.float32)
-        tilt = ((end - 1 - at) - (at - start)).to(tl.float32) / ties
+        tie_offset = ((end - 1 - at) - (at - start)).to(tl.float32) / ties
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
         tl.store(numbers + 2 * size + index, ties, mask=inside)
-        tl.store(numbers + 4 * size + index, tilt, mask=inside)
+        tl.store(numbers + 4 * size + index, tie_offset, mask=inside)
         tl.store(numbers + 5 * size + index, ties, mask=inside)
     else:
         exact = score.to(tl.float64)
@@ -480,9 +475,9 @@ def _place_sorted(
         prefix = before + tl.cumsum(exact, 0)
         over, under = at.to(tl.float64), (length - 1 - at).to(tl.float64)
         distance = (prefix - exact - over * exact) + (under * exact - (total - prefix))
-        tilt = ((length - end) - start).to(tl.float32)
+        tie_offset = ((length - end) - start).to(tl.float32)
         tl.store(numbers + index, score, mask=inside)
-        tl.store(numbers + 2 * size + index, tilt, mask=inside)
+        tl.store(numbers + 2 * size + index, tie_offset, mask=inside)
         tl.store(distances + index, tl.where(real, distance, float("inf")), mask=inside)
 
 
@@ -547,10 +542,10 @@ def _write_row(
     if soft:
         # Derivatives with respect to the score at the rank: logits are -|s_r - s_j| / τ.
         weight = -weight / temperature
-        tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
+        tie_offset = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
         ties = tl.load(numbers + 5 * size + by, mask=inside, other=0.0)
         tl.store(sums + 3 * many + at, weight * (sided_gain - mean * sided), mask=inside)
-        tl.store(sums + 4 * many + at, weight * tilt * (tied_gain - mean * ties), mask=inside)
+        tl.store(sums + 4 * many + at, weight * tie_offset * (tied_gain - mean * ties), mask=inside)
 
 
 @cached_launch
@@ -737,7 +732,7 @@ def _gather_rows(
         more = gain[None, :] - row_gain[:, None]
         by_logit = entry * weight[:, None] * (more - mean[:, None])
         if soft:
-            tilt = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
+            tie_offset = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
             rank_grad = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
             tie_grad = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
             if metric == "operator":
@@ -746,7 +741,7 @@ def _gather_rows(
             higher = row_score[:, None] > score[None, :]
             same = row_score[:, None] == score[None, :]
             one += tl.where(same, 0.0, tl.where(higher, by_logit, -by_logit))
-            two += tl.where(same, by_logit * tilt[:, None], 0.0)
+            two += tl.where(same, by_logit * tie_offset[:, None], 0.0)
             of_rank += tl.where(same, rank_grad[:, None], 0.0)
             of_tie += tl.where(same, tie_grad[:, None], 0.0)
         else:
@@ -825,11 +820,7 @@ def _through_sorted(
     real = at < length
     index = begin + at
     score = tl.load(numbers + index, mask=real, other=0.0)
-    previous = tl.load(numbers + index - 1, mask=real & (at > 0), other=float("inf"))
-    following = tl.load(numbers + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
-    tied = real & ((previous == score) | (following == score))
-    start = tie_start(numbers, begin, index, score, tied, steps)
-    end = tie_end(numbers, begin + length, index, score, tied, steps)
+    start, end = tie_group(numbers, begin, begin + length, index, score, real, steps)
     total = tl.load(prefix + begin + at_list + length, mask=length > 0, other=0.0)
     above = tl.load(prefix + at_list + start, mask=real, other=0.0)
     below = total - tl.load(prefix + at_list + end, mask=real, other=0.0)

@@ -100,15 +100,15 @@ def through_operator(
         columns, warps, width = tile(batch.max_length)
         blocks = max(1, cdiv(batch.max_length, ROWS))
         grad_sums = torch.empty_like(grad_ranks)
-        earned = values.new_empty(len(values), blocks)
+        block_sums = values.new_empty(len(values), blocks)
         _sum_ahead[(len(values), blocks)](
-            *ranked, grad_sums, grad_ranks, earned, beta * _LOG2E,
+            *ranked, grad_sums, grad_ranks, block_sums, beta * _LOG2E,
             metric.k, float(beta), _AP if metric.name == "ap" else _ERR, metric.k > 0,
             ROWS, columns, num_warps=warps,
         )  # fmt: skip
         _sum_ahead_vjp[(len(values), blocks)](
-            operator.ranks, steps.values, grad_sums, batch.offsets, steps.defined, earned, values,
-            grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
+            operator.ranks, steps.values, grad_sums, batch.offsets, steps.defined, block_sums,
+            values, grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
         )  # fmt: skip
     return values, operator.adjoint(grad_ranks), steps.defined
 
@@ -214,32 +214,32 @@ def _first_relevant(
         )
     first = tl.min(firsts, 0)
     norm = tl.zeros([CHUNK], tl.float32)
-    gained = tl.zeros([CHUNK], tl.float32)
-    lost = tl.zeros([CHUNK], tl.float32)
+    gain_sums = tl.zeros([CHUNK], tl.float32)
+    loss_sums = tl.zeros([CHUNK], tl.float32)
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
         rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
         weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
-        chance = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
+        probability = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
         discount, _ = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
-        norm += chance
-        gained += chance * weight * discount
-        lost += chance * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
+        norm += probability
+        gain_sums += probability * weight * discount
+        loss_sums += probability * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
     inverse_norm = tl.where(valid, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
-    mean = tl.sum(gained, 0) * inverse_norm
-    loss = tl.sum(lost, 0) * inverse_norm
+    mean = tl.sum(gain_sums, 0) * inverse_norm
+    loss = tl.sum(loss_sums, 0) * inverse_norm
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
         rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
         weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
-        chance = inverse_norm * tl.exp2((first - rank) * steepness)
+        probability = inverse_norm * tl.exp2((first - rank) * steepness)
         discount, derivative = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
         # The item's value minus the mean, from the smaller numbers, which are more accurate.
         above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
-        grad = chance * (beta * above - weight * derivative)
+        grad = probability * (beta * above - weight * derivative)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
     tl.store(losses + at_list, tl.where(valid, loss, 0.0))
 
@@ -254,7 +254,7 @@ def _load_values(ranks, values, at, inside):
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _sum_ahead(
-    ranks, values, weighted, scale, lengths, defined, offsets, grad_sums, grad_ranks, earned,
+    ranks, values, weighted, scale, lengths, defined, offsets, grad_sums, grad_ranks, block_sums,
     steepness, k, beta,
     STEP: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -288,20 +288,20 @@ def _sum_ahead(
     weight *= tl.load(scale + at_list)
     # The sum has half of the item itself: sigmoid(0) = 1/2.
     if STEP == 1:
-        chance = weight * (1.0 + ahead - 0.5 * value)
+        term = weight * (1.0 + ahead - 0.5 * value)
         tl.store(grad_sums + start + row, weight * discount, mask=inside)
     else:
-        chance = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
-        tl.store(grad_sums + start + row, chance * discount, mask=inside)
-    tl.store(grad_ranks + start + row, chance * derivative, mask=inside)
-    to = earned + at_list * tl.num_programs(1) + block
-    tl.store(to, tl.sum(chance * discount, 0))
+        term = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
+        tl.store(grad_sums + start + row, term * discount, mask=inside)
+    tl.store(grad_ranks + start + row, term * derivative, mask=inside)
+    to = block_sums + at_list * tl.num_programs(1) + block
+    tl.store(to, tl.sum(term * discount, 0))
 
 
 @cached_launch
 @triton.jit
 def _sum_ahead_vjp(
-    ranks, values, grad_sums, offsets, defined, earned, losses, grad_ranks, steepness, beta,
+    ranks, values, grad_sums, offsets, defined, block_sums, losses, grad_ranks, steepness, beta,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
@@ -329,5 +329,5 @@ def _sum_ahead_vjp(
     result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
     tl.store(grad_ranks + start + row, -result, mask=inside)
     if block == 0:
-        loss = 1.0 - sum_blocks(earned, at_list, tl.num_programs(1), WIDTH)
+        loss = 1.0 - sum_blocks(block_sums, at_list, tl.num_programs(1), WIDTH)
         tl.store(losses + at_list, tl.where(tl.load(defined + at_list) != 0, loss, 0.0))

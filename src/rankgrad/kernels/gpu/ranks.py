@@ -31,6 +31,7 @@ from rankgrad.kernels.gpu.ideal_gain import (
     rank_discount,
     scale_of,
     sign_bit,
+    store_sums,
     sum_blocks,
 )
 from rankgrad.kernels.gpu.lapsum import LapSumRanks
@@ -62,7 +63,7 @@ def through_ranks(
         return through_operator(batch, operator, beta, metric_options, steps)
     if relaxation == "sigmoid":
         return _through_pairs(batch, sharpness, beta, metric_options)
-    gains = ideal_gain(*batch[1:], *metric_options[:4])
+    gains = ideal_gain(batch, metric_options)
     operator = _operator(batch, relaxation, sharpness, gains[2])
     return _through_linear(batch, operator, beta, metric_options, gains)
 
@@ -94,17 +95,17 @@ def _through_pairs(
     grad_scores, grad_ranks = torch.empty_like(scores), torch.empty_like(scores)
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     parts = scores.new_empty(lists, blocks, 4)
-    earned = scores.new_empty(lists, blocks)
+    block_sums = scores.new_empty(lists, blocks)
     norm = norm_kind(metric, k)
     mask_, weights_ = presence(mask, scores), presence(weights, scores)
     _rank[(lists, blocks)](
-        scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, grad_ranks, parts, earned,
+        scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, grad_ranks, parts, block_sums,
         k, float(threshold), float(beta), float(persistence),
         _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
         weights is not None, ROWS, columns, stages, num_warps=warps,
     )  # fmt: skip
     _rank_vjp[(lists, blocks)](
-        scores, mask_, offsets, sharpness * _LOG2E, grad_ranks, grad_scores, parts, earned,
+        scores, mask_, offsets, sharpness * _LOG2E, grad_ranks, grad_scores, parts, block_sums,
         values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
         metric == "arp", True, mask is not None, ROWS, columns, 32 if blocks <= 32 else 512,
         stages, num_warps=warps,
@@ -125,70 +126,46 @@ def _through_linear(
     gains, scale, lengths, defined = gain_norms
     lists, blocks = len(scale), max(1, cdiv(max_length, _SPAN))
     grad_ranks = torch.empty_like(scores)
-    earned = scores.new_empty(lists, blocks)
+    block_sums = scores.new_empty(lists, blocks)
     values = torch.empty_like(scale)
     sign = 1.0 if metric == "arp" else -1.0
-    _earn[(lists, blocks)](
-        operator.ranks, gains, batch.offsets, scale, lengths, grad_ranks, earned, sign, k, beta,
+    _sum_discounted[(lists, blocks)](
+        operator.ranks, gains, batch.offsets, scale, lengths, grad_ranks, block_sums, sign, k, beta,
         persistence, _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
-    _total[(lists,)](earned, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
+    _total[(lists,)](block_sums, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
     return values, operator.adjoint(grad_ranks), defined
 
 
 class SigmoidRanks:
-    """Sigmoid ranks of lists and their adjoint (see :mod:`rankgrad.kernels.gpu.rank_sums`)."""
+    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` of every item i, 0 on padding, and its adjoint."""
 
     def __init__(
         self, scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
     ) -> None:
-        self._lists = scores, mask, offsets, max_length, alpha
-        self.ranks = sigmoid_ranks(*self._lists)
+        self._scores, self._mask, self._offsets, self._alpha = scores, mask, offsets, alpha
+        self._grid = offsets.shape[0] - 1, max(1, cdiv(max_length, ROWS))
+        self._columns, self._warps, self._stages = _tile(max_length)
+        self.ranks = torch.empty_like(scores)
+        if self._grid[0]:
+            _rank[self._grid](
+                scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, self.ranks,
+                scores, scores, 0, 0.0, 0.0, 0.0, NO_DISCOUNT, 0, False, False, mask is not None,
+                False, ROWS, self._columns, self._stages, num_warps=self._warps,
+            )  # fmt: skip
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The vector-Jacobian product with respect to the scores."""
-        return sigmoid_ranks_vjp(grad, *self._lists)
-
-
-def sigmoid_ranks(
-    scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
-) -> Tensor:
-    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` for every item i, 0 on padding."""
-    ranks = torch.empty_like(scores)
-    lists = offsets.shape[0] - 1
-    if lists == 0:
-        return ranks
-    columns, warps, stages = _tile(max_length)
-    grid = (lists, max(1, cdiv(max_length, ROWS)))
-    _rank[grid](
-        scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, ranks, scores,
-        scores, 0, 0.0, 0.0, 0.0, NO_DISCOUNT, 0, False, False, mask is not None, False, ROWS,
-        columns, stages, num_warps=warps,
-    )  # fmt: skip
-    return ranks
-
-
-def sigmoid_ranks_vjp(
-    grad: Tensor,
-    scores: Tensor,
-    mask: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    alpha: float,
-) -> Tensor:
-    """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` for every item i, 0 on padding."""
-    grad_scores = torch.empty_like(scores)
-    lists = offsets.shape[0] - 1
-    if lists == 0:
+        """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` of every item i, 0 on padding."""
+        scores, mask, alpha = self._scores, self._mask, self._alpha
+        grad_scores = torch.empty_like(scores)
+        if self._grid[0]:
+            _rank_vjp[self._grid](
+                scores, presence(mask, scores), self._offsets, alpha * _LOG2E, grad.contiguous(),
+                grad_scores, scores, scores, scores, scores, 0, alpha, self._grid[1], 0, False,
+                False, mask is not None, ROWS, self._columns, 32, self._stages,
+                num_warps=self._warps,
+            )  # fmt: skip
         return grad_scores
-    columns, warps, stages = _tile(max_length)
-    blocks = max(1, cdiv(max_length, ROWS))
-    _rank_vjp[(lists, blocks)](
-        scores, presence(mask, scores), offsets, alpha * _LOG2E, grad.contiguous(), grad_scores,
-        scores, scores, scores, scores, 0, alpha, blocks, 0, False, False, mask is not None,
-        ROWS, columns, 32, stages, num_warps=warps,
-    )  # fmt: skip
-    return grad_scores
 
 
 def _tile(max_length: int) -> tuple[int, int, int]:
@@ -270,7 +247,7 @@ def _rank_tile(
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _rank(
-    scores, labels, mask, weights, offsets, steepness, out, parts, earned,
+    scores, labels, mask, weights, offsets, steepness, out, parts, block_sums,
     k, threshold, beta, persistence,
     CURVE: tl.constexpr, KIND: tl.constexpr, IDEAL: tl.constexpr, CUT: tl.constexpr,
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -335,17 +312,14 @@ def _rank(
                 best = tl.where(place < k, best, 0.0)
             ideal = tl.sum(best, 0)
         at = at_list * tl.num_programs(1) + block
-        tl.store(earned + at, tl.sum(tl.where(real, value * discount, 0.0), 0))
-        tl.store(parts + at * 4, ideal)
-        tl.store(parts + at * 4 + 1, tl.sum(value, 0))
-        tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
-        tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
+        tl.store(block_sums + at, tl.sum(tl.where(real, value * discount, 0.0), 0))
+        store_sums(parts, at, ideal, value, real)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k", "blocks"])
 def _rank_vjp(
-    scores, mask, offsets, steepness, grad_ranks, grad_scores, parts, earned, values, defined,
+    scores, mask, offsets, steepness, grad_ranks, grad_scores, parts, block_sums, values, defined,
     k, sharpness, blocks,
     NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
@@ -388,7 +362,7 @@ def _rank_vjp(
         counts = (counting > 0) & (items > 1)
         result = tl.where(counts, result * scale, 0.0)
         if block == 0:
-            value = sum_blocks(earned, at_list, blocks, WIDTH) * scale
+            value = sum_blocks(block_sums, at_list, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
             tl.store(values + at_list, tl.where(counts, value, 0.0))
@@ -398,8 +372,8 @@ def _rank_vjp(
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
-def _earn(
-    ranks, gains, offsets, scale, lengths, grad_ranks, earned, sign, k, beta, persistence,
+def _sum_discounted(
+    ranks, gains, offsets, scale, lengths, grad_ranks, block_sums, sign, k, beta, persistence,
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """``Σ gain discount`` of a span of items, and the derivatives with respect to their ranks."""
@@ -415,17 +389,17 @@ def _earn(
     discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
     factor = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
     tl.store(grad_ranks + start + row, gain * derivative * factor, mask=inside)
-    tl.store(earned + at_list * tl.num_programs(1) + block, tl.sum(gain * discount, 0))
+    tl.store(block_sums + at_list * tl.num_programs(1) + block, tl.sum(gain * discount, 0))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["blocks"])
 def _total(
-    earned, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
+    block_sums, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
     """The loss of a list, from the sums of its spans."""
     at_list = tl.program_id(0)
-    value = sum_blocks(earned, at_list, blocks, WIDTH) * tl.load(scale + at_list)
+    value = sum_blocks(block_sums, at_list, blocks, WIDTH) * tl.load(scale + at_list)
     if not LOWER:
         value = 1.0 - value
     tl.store(values + at_list, tl.where(tl.load(defined + at_list) != 0, value, 0.0))

@@ -65,15 +65,13 @@ def through_sinkhorn(
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through the scaling; see :mod:`rankgrad.kernels.ops`."""
-    scores, labels, mask, weights, offsets, max_length = batch
-    metric, k, gain, threshold, persistence = metric_options
+    scores, _, mask, _, offsets, max_length = batch
+    metric, k, _, _, persistence = metric_options
     scaling = _Scaling(temperature, iterations, tolerance, transposed)
     if metric in STEP_METRICS:
         operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
         return through_operator(operator, batch, metric_options)
-    gains, scale, lengths, defined = ideal_gain(
-        labels, mask, weights, offsets, max_length, metric, k, gain, threshold
-    )
+    gains, scale, lengths, defined = ideal_gain(batch, metric_options)
     lists, size = offsets.shape[0] - 1, scores.shape[0]
     values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or size == 0:
@@ -283,7 +281,7 @@ class _Ranked:
         numbers = (
             scaling.iterations, scaling.tolerance, 1 / scaling.temperature, k, persistence
         )  # fmt: skip
-        options = (_discount(metric), scaling.transposed, mode, scaled)
+        options = (metric, scaling.transposed, mode, scaled)
         saved = (self.scalings, self.taken, *at_rank)
         barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
         layout = self.layout
@@ -350,10 +348,6 @@ class _Ranked:
             kind if kind in ("arp", "operator") else "loss", rows, parts,
             max(32, min(1024, next_power_of_2(self.max_length))), num_warps=4,
         )  # fmt: skip
-
-
-def _discount(metric: str) -> int:
-    return {"ndcg": 0, "dcg": 0, "precision": 1, "recall": 1, "rbp": 2, "arp": 3}[metric]
 
 
 @triton.jit
@@ -476,9 +470,9 @@ def _column_sums(
 @cached_launch
 @triton.jit(do_not_specialize=["size", "tiles", "stride", "iterations", "k"])
 def _scale(
-    ranked, columns, turns, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
+    ranked, columns, work, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
     lengths, scale, defined, size, tiles, stride, iterations, tolerance, sharpness, k, persistence,
-    DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
+    METRIC: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
     SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -496,7 +490,7 @@ def _scale(
     size = size.to(tl.int64)
     high, low, gains = ranked + size, ranked + 2 * size, ranked + 3 * size
     rows = columns + (iterations + 1) * size
-    grad_rows = turns + 2 * size
+    grad_rows = work + 2 * size
     if (tl.load(defined + at_list) != 0) & (mine < sharing):
         top = mine * each
         end = tl.minimum(top + each, here)
@@ -530,7 +524,7 @@ def _scale(
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
                 if MODE == "loss":
-                    weight = rank_weights(row, items, k, persistence, DISCOUNT)
+                    weight = rank_weights(row, items, k, persistence, METRIC)
                     weight *= tl.load(scale + at_list)
                 else:
                     counted = (row < items) & ((k == 0) | (row < k))
@@ -541,12 +535,12 @@ def _scale(
                 )  # fmt: skip
                 factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
                 partial += tl.sum(by_row * factor, 0)
-                # The output's factors are (w u, v g). ``turns`` has w u until the backward pass.
-                tl.store(turns + base + row, weight * factor, row < items)
+                # The output's factors are (w u, v g). ``work`` starts with w u.
+                tl.store(work + base + row, weight * factor, row < items)
                 tl.store(grad_rows + base + row, by_row, row < items)
-            tl.store(turns + 5 * size + at_list * SHARED + mine, partial)
+            tl.store(work + 5 * size + at_list * SHARED + mine, partial)
             _backward(
-                ranked, high, low, base, items, gains, rows, columns, turns, grad_rows, parts,
+                ranked, high, low, base, items, gains, rows, columns, work, grad_rows, parts,
                 limits, spans, barriers, arrived, sharing, mine, top, end, reach, bound, step, size,
                 sharpness, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
@@ -611,17 +605,17 @@ def _forward(
 
 @triton.jit
 def _backward(
-    ranked, high, low, base, items, gains, rows, columns, turns, grad_rows, parts, limits, spans,
+    ranked, high, low, base, items, gains, rows, columns, work, grad_rows, parts, limits, spans,
     barriers, arrived, sharing, mine, top, end, reach, bound, step, size, sharpness,
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Run the steps in reverse order, from the derivative of the last rows to the column sums."""
     first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own positions
-    sums, tilted = turns + 3 * size, turns + 4 * size
+    totals, offset_totals = work + 3 * size, work + 4 * size
     tl.debug_barrier()
     half = step % 2
-    _column_parts(ranked, high, low, base, items, turns, grad_rows, parts, limits, top, end,
+    _column_parts(ranked, high, low, base, items, work, grad_rows, parts, limits, top, end,
                   reach, bound, 0, size, half, mine, sharpness, SHARED, ROWS,
                   COLUMNS, 2)  # fmt: skip
     arrived += sharing
@@ -636,8 +630,8 @@ def _backward(
                                TOGETHER)  # fmt: skip
         gain = tl.load(gains + at, inside, 0.0)
         factor = gain * tl.load(columns + step * size + at, inside, 0.0)
-        tl.store(sums + at, factor * plain, own)
-        tl.store(tilted + at, factor * offset_sums, own)
+        tl.store(totals + at, factor * plain, own)
+        tl.store(offset_totals + at, factor * offset_sums, own)
         # The output's derivative with respect to v, g Kᵀ (w u), overwrites v_0.
         tl.store(columns + at, gain * plain, inside)
 
@@ -665,21 +659,21 @@ def _backward(
             by_column = plain
             if at_step == step:
                 by_column += tl.load(columns + at, inside, 0.0)
-            turned = -by_column * factor * factor
+            grad_sums = -by_column * factor * factor
             offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half,
                                    SHARED, TOGETHER)  # fmt: skip
             earlier = _column_sums(parts, spans, left, base, size, column, own, 2, half,
                                    SHARED, TOGETHER)  # fmt: skip
-            straight = factor * plain - by_column * factor
-            tl.store(sums + at, tl.load(sums + at, own, 0.0) + straight, own)
-            rank_offset = factor * offset_sums + turned * earlier
-            tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + rank_offset, own)
-            tl.store(turns + half * size + at, turned, inside)
+            plain_change = factor * plain - by_column * factor
+            tl.store(totals + at, tl.load(totals + at, own, 0.0) + plain_change, own)
+            offset_change = factor * offset_sums + grad_sums * earlier
+            tl.store(offset_totals + at, tl.load(offset_totals + at, own, 0.0) + offset_change, own)
+            tl.store(work + half * size + at, grad_sums, inside)
         tl.debug_barrier()
         for tile in range(top, end):
             row = tile * ROWS + tl.arange(0, ROWS)
             fresh = _row_sums(
-                ranked, high, low, base, items, turns + half * size, gains, limits, tile,
+                ranked, high, low, base, items, work + half * size, gains, limits, tile,
                 sharpness, 0, ROWS, COLUMNS,
             )  # fmt: skip
             if TRANSPOSED and (at_step == step):
@@ -703,8 +697,8 @@ def _backward(
         offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half, SHARED,
                                TOGETHER)  # fmt: skip
         at = base + column
-        tl.store(sums + at, tl.load(sums + at, own, 0.0) + plain, own)
-        tl.store(tilted + at, tl.load(tilted + at, own, 0.0) + offset_sums, own)
+        tl.store(totals + at, tl.load(totals + at, own, 0.0) + plain, own)
+        tl.store(offset_totals + at, tl.load(offset_totals + at, own, 0.0) + offset_sums, own)
 
 
 @triton.jit
@@ -835,11 +829,11 @@ def _column_parts(
                 if WHICH != 4:
                     plain += entries * factor[:, None]
                 if WHICH != 1:
-                    tilt = entries * rank_offset(row[:, None], column[None, :])
+                    offset_entries = entries * rank_offset(row[:, None], column[None, :])
                     if WHICH != 4:
-                        offset_sums += tilt * factor[:, None]
+                        offset_sums += offset_entries * factor[:, None]
                     if WHICH != 2:
-                        earlier += tilt * before[:, None]
+                        earlier += offset_entries * before[:, None]
         tl.store(place + column, tl.sum(plain, 0), column < items)
         if WHICH != 1:
             at = place + SHARED * size + column
@@ -916,7 +910,7 @@ def _finish(
     base = tl.load(offsets + at_list)
     size = size.to(tl.int64)
     above, below = order + size, order + 2 * size
-    tilted, partial_values = sums + PARTS * size, sums + 2 * PARTS * size
+    offset_sums, partial_values = sums + PARTS * size, sums + 2 * PARTS * size
     if tl.load(defined + at_list) != 0:
         each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
         sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
@@ -949,10 +943,10 @@ def _finish(
             under = tl.load(below + base + at, inside, 0)
             higher = tl.load(prefix + base + over - 1, inside & (over > 0), 0.0)
             through = tl.load(prefix + base + items - under - 1, inside, 0.0)
-            straight = _of_all(sums, size, base, at, items, sharing, PARTS)
-            derivative = _of_all(tilted, size, base, at, items, sharing, PARTS)
+            plain = _of_all(sums, size, base, at, items, sharing, PARTS)
+            derivative = _of_all(offset_sums, size, base, at, items, sharing, PARTS)
             # This term is 0 without ties. |s_j - s_k| has derivative 0 at a tie.
-            derivative += (items - 1 - 2 * at - (under - over)).to(tl.float32) * straight
+            derivative += (items - 1 - 2 * at - (under - over)).to(tl.float32) * plain
             derivative += higher - (total - through)
             derivative *= -sharpness if KIND == "loss" else sharpness
             tl.store(grad_scores + base + tl.load(order + base + at, inside, 0), derivative, inside)

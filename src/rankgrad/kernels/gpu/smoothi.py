@@ -35,13 +35,12 @@ def through_smoothi(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through SmoothI's indicators; see :mod:`rankgrad.kernels.ops`."""
     scores, labels, mask, weights, offsets, max_length = batch
-    metric, k, gain, threshold, persistence = metric_options
+    metric, k, gain, _, persistence = metric_options
     if metric in STEP_METRICS:
         operator = SmoothIOperator(scores, mask, offsets, max_length, k, alpha, delta)
         return through_operator(operator, batch, metric_options)
     lists = offsets.numel() - 1
-    gain_norms = ideal_gain(labels, mask, weights, offsets, max_length, metric, k, gain, threshold)
-    gains, scale, lengths, defined = gain_norms
+    gains, scale, lengths, defined = ideal_gain(batch, metric_options)
     values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
     if lists == 0 or scores.numel() == 0:
         return values.zero_(), grad_scores.zero_(), defined
@@ -91,9 +90,7 @@ def _sweep_long(
     for row in range(1 + (min(k, max_length) if k else max_length)):
         _sweep[grid](*arguments, row, lists, size, **options, **shape)
     if mode not in ("apply", "ranks"):
-        _add_gradient[grid](
-            *tensors[:3], lowest, state, size, masked=masked, **shape
-        )  # fmt: skip
+        _add_gradient[grid](*tensors[:3], lowest, state, size, masked=masked, **shape)
     if mode != "apply":
         _finish[grid](*arguments, size, **options, **shape)
 
@@ -131,7 +128,7 @@ class _Indicators:
 
         Args:
             mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
-            inputs: for apply and adjoint the values, for adjoint also the gradient by rank; for
+            inputs: for apply and adjoint the values, for adjoint also the ranks' gradient; for
                 ranks_adjoint the gradient with respect to the ranks, and the ranks.
             outputs: for apply the sorted values and one minus them; for ranks the ranks and one
                 over their weights, which ranks_adjoint reads; for the adjoints the gradient with
@@ -299,8 +296,8 @@ def _list(
             )  # fmt: skip
     grad *= alpha
     least = real & (score == lowest)
-    lifted = tl.sum(grad, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-    grad -= tl.where(least, lifted, 0.0)
+    through_lowest = tl.sum(grad, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+    grad -= tl.where(least, through_lowest, 0.0)
     grad = as_gradient(grad, metric)
     tl.store(grad_scores + index, tl.where(real, grad, 0.0), mask=inside)
     tl.store(values + at_list, as_loss(value, length, k, scale, metric))
@@ -421,8 +418,8 @@ def _list_rows(
         tl.store(extras + at, inverse, mask=real)
     elif mode != "apply":
         least = real & (score == lowest)
-        lifted = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-        one -= tl.where(least, lifted, 0.0)
+        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+        one -= tl.where(least, through_lowest, 0.0)
         tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
 
 
@@ -523,11 +520,11 @@ def _sweep(
                     tl.store(state + 2 * size + at, two, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
             higher = tl.maximum(tops, logits)
-            fade, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
-            sums = sums * fade + entry
-            means = means * fade + entry * _row_values(item_value, ranks, row, mode)
+            decay, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
+            sums = sums * decay + entry
+            means = means * decay + entry * _row_values(item_value, ranks, row, mode)
             if weighted or mode == "apply":
-                thirds = thirds * fade + entry * third
+                thirds = thirds * decay + entry * third
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
@@ -575,14 +572,14 @@ def _finish(
     scale = _scale_of(scales, defined, at_list, length, mode)
     size = size.to(tl.int64)
     counted = tl.where(scale > 0, end, begin)
-    low, lifted = 0.0, 0.0
+    low, through_lowest = 0.0, 0.0
     if mode != "ranks":
         low = _least(lowest, at_list, splits, wide)
         part = tl.arange(0, wide)
         many = lowest + (at_list * splits + part) * 3
         total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
         count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
-        lifted = total / tl.maximum(count, 1.0)
+        through_lowest = total / tl.maximum(count, 1.0)
     for first in range(begin + split * tile, end, splits * tile):
         at = first + tl.arange(0, tile)
         real = is_real(mask, at, at < counted, masked)
@@ -594,7 +591,7 @@ def _finish(
             tl.store(extras + at, inverse, mask=real)
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
-            one = (one - tl.where(score == low, lifted, 0.0)) * alpha
+            one = (one - tl.where(score == low, through_lowest, 0.0)) * alpha
             if mode == "loss":
                 one = as_gradient(one, metric)
             tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
