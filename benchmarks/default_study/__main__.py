@@ -39,7 +39,7 @@ def main() -> None:
             workers=args.workers,
             changes={},
             tasks=choices.tasks,
-            first=(choices.MEDIUM, choices.WEB30K),
+            first=(choices.MEDIUM,),
         )
     elif args.command == "trees":
         import trees

@@ -188,6 +188,56 @@ def further() -> Iterable[Task]:
     yield replace(FINAL, changes=(("epochs", 40),))
 
 
+def encoded(bins: int = 32, blocks: int = 1, dropout: float = 0.2, of: int = 4) -> str:
+    """:data:`LARGE`'s model with a piecewise linear encoding of features."""
+    own = f"bins={bins}, blocks={blocks}, of={of}"
+    return f"encoded_tabm(hidden=[512, 256], members=16, dropout={dropout}, activation=silu, {own})"
+
+
+#: The best of them on validation lists of the second world.
+ENCODED = encoded(dropout=0.1)
+
+
+def encodings() -> Iterable[Task]:
+    """A piecewise linear encoding of features, at small size and at medium, in both worlds."""
+    pointwise = replace(SMALL, world="pointwise")
+    for data in (pointwise, SMALL):
+        own = replace(LARGE, data=data)
+        yield own
+        for bins in (8, 16, 32, 64):
+            yield replace(own, model=encoded(bins))
+        yield replace(own, model=encoded(blocks=3))
+        for dropout in (0.0, 0.1, 0.4):
+            yield replace(own, model=encoded(dropout=dropout))
+    for data in (POINTWISE, MEDIUM):
+        own = replace(LARGE, data=data)
+        for model in (LARGE.model, ENCODED, encoded(16), encoded(48), encoded(24, blocks=3)):
+            yield replace(own, model=model)
+        yield replace(own, model=encoded(dropout=0.0))
+        yield replace(own, model=encoded(16, dropout=0.1))
+        yield replace(own, model=encoded(96))
+    own = replace(LARGE, data=pointwise, model=encoded())
+    yield replace(own, data=replace(pointwise, in_list=()), model=encoded(of=1))
+    for name, values in (
+        ("weight_decay", (0.1, 0.3)),
+        ("learning_rate", (1e-3,)),
+        ("epochs", (10, 40)),
+        ("batch_size", (8, 16)),
+    ):
+        yield from (replace(own, changes=((name, value),)) for value in values)
+
+
+def attentive() -> Iterable[Task]:
+    """:data:`LARGE` with attention over the list, and the context-aware model on its inputs."""
+    spec = f"attentive_{LARGE.model[:-1]}, heads=8"
+    off = (("graphs", False),)
+    yield replace(LARGE, model=f"{spec}, similar=true)", changes=off)
+    yield replace(LARGE, model=f"{spec}, similar=false, layers=1)", changes=off)
+    yield replace(LARGE, model=f"{spec}, similar=true, layers=1)", changes=off)
+    context = "context_aware(fc=[256], blocks=2, heads=8, ff=512, dropout=0.2)"
+    yield replace(LARGE, model=context, changes=(("learning_rate", 1e-3), *off))
+
+
 def table() -> Iterable[Task]:
     """One loss of each kind with the model of :data:`FINAL`, then more seeds."""
     specs = ("ranknet", "approx_ndcg", "smoothi_ndcg@10", "lambdarank@10", "listmle", "ordinal")
@@ -202,7 +252,9 @@ def table() -> Iterable[Task]:
 def tasks(results: Results) -> list[Task]:
     """All of them, each once."""
     task = chosen(results)
-    found = [replace(FINAL, recipe="short", data=WEB30K), *eligible()]
+    found = [replace(LARGE, model=ENCODED), *attentive(), *claims(LARGE), *encodings()]
+    found += claims(replace(LARGE, model=ENCODED))
+    found += [replace(FINAL, recipe="short", data=WEB30K), *eligible()]
     found += [] if task is None else claims(task)
     found += [*further(), *list(table())[:4], *claims(FINAL), *table()]
     found += [*inputs(), *sizes(), *others(), *losses(), *attention(), *recipes()]

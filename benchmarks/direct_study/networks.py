@@ -60,6 +60,61 @@ class NoisyNet(PreparedNet):
         return super().score_inputs(inputs, mask)
 
 
+@models.register("encoded_tabm")
+@dataclass(frozen=True, kw_only=True)
+class EncodedTabM(TabM):
+    """Perceptrons that also take in a piecewise linear encoding of features.
+
+    Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning", §3.2: a
+    feature becomes as many ramps as there are bins, so that the first layer is any piecewise linear
+    function of it. All members share the weights of the encoding.
+
+    Args:
+        bins: of equal width, so of about equal count behind a quantile transform.
+        blocks: how many of the blocks of inputs are encoded: features, then columns of the list.
+        of: how many blocks there are.
+    """
+
+    name: ClassVar[str] = "encoded_tabm"
+
+    bins: int = 16
+    blocks: int = 1
+    of: int = 4
+
+    def build(self, n_features: int) -> EncodedNet:
+        return EncodedNet(self, n_features)
+
+
+class EncodedNet(PreparedNet):
+    """The network of an :class:`EncodedTabM`."""
+
+    capturable = True
+    inputs_score_alone = False
+
+    def __init__(self, model: EncodedTabM, n_features: int) -> None:
+        super().__init__(model, n_features)
+        encoded = n_features // model.of * model.blocks
+        self.layers[0] = _Encoded(self.layers[0], encoded, model.bins, model.hidden[0])
+
+
+class _Encoded(nn.Module):
+    """A first layer that adds a linear function of encoded features."""
+
+    def __init__(self, first: nn.Module, encoded: int, bins: int, size: int) -> None:
+        super().__init__()
+        self.first, self.encoded, self.bins = first, encoded, bins
+        self.linear = nn.Linear(encoded * bins, size, bias=False)
+        limit = 1.75  # standardized uniform values end at the root of 3
+        self.register_buffer("edges", torch.linspace(-limit, limit, bins + 1)[:-1])
+        self.per_width = bins / (2 * limit)
+
+    def forward(self, items: Tensor) -> Tensor:
+        plain = items[0, :, : self.encoded]
+        ramps = ((plain[..., None] - self.edges) * self.per_width).clamp(0.0, 1.0)
+        found: Tensor = self.first(items) + self.linear(ramps.flatten(-2))
+        return found
+
+
 @models.register("attentive_tabm")
 @dataclass(frozen=True, kw_only=True)
 class AttentiveTabM(TabM):

@@ -91,7 +91,8 @@ class Pool:
         running = 0
         try:
             while True:
-                for data in dict.fromkeys([*first, *(t.data for t in tasks(results))]):
+                waiting = self._waiting(tasks, results)
+                for data in dict.fromkeys([*first, *(task.data for task in waiting)]):
                     if data not in requested:
                         requested.add(data)
                         wanted.put(data)

@@ -153,7 +153,8 @@ def score(network: Scorer, inputs: Tensor, offsets: np.ndarray) -> Tensor:
 
 
 def _of_like_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    order = np.argsort(lengths, kind="stable")
+    """Lists of like length together, the longest first, so few pairs of items at a time."""
+    order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         count = max(1, _ITEMS // 8 // max(1, int(lengths[order[start]])))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -43,6 +44,28 @@ def load(module: str, extra: str) -> Any:
     """A module of a package that comes with an extra; see :func:`requires`."""
     with requires(extra):
         return import_module(module)
+
+
+def lazy_names(
+    package: str, names: Mapping[str, Sequence[str]], extra: str
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that imports its public names when they are first used.
+
+    Args:
+        package: its name.
+        names: the public names by the module of the package that defines them.
+        extra: of rankgrad that has what the modules import.
+    """
+    modules = {name: module for module, own in names.items() for name in own}
+
+    def getattribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(load(f"{package}.{modules[name]}", extra), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return getattribute
 
 
 def lazy_modules(package: str, names: Sequence[str]) -> Callable[[str], Any]:

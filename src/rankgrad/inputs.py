@@ -12,7 +12,6 @@ from torch import Tensor
 from rankgrad.kernels import ops, ready
 from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.lists import (
-    FlatLists,
     Lists,
     as_scores,
     contiguous,
@@ -24,32 +23,19 @@ from rankgrad.shapes import Bool, Float, Int
 
 
 def as_lists(
-    scores: Any,
-    labels: Any,
-    mask: Any = None,
-    *,
-    offsets: Any = None,
-    lengths: Any = None,
-    qid: Any = None,
-    weights: Any = None,
-    check: bool = True,
+    scores: Any, labels: Any, mask: Any = None, *, check: bool = True, **options: Any
 ) -> Lists:
-    """Check the arguments of a loss or metric and bring them into the common layout.
+    """:func:`rankgrad.lists.make_lists` of the same arguments, with the values checked.
 
     Args:
         scores: ``[..., n]`` padded, or ``[N]`` flat.
         labels: of the same shape, not negative.
         mask: padded lists: True on real items.
-        offsets: flat lists: ``[B + 1]``, where each begins and ends.
-        lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
-        qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
-        weights: one per list, or one per item.
         check: whether to check the values. They are never checked in compiled code, where a CUDA
             graph is captured and under ``torch.func``: values cannot be read there.
+        options: ``offsets``, ``lengths``, ``qid`` and ``weights``.
     """
-    lists = make_lists(
-        scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
-    )
+    lists = make_lists(scores, labels, mask, **options)
     return check_values(lists) if check and lists.readable else lists
 
 
@@ -92,7 +78,7 @@ def unchecked_lists(
     if offsets is None:
         flat = flatten(scores, labels, mask, weights)
         return Lists(flat, None, tuple(scores.shape[:-1]) or (1,), finite=True)
-    flat = contiguous(FlatLists(scores, labels, None, weights, offsets, max_length))
+    flat = contiguous(scores, labels, None, weights, offsets, max_length)
     return Lists(flat, None, (len(offsets) - 1,), ragged=True, finite=True)
 
 

@@ -59,7 +59,7 @@ class FlatLists(NamedTuple):
     max_length: int
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, which makes it three times slower to create, at every small call
 class Lists:
     """A batch of lists: flat, and as the ``[b, n]`` tensors with a mask that eager forms take.
 
@@ -145,7 +145,7 @@ class Lists:
 
     @property
     def learned(self) -> bool:
-        """Whether gradients by labels or weights are wanted, which kernels lack."""
+        """Whether labels or weights require a gradient, which kernels do not compute."""
         if not torch.is_grad_enabled():
             return False
         weights, list_weights = self.flat.weights, self.list_weights
@@ -244,7 +244,7 @@ def make_lists(
         flat, ragged = flatten(scores, labels, mask, item_weights), False
         shape = tuple(scores.shape[:-1]) or (1,)
     else:
-        flat = contiguous(FlatLists(scores, labels, None, item_weights, offsets, max_length))
+        flat = contiguous(scores, labels, None, item_weights, offsets, max_length)
         shape, ragged = (len(offsets) - 1,), True
     return Lists(
         flat,
@@ -286,11 +286,11 @@ def as_scores(scores: Any) -> Tensor:
     tensor = as_tensor("scores", scores)
     if tensor.dim() == 0:
         raise ValueError("scores must have at least one dimension, the items; found one number")
+    if tensor.is_floating_point():
+        return tensor.to(torch.float32) if tensor.dtype.itemsize < 4 else tensor
     if tensor.dtype == torch.bool:
         raise ValueError(f"scores must be real numbers, found {tensor.dtype}")
-    if not tensor.is_floating_point():
-        return tensor.to(torch.float64)
-    return tensor.to(torch.float32) if tensor.dtype.itemsize < 4 else tensor
+    return tensor.to(torch.float64)
 
 
 def check_column(scores: Tensor) -> None:
@@ -490,12 +490,18 @@ def flatten(
         mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
         scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
         weights = None if weights is None else F.pad(weights, (0, 1))
-    return contiguous(FlatLists(scores, labels, mask, weights, *row_offsets(scores)))
+    return contiguous(scores, labels, mask, weights, *row_offsets(scores))
 
 
-def contiguous(lists: FlatLists) -> FlatLists:
+def contiguous(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    offsets: Tensor,
+    max_length: int,
+) -> FlatLists:
     """Tensors of any shape as contiguous memory, flat tensors but on a CPU."""
-    scores, labels, mask, weights, offsets, max_length = lists
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     if transformed or not scores.is_cpu:
         scores, labels = scores.reshape(-1), labels.reshape(-1)
@@ -520,8 +526,10 @@ def is_unchecked(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return True
     for tensor in tensors:
-        if tensor.is_meta or is_functorch_wrapped_tensor(tensor):
+        if is_functorch_wrapped_tensor(tensor):
             return True
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        if tensor.is_cpu:
+            continue
+        if tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
             return True
     return False

@@ -118,9 +118,21 @@ class Constant(Schedule):
         return self.value
 
 
+@dataclass(frozen=True)
+class _Ramp(Schedule):
+    """A schedule from one value to another."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        _check_range("start", self.start)
+        _check_range("end", self.end)
+
+
 @schedules.register("linear")
 @dataclass(frozen=True)
-class Linear(Schedule):
+class Linear(_Ramp):
     """``start + progress (end - start)``.
 
     Args:
@@ -132,12 +144,6 @@ class Linear(Schedule):
     """
 
     name: ClassVar[str] = "linear"
-    start: float
-    end: float
-
-    def __post_init__(self) -> None:
-        _check_range("start", self.start)
-        _check_range("end", self.end)
 
     @override
     def at(self, progress: float) -> float:
@@ -146,7 +152,7 @@ class Linear(Schedule):
 
 @schedules.register("exponential")
 @dataclass(frozen=True)
-class Exponential(Schedule):
+class Exponential(_Ramp):
     """``start (end / start)^progress``: a constant factor per step, as PiRank anneals (§4.2).
 
     Args:
@@ -158,12 +164,6 @@ class Exponential(Schedule):
     """
 
     name: ClassVar[str] = "exponential"
-    start: float
-    end: float
-
-    def __post_init__(self) -> None:
-        _check_range("start", self.start)
-        _check_range("end", self.end)
 
     @override
     def at(self, progress: float) -> float:

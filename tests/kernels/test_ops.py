@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,23 @@ def test_ranks_are_entered_rightly(name):
     torch.library.opcheck(torch.ops.rankgrad.rank.default, (leaf, mask, name, [0.5]))
     product = torch.ops.rankgrad.rank_vjp.default
     torch.library.opcheck(product, (torch.ones_like(scores), scores, mask, name, [0.5]))
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "lapsum"])
+@pytest.mark.parametrize("max_length", [4, -1])
+def test_ranks_of_flat_lists_are_those_of_padded_ones(name, max_length):
+    offsets = torch.tensor([0, 2, 2, 6])
+    scores = SCORES.clone().requires_grad_()
+    ranks = getattr(torch.ops.rankgrad, f"{name}_ranks")
+    found = ranks(scores, MASK, offsets, max_length, 0.5)
+    (grad,) = torch.autograd.grad(found.square().sum(), scores)
+    operator = torch.ops.rankgrad.rank
+    for start, stop in ((0, 2), (2, 6)):
+        own = SCORES[start:stop].clone().requires_grad_()
+        expected = operator(own[None], MASK[None, start:stop], name, [0.5])[0]
+        torch.testing.assert_close(found[start:stop], expected)
+        (own_grad,) = torch.autograd.grad(expected.square().sum(), own)
+        torch.testing.assert_close(grad[start:stop], own_grad)
 
 
 @pytest.mark.parametrize("mean", [True, False])
@@ -143,6 +162,67 @@ def test_a_padded_loss_is_one_step_of_autograd_on_a_cpu():
     value = losses.get("softmax")(scores, torch.ones(2, 3, device="cpu"))
     (before,) = (each for each, _ in value.grad_fn.next_functions if each is not None)
     assert before.variable is scores
+
+
+def lists_of(seed, n=5):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(3, n, generator=generator, dtype=torch.float32)
+    return scores, torch.randint(0, 3, (3, n), generator=generator).float()
+
+
+@pytest.mark.parametrize("spec", ["softmax", "lambdaloss@2", "approx_ndcg", "listmle(seed=1)"])
+def test_small_calls_share_arrays_and_nothing_else(spec):
+    """Calls of one size after one another, of other sizes and losses between, threads beside."""
+    alone = {}
+    for seed in range(3):
+        scores, labels = lists_of(seed)
+        losses.get("mse")(scores, labels)
+        scores.requires_grad_()
+        losses.get(spec)(scores, labels).backward()
+        alone[seed] = scores.grad
+
+    def again(loss):
+        for seed in (0, 1, 2, 1, 0):
+            scores, labels = lists_of(seed)
+            scores.requires_grad_()
+            loss = losses.get(spec) if "seed" in spec else loss
+            loss(scores, labels).backward()
+            assert scores.grad.equal(alone[seed])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(again, [losses.get(spec) for _ in range(4)]))
+
+
+def test_small_calls_hold_no_graph_in_memory():
+    scores, labels = lists_of(0)
+    hidden = scores.clone().requires_grad_()
+    given = hidden * 2
+    gone = weakref.ref(given)
+    losses.get("softmax")(given, labels).backward()
+    del given
+    assert gone() is None
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_retained_graph_gives_its_gradient_again(factor):
+    scores, labels = lists_of(0)
+    scores.requires_grad_()
+    given = scores * 1.0  # gradients of two uses are added up
+    value = losses.get("softmax")(given, labels) + 0.0 * given.sum()
+    first, second, third = (
+        torch.autograd.grad(value, scores, torch.tensor(factor), retain_graph=True)[0]
+        for _ in range(3)
+    )
+    assert first.abs().sum() > 0
+    assert second.equal(first)
+    assert third.equal(first)
+    losses.get("softmax")(scores, labels).mul(factor).backward()
+    once = scores.grad.clone()
+    torch.testing.assert_close(once, first)
+    value = losses.get("softmax")(scores, labels)
+    (value * factor).backward(retain_graph=True)
+    (value * factor).backward()
+    torch.testing.assert_close(scores.grad, 3 * once)
 
 
 def test_operations_take_tensors_of_any_type_and_layout():

@@ -13,9 +13,8 @@ from rankgrad.boosting.objectives import (
     RowLists,
     RowLoss,
     RowMetric,
-    check_device,
+    RowObjective,
     offsets_of,
-    to_device,
 )
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
@@ -23,24 +22,19 @@ from rankgrad.metrics import Metric
 _REMEDY = "give lightgbm.Dataset(..., group=sizes), or LGBMRanker.fit(..., group=sizes)"
 
 
-class Objective:
+class Objective(RowObjective):
     """A loss as LightGBM calls it; made by :func:`objective`.
 
     LightGBM counts the parameters of an objective: with four, its scikit-learn estimators pass
     ``(y_true, y_pred, weight, group)``. ``lightgbm.train`` passes ``(scores, dataset)``.
     """
 
-    def __init__(self, loss: RowLoss, caller: CallerLists, device: str = "cpu") -> None:
-        check_device(device)
-        self.row_loss, self.caller, self.device = loss, caller, device
-        self.__name__ = str(loss.loss)
-
     def __call__(
         self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
     ) -> tuple[Array, Array]:
         """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
         scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
-        gradient, hessian = self.row_loss(to_device(scores, self.device), labels, lists)
+        gradient, hessian = self.derivatives(scores, labels, lists)
         return gradient.float().cpu().numpy(), hessian.float().cpu().numpy()
 
 
@@ -103,12 +97,7 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    row_loss = RowLoss(
-        loss,
-        label_gain=label_gain,
-        hessian_scale=hessian_scale,
-        min_list_hessian=min_list_hessian,
-    )
+    row_loss = RowLoss(loss, label_gain, hessian_scale, min_list_hessian)
     return Objective(row_loss, CallerLists(item_weights, list_weights, group), device)
 
 

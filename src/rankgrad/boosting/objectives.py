@@ -139,7 +139,6 @@ class RowLoss:
     def __init__(
         self,
         loss: str | Loss,
-        *,
         label_gain: Sequence[float] | None = None,
         hessian_scale: float = 1.0,
         min_list_hessian: float = 1.0,
@@ -352,16 +351,29 @@ def undefined(metric: str | Metric) -> str:
     return f"{metric} is undefined on every list of the validation data"
 
 
-def check_device(device: str) -> None:
-    """An error if a loss cannot be computed there."""
-    check_choice("device", device, ("cpu", "cuda"))
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
+class RowObjective:
+    """A loss that a tree library calls, computed on a device.
 
+    Args:
+        loss: of rows in groups.
+        caller: weights and groups that the library does not pass on.
+        device: where the loss is computed: ``"cpu"`` or ``"cuda"``.
 
-def to_device(scores: Any, device: str) -> Tensor:
-    """A library's scores as a tensor where the loss is to be computed."""
-    return torch.as_tensor(np.asarray(scores)).reshape(-1).to(device)
+    Raises:
+        ValueError: there is no such device.
+    """
+
+    def __init__(self, loss: RowLoss, caller: CallerLists, device: str = "cpu") -> None:
+        check_choice("device", device, ("cpu", "cuda"))
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
+        self.row_loss, self.caller, self.device = loss, caller, device
+        self.__name__ = str(loss.loss)  # LightGBM's scikit-learn estimators ask for it
+
+    def derivatives(self, scores: Any, labels: Array, lists: RowLists) -> tuple[Tensor, Tensor]:
+        """Gradient and Hessian diagonal, on the device."""
+        own = torch.as_tensor(np.asarray(scores)).reshape(-1).to(self.device)
+        return self.row_loss(own, labels, lists)
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:

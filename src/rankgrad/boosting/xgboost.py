@@ -15,9 +15,8 @@ from rankgrad.boosting.objectives import (
     RowLists,
     RowLoss,
     RowMetric,
-    check_device,
+    RowObjective,
     library,
-    to_device,
 )
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
@@ -28,22 +27,18 @@ _REMEDY = (
 )
 
 
-class Objective:
+class Objective(RowObjective):
     """A loss as XGBoost calls it; made by :func:`objective`.
 
     ``xgboost.train`` passes ``(scores, dmatrix)``, scikit-learn estimators
     ``(y_true, y_pred, sample_weight=...)``.
     """
 
-    def __init__(self, loss: RowLoss, caller: CallerLists, device: str = "cpu") -> None:
-        check_device(device)
-        self.row_loss, self.caller, self.device = loss, caller, device
-
     def __call__(self, predt: Any, dtrain: Any, sample_weight: Any = None) -> tuple[Any, Any]:
         """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
         remedy = _REMEDY.format("objective")
         scores, labels, lists = _arguments(self.caller, remedy, predt, dtrain, sample_weight)
-        return hand_over(*self.row_loss(to_device(scores, self.device), labels, lists))
+        return hand_over(*self.derivatives(scores, labels, lists))
 
 
 class Evaluation(RowMetric):
@@ -121,12 +116,7 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    row_loss = RowLoss(
-        loss,
-        label_gain=label_gain,
-        hessian_scale=hessian_scale,
-        min_list_hessian=min_list_hessian,
-    )
+    row_loss = RowLoss(loss, label_gain, hessian_scale, min_list_hessian)
     return Objective(row_loss, CallerLists(item_weights, list_weights, group), device)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from rankgrad.cli import settings as options
 from rankgrad.cli.arguments import Json, Metrics
-from rankgrad.cli.errors import interrupted
+from rankgrad.cli.errors import interrupted_run
 from rankgrad.cli.printing import console, show_csv, show_json, show_results
 
 if TYPE_CHECKING:
@@ -250,9 +249,7 @@ def compare(
                 plan, output, workers=workers, on_change=show, how=how, baseline=baseline
             )
     except KeyboardInterrupt:
-        raise interrupted(
-            f"interrupted; what is done is in {output}. To go on: {_again()}"
-        ) from None
+        raise interrupted_run(output) from None
     _finish(found, intervals, format, json)
 
 
@@ -386,9 +383,3 @@ def _show(
     console().print(
         f"\nRuns, evaluations and comparison.json are in {found.folder}", soft_wrap=True
     )
-
-
-def _again() -> str:
-    from rankgrad.training.run import command
-
-    return shlex.join(command())

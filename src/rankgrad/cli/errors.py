@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -54,6 +56,14 @@ def interrupted(text: str = "interrupted; what was finished before is kept") -> 
     """Say that Ctrl-C ended the command; the exit to raise."""
     typer.echo(f"rankgrad: {shorten(text, _LONGEST)}", err=True)
     return typer.Exit(_INTERRUPTED)
+
+
+def interrupted_run(output: Path) -> typer.Exit:
+    """Say how a command that Ctrl-C ended goes on with what is in its folder; the exit to raise."""
+    from rankgrad.training.run import command
+
+    again = shlex.join(command())
+    return interrupted(f"interrupted; what is done is in {output}. To go on: {again}")
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

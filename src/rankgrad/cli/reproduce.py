@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad.cli.arguments import Json
-from rankgrad.cli.errors import interrupted
+from rankgrad.cli.errors import interrupted_run
 from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
-    from rankgrad.papers.reproduce import OnChange, Reproduced
+    from rankgrad.papers.reproduce import OnChange, Reproduced, RunOptions
 
 Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 
@@ -101,6 +100,7 @@ def reproduce(
       rankgrad reproduce neuralndcg --figures -o figures
     """  # noqa: D301
     from rankgrad.papers.protocol import of_paper, protocols
+    from rankgrad.papers.reproduce import RunOptions
 
     chosen = _tables(paper, table)
     if listed:
@@ -111,8 +111,8 @@ def reproduce(
     if figures:
         _figures(paper, data, output, quick, json)
         return
-    given = {"device": device}
-    found = _run(chosen, data, only, output, (quick, extra, seeds, search, given), workers)
+    options = RunOptions(quick, extra, seeds, search, {"device": device})
+    found = _run(chosen, data, only, output, options, workers)
     if json:
         show_json([one.to_json() for one in found])
     else:
@@ -142,23 +142,18 @@ def _run(
     data: Path | None,
     only: str | None,
     output: Path,
-    how: tuple[bool, bool, int | None, bool, dict[str, Any]],
+    options: RunOptions,
     workers: int | None,
 ) -> list[Reproduced]:
-    from rankgrad.papers import reproduce as experiment
+    from rankgrad.papers.reproduce import run_tables
 
-    quick, extra, seeds, search, settings = how
-    options = experiment.RunOptions(quick, extra, seeds, search, settings)
     try:
         with _progress() as show:
-            return experiment.run_tables(
+            return run_tables(
                 tables, data, output, options, only=only, workers=workers, on_change=show
             )
     except KeyboardInterrupt:
-        from rankgrad.training.run import command
-
-        again = shlex.join(command())
-        raise interrupted(f"interrupted; what is done is in {output}. To go on: {again}") from None
+        raise interrupted_run(output) from None
 
 
 @contextmanager

@@ -309,12 +309,7 @@ class _Builder:
     def _mark_missing(self, features: np.ndarray) -> None:
         """Count missing values, and replace them by ``fill``, in place; codes stay as they are."""
         numbers = [j for j, name in enumerate(self.roles.names) if name not in self.categories]
-        if len(numbers) < features.shape[1]:
-            marked = features[:, numbers]
-            self.changed |= self.also.mark(marked) > 0
-            features[:, numbers] = marked
-        else:
-            self.changed |= self.also.mark(features) > 0
+        self.changed |= self.also.mark(features, numbers) > 0
         absent = np.isnan(features)
         self.missing += int(absent.sum())
         if self.fill is not None and absent.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,19 @@ class MissingValues:
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and text.strip().lower() in self.texts
 
-    def mark(self, features: np.ndarray[Any, Any]) -> int:
-        """Set the numbers that are missing values to NaN, in place; how many there were."""
+    def mark(self, features: np.ndarray[Any, Any], columns: Sequence[int] | None = None) -> int:
+        """Set the numbers that are missing values to NaN, in place; how many there were.
+
+        Args:
+            features: ``[items, features]``.
+            columns: which hold numbers, and not codes of categories; all, if None.
+        """
         marked = 0
+        if columns is not None and len(columns) < features.shape[1]:
+            chosen = features[:, columns]
+            marked = self.mark(chosen)
+            features[:, columns] = chosen
+            return marked
         height = max(1, _BLOCK // max(1, features.shape[-1]))
         for start in range(0, len(features), height) if self.numbers else ():
             block = features[start : start + height]

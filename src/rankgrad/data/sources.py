@@ -289,10 +289,7 @@ def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
         return dataset
     features = np.array(dataset.features)
     kinds = dataset.categories or (None,) * dataset.n_features
-    numbers = [at for at, names in enumerate(kinds) if names is None]
-    marked = features[:, numbers]
-    also.mark(marked)
-    features[:, numbers] = marked
+    also.mark(features, [at for at, names in enumerate(kinds) if names is None])
     return replace(dataset, features=features, check=False)
 
 

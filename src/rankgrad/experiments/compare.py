@@ -56,19 +56,19 @@ def run(
 ) -> Comparison:
     """Make every run of a plan that is not there yet, and compare them all.
 
-    Every run has its own folder, ``folder/runs/ENTRY/fold1-seed0``. Called again with the same
-    plan after a crash, finished runs are left as they are and half-runs are continued. Entries,
-    folds, seeds and metrics may be added; an entry whose settings differ is an error, and so are
-    other data than those the folder's results were made with.
+    Every run has its own folder, ``folder/runs/ENTRY/fold1-seed0``. If it is called again with the
+    same plan, finished runs are left as they are and unfinished ones are resumed. Entries, folds,
+    seeds and metrics may be added. It is an error if the settings of an entry, or the data, are not
+    those of the results in the folder.
 
     Args:
         plan: what to compare.
         folder: where; made if it is not there.
         workers: processes to run in; None for one per core, or per GPU if runs are on GPUs; 0 for
             this process.
-        on_change: called whenever something happened.
-        how: the test that ``comparison.json`` has, and which a report then takes.
-        baseline: what entries are tested against there; None for the best one.
+        on_change: called when a run starts, makes progress or ends.
+        how: the significance test, saved in ``comparison.json`` for reports.
+        baseline: the entry that the others are tested against; None for the best one.
     """
     place = Path(folder)
     if workers is not None and workers < 0:
@@ -92,7 +92,7 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
 
 
 def save(found: Comparison) -> None:
-    """Write ``comparison.json``, whose test and baseline reports take."""
+    """Write ``comparison.json``, from which reports take the test and the baseline."""
     assert found.folder is not None
     files.write(found.folder / COMPARISON, json.dumps(to_json(found), indent=1) + "\n")
 

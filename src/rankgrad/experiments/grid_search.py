@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rankgrad.data.dataset import Dataset
-from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Task
+from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits, Task
 from rankgrad.experiments.tuning import Grid, finish, search, validated
 from rankgrad.training import Settings
 
@@ -46,11 +45,7 @@ class GridSearchEntry:
         return len(self.options) > 1
 
     def tune(
-        self,
-        plan: Plan,
-        data: Mapping[str, Dataset],
-        trial_log: Path,
-        on_progress: ProgressCallback,
+        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
     ) -> None:
         """Try the options that the trial log does not have, and choose the best."""
         shared = {"seed": plan.seeds[0], "metrics": ()}
@@ -64,7 +59,7 @@ class GridSearchEntry:
     def _entry(self, option: Mapping[str, Any]) -> NetworkEntry:
         return NetworkEntry(self.name, dict(option))
 
-    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
+    def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train with what was chosen, and score the test lists."""
         option = task.values if self.is_tuned(task.plan) else self.options[0]
         return self._entry(option).score(replace(task, values={}), data, on_progress)

@@ -18,6 +18,8 @@ from rankgrad.training import Settings
 RUNS, TUNING = "runs", "tuning"
 SPLITS = ("train", "vali", "test")
 
+#: The data of a fold by split: train, vali and test.
+Splits = Mapping[str, Dataset]
 #: Called with the progress of a run, in a few words.
 ProgressCallback = Callable[[str], None]
 
@@ -49,16 +51,12 @@ class Entry(Protocol):
         ...
 
     def tune(
-        self,
-        plan: Plan,
-        data: Mapping[str, Dataset],
-        trial_log: Path,
-        on_progress: ProgressCallback,
+        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
     ) -> None:
         """Search for values on validation data, or go on with the search that ``trial_log`` has."""
         ...
 
-    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
+    def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train, or resume the run at ``task.path``, and score the test items.
 
         Returns:
@@ -117,18 +115,14 @@ class NetworkEntry:
         return plan.tune is not None
 
     def tune(
-        self,
-        plan: Plan,
-        data: Mapping[str, Dataset],
-        trial_log: Path,
-        on_progress: ProgressCallback,
+        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
     ) -> None:
         """Search learning rate and the loss's own options; see :mod:`.tuning`."""
         from rankgrad.experiments.tuning import tune_loss
 
         tune_loss(self, plan, data, trial_log, on_progress)
 
-    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
+    def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train with the settings of the task, or resume its run, and score the test lists."""
         from rankgrad.training import RunFolder, fit
 

@@ -30,8 +30,7 @@ from rankgrad.boosting.boosters import (
     predictor,
 )
 from rankgrad.boosting.objectives import library
-from rankgrad.data.dataset import Dataset
-from rankgrad.experiments.plans import Plan, ProgressCallback, Task
+from rankgrad.experiments.plans import Plan, ProgressCallback, Splits, Task
 from rankgrad.experiments.tuning import Grid, Range, Space, finish, search
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
@@ -148,11 +147,7 @@ class TreeEntry:
         return plan.tune is not None or len(self._grid()) > 1
 
     def tune(
-        self,
-        plan: Plan,
-        data: Mapping[str, Dataset],
-        trial_log: Path,
-        on_progress: ProgressCallback,
+        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
     ) -> None:
         """Search leaves, learning rate and the like on validation data."""
         library(self.kind)
@@ -183,7 +178,7 @@ class TreeEntry:
             points.setdefault(repr(point), point)
         return list(points.values())
 
-    def score(self, task: Task, data: Mapping[str, Dataset], on_progress: ProgressCallback) -> Any:
+    def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Boost with the chosen values, or take the model that is there, and score test lists."""
         features = np.asarray(data["test"].features)
         model = task.path / _MODEL[self.kind]
@@ -212,7 +207,7 @@ class TreeEntry:
         return done.predict(features)
 
     def boost(
-        self, data: Mapping[str, Dataset], metric: str, seed: int, parameters: Mapping[str, Any]
+        self, data: Splits, metric: str, seed: int, parameters: Mapping[str, Any]
     ) -> BoostedTrees:
         """Train on the training lists, stop by the validation metric."""
         if "bagging_fraction" in parameters:

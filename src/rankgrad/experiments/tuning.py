@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NotRequired
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
-from rankgrad.data.dataset import Dataset
 from rankgrad.extras import load
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
@@ -30,7 +29,7 @@ from rankgrad.specs import Spec
 from rankgrad.training import Settings, fit
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback
+    from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits
 
 #: Options of losses that are scales.
 SCALES = ("temperature", "alpha", "sigma", "strength", "epsilon", "scale", "mu", "margin")
@@ -150,7 +149,7 @@ class Grid:
 def tune_loss(
     entry: NetworkEntry,
     plan: Plan,
-    data: Mapping[str, Dataset],
+    data: Splits,
     trial_log: Path,
     on_progress: ProgressCallback,
 ) -> None:
@@ -167,7 +166,7 @@ def tune_loss(
     finish(trial_log, options_of(settings, best))
 
 
-def validated(settings: Settings, data: Mapping[str, Dataset]) -> float:
+def validated(settings: Settings, data: Splits) -> float:
     """Train, and give the best value of the validation metric; NaN without one."""
     done = fit(settings, data["train"], data["vali"])
     if done.stopped == "interrupted":

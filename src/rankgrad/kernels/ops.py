@@ -13,6 +13,7 @@ A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, `
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import importlib.util
@@ -23,6 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.nn import functional as F
 
 from rankgrad import autograd
@@ -104,6 +106,7 @@ _mode: Mode = "auto"
 _PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 _NEEDED = {"cpu": "numba", "cuda": "triton"}
 _TABLES: dict[str, Any] = {**LOSSES, **METRICS, **CHECKS}
+_NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
 
@@ -262,13 +265,13 @@ def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
 def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., float], bool]:
     """What a loss on a CPU needs; importing it needs Numba.
 
-    Returns the class :class:`FlatArrays`, the loss's kernel, :func:`_reduce_lists` compiled, and
-    whether the kernel's last argument is a metric.
+    Returns the function that makes its arrays, the loss's kernel, :func:`_reduce_lists` compiled,
+    and whether the kernel's last argument is a metric.
     """
-    from rankgrad.kernels.cpu.flat_arrays import FlatArrays
+    from rankgrad.kernels.cpu.flat_arrays import arrays_for
 
     kernel = getattr(importlib.import_module(backends[name, "cpu"].module), name)
-    return FlatArrays, kernel, _compiled_reduce(), _METRIC in LOSSES[name][1]
+    return arrays_for, kernel, _compiled_reduce(), _METRIC in LOSSES[name][1]
 
 
 @functools.cache
@@ -367,11 +370,11 @@ def reduced_loss(
         mean = reduction == "mean"
         result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
         return result
-    details = _Details(*call, lists.max_length, reduction, known)
     transformed = torch._C._are_functorch_transforms_active()
     if lists.scores.is_cpu and known != "unreadable" and not transformed:
-        result = _apply_on_cpu(lists.scores, lists, list_weights, details)
+        result = _apply_on_cpu(lists.scores, lists, list_weights, call, reduction, known)
         return result
+    details = _Details(*call, lists.max_length, reduction, known)
     result = autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
     return result
 
@@ -504,20 +507,27 @@ class _ReducedOnCPU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, lists: FlatLists, list_weights: Tensor | None, details: _Details
+        ctx: Any,
+        scores: Tensor,
+        lists: FlatLists,
+        list_weights: Tensor | None,
+        call: KernelCall,
+        reduction: Reduction,
+        known: Values,
     ) -> Tensor:
-        name, options, _, reduction, known = details
-        flat_arrays, kernel, reduce_lists, has_metric = _cpu_kernel(name)
-        arrays = flat_arrays(lists, list_weights)
-        if known == "unknown" and not arrays.valid:
+        arrays_for, kernel, reduce_lists, has_metric = _cpu_kernel(call.name)
+        flat = arrays_for(call, lists, list_weights)
+        if known == "unknown" and not flat.valid:
             raise InvalidValuesError
-        if has_metric:
-            options = *options[:-5], MetricOptions(*options[-5:])
-        kernel(arrays, *options)
-        grad_scores = np.empty(tuple(scores.shape), np.float32 if arrays.single else np.float64)
+        if not flat.repeat():
+            options = call.options
+            if has_metric:
+                options = *options[:-5], MetricOptions(*options[-5:])
+            kernel(flat, *options)
+        grad_scores = np.empty(scores.shape, np.float32 if flat.single else np.float64)
         result = np.empty((), grad_scores.dtype)
-        found, mean = (arrays.offsets, *arrays.arrays[5:]), reduction == "mean"
-        result[()] = reduce_lists(found, arrays.list_weights, mean, grad_scores.reshape(-1))
+        mean, scaled = reduction == "mean", grad_scores.reshape(-1)
+        result[()] = reduce_lists(flat.arrays, flat.list_weights, mean, scaled)
         ctx.save_for_backward(torch.from_numpy(grad_scores))
         return torch.from_numpy(result)
 
@@ -525,15 +535,29 @@ class _ReducedOnCPU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             autograd.refuse_second_derivative()
-        return ctx.saved_tensors[0] * grad, None, None, None
+        (grad_scores,) = ctx.saved_tensors
+        # Mostly the gradient is 1. A product costs as much as a third of an empty function, and a
+        # tensor that a retained graph still needs is copied by whoever would write to it.
+        scaled = grad_scores if _is_one(grad) else grad_scores * grad
+        return scaled, None, None, None, None, None
 
 
-def _reduce_lists(found: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
+def _is_one(grad: Tensor) -> bool:
+    """Whether a scalar's gradient is known to be 1; reads it faster than ``Tensor.item`` does."""
+    if type(grad) is not Tensor or is_functorch_wrapped_tensor(grad):
+        return False
+    number = _NUMBERS.get(grad.dtype)
+    if number is None or is_legacy_batchedtensor(grad):
+        return False
+    return bool(number.from_address(grad.data_ptr()).value == 1.0)
+
+
+def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
     """The weighted sum or mean over lists; writes its derivatives by the scores to ``scaled``.
 
     Lists on which the loss is undefined have derivatives of 0, and their values are not read.
     """
-    offsets, values, grad_scores, defined = found
+    offsets, values, grad_scores, defined = arrays[4:]
     lists, weight = values.size, 0.0
     for b in range(lists):
         weight += list_weights[b] if defined[b] else 0.0

@@ -5,6 +5,8 @@ Code compiled by ``torch.compile`` and transforms of ``torch.func`` call them th
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +14,13 @@ from torch import Tensor
 
 from rankgrad import autograd
 from rankgrad.kernels.cpu.nan_guard import guarded_loss
-from rankgrad.kernels.ops import LOSSES, backends, refuse_large, scaled_by_list
+from rankgrad.kernels.ops import (
+    LOSSES,
+    backends,
+    max_length_of,
+    refuse_large,
+    scaled_by_list,
+)
 
 _library = torch.library.Library("rankgrad", "DEF")
 
@@ -55,6 +63,39 @@ for _name, (_, _schema) in LOSSES.items():
     torch.library.register_autograd(
         f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
     )
+
+
+def _flat_ranks(name: str) -> Callable[..., Tensor]:
+    """Relaxed ranks of flat lists ``[items]``, 0 on padding, by the operator of padded ones."""
+
+    def ranks(
+        scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, sharpness: float
+    ) -> Tensor:
+        importlib.import_module("rankgrad.kernels.operators")  # registers rank
+        width = max_length_of(offsets) if max_length < 0 else max_length
+        starts, lengths = offsets[:-1, None], offsets.diff()
+        columns = torch.arange(width, device=scores.device)
+        real = columns < lengths[:, None]
+        items = (starts + columns).where(real, 0)
+        kept = real if mask is None else real & mask[items]
+        padded = torch.ops.rankgrad.rank(scores[items], kept, name, [sharpness])
+        rows = torch.arange(len(lengths), device=scores.device).repeat_interleave(
+            lengths, output_size=len(scores)
+        )
+        found: Tensor = padded[
+            rows, torch.arange(len(scores), device=scores.device) - offsets[rows]
+        ]
+        return found
+
+    return ranks
+
+
+for _name, _option in (("sigmoid", "alpha"), ("lapsum", "temperature")):
+    _library.define(
+        f"{_name}_ranks(Tensor scores, Tensor? mask, Tensor offsets, int max_length, "
+        f"float {_option}) -> Tensor"
+    )
+    _library.impl(f"{_name}_ranks", _flat_ranks(_name), "CompositeImplicitAutograd")
 
 
 def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:

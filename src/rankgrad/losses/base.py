@@ -108,7 +108,7 @@ class Loss(DeclaresKernel, nn.Module):
     def kernel_call(self, lists: Lists) -> KernelCall | None:
         """The kernel to use on these lists; None for the eager form.
 
-        The eager form says which labels are too large, and has gradients by labels and weights.
+        The eager form says which labels are too large, and has gradients of labels and weights.
         """
         if not self.kernel_applies or lists.large or lists.learned:
             return None

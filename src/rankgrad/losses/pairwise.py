@@ -54,8 +54,8 @@ class PairwiseLoss(Loss):
         weights = lists.item_weights
         if weights is not None and weights.requires_grad and torch.is_grad_enabled():
             raise ValueError(
-                f"{self.name} has no gradient by the items' weights: give weights.detach(), or "
-                "one weight per list"
+                f"{self.name} is not differentiable with respect to item weights: give "
+                "weights.detach(), or one weight per list"
             )
 
         def weigh_items(rows: slice) -> Tensor:

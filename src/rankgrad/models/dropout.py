@@ -72,7 +72,7 @@ class FastDropout(nn.Module):
 
 
 class _Drop(torch.autograd.Function):
-    """Dropout by a hash of the place of each value: backward, it is computed again, not stored."""
+    """Dropout by a hash of each value's position, which the backward pass computes again."""
 
     @staticmethod
     @override

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from typing_extensions import override
 
 from rankgrad.models.base import Model, models
 from rankgrad.quoting import quote
-from rankgrad.validation import check_choice, check_positive, check_whole
+from rankgrad.validation import check_choice, check_flag, check_positive, check_whole
 
 
 def _aliases(names: Mapping[str, str]) -> dict[str, str]:
@@ -59,28 +59,30 @@ class TreeModel(Model):
         raise TypeError(f"{self} is no network: trees are grown by rankgrad.training.fit")
 
 
-def _check_numbers(model: TreeModel, fractions: Sequence[str]) -> None:
-    """Fractions are above 0 and at most 1, other numbers at least 0."""
+def _check_options(model: TreeModel, fractions: Sequence[str]) -> None:
+    """Check options by their types.
+
+    Fractions are above 0 and at most 1, other numbers at least 0.
+    """
+    hints = get_type_hints(type(model))
     for option in fields(model):
-        value = getattr(model, option.name)
-        if value is None or not ("int" in option.type or "float" in option.type):
+        name, value, kind = option.name, getattr(model, option.name), hints[option.name]
+        if get_origin(kind) is Literal:
+            check_choice(name, value, get_args(kind))
+        elif kind is bool:
+            check_flag(name, value)
+        elif value is None:
             continue
-        if "tuple" in option.type:
+        elif "tuple" in option.type:
             if not isinstance(value, list | tuple) or not all(map(_is_number, value)):
-                raise ValueError(f"{option.name} must be a list of numbers, found {quote(value)}")
-            object.__setattr__(model, option.name, tuple(value))
-            continue
-        if not _is_number(value):
-            raise ValueError(f"{option.name} must be a number, found {quote(value)}")
-        if option.name in fractions and not 0 < value <= 1:
-            raise ValueError(f"{option.name} must be above 0 and at most 1, found {value}")
-        if option.name != "max_depth" and not 0 <= value < math.inf:
-            raise ValueError(f"{option.name} must be at least 0, found {value}")
-
-
-def _check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, found {quote(value)}")
+                raise ValueError(f"{name} must be a list of numbers, found {quote(value)}")
+            object.__setattr__(model, name, tuple(value))
+        elif not _is_number(value):
+            raise ValueError(f"{name} must be a number, found {quote(value)}")
+        elif name in fractions and not 0 < value <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, found {value}")
+        elif name != "max_depth" and not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be at least 0, found {value}")
 
 
 def _is_number(value: object) -> bool:
@@ -184,18 +186,12 @@ class LightGBM(TreeModel):
         check_whole("max_depth", self.max_depth, least=-1)
         check_positive("learning_rate", self.learning_rate)
         check_whole("min_data_in_leaf", self.min_data_in_leaf)
-        check_choice("boosting", self.boosting, ("gbdt", "dart"))
-        check_choice("data_sample_strategy", self.data_sample_strategy, ("bagging", "goss"))
-        check_choice("device_type", self.device_type, ("cpu", "gpu", "cuda"))
-        _check_flag("extra_trees", self.extra_trees)
-        _check_numbers(self, ("feature_fraction", "bagging_fraction", "feature_fraction_bynode"))
+        _check_options(self, ("feature_fraction", "bagging_fraction", "feature_fraction_bynode"))
 
     @override
     def options(self) -> dict[str, Any]:
-        frequency = self.bagging_freq
-        if frequency is None:
-            frequency = int(self.bagging_fraction < 1)
-        return {**super().options(), "bagging_freq": frequency}
+        default = int(self.bagging_fraction < 1)
+        return {"bagging_freq": default, **super().options()}
 
 
 @models.register("xgboost")
@@ -284,14 +280,8 @@ class XGBoost(TreeModel):
         check_whole("max_leaves", self.max_leaves, least=2)
         check_whole("max_depth", self.max_depth, least=0)
         check_positive("learning_rate", self.learning_rate)
-        check_choice("sampling_method", self.sampling_method, ("uniform", "gradient_based"))
-        check_choice("tree_method", self.tree_method, ("hist", "approx", "exact"))
-        check_choice("grow_policy", self.grow_policy, ("lossguide", "depthwise"))
-        check_choice("booster", self.booster, ("gbtree", "dart"))
-        check_choice("device", self.device, ("cpu", "cuda"))
-        _check_flag("one_drop", self.one_drop)
         drawn = ("colsample_bytree", "colsample_bylevel", "colsample_bynode", "subsample")
-        _check_numbers(self, drawn)
+        _check_options(self, drawn)
 
     @property
     @override
@@ -301,6 +291,4 @@ class XGBoost(TreeModel):
     @override
     def options(self) -> dict[str, Any]:
         found = super().options()
-        if not found.pop("one_drop"):
-            return found
-        return {**found, "one_drop": 1}
+        return found | {"one_drop": 1} if found.pop("one_drop") else found

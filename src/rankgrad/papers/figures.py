@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import time
@@ -90,10 +91,10 @@ class Chart:
         drawn.update_yaxes(title_text=self.y, col=1)
         drawn.update_layout(title=title, template="plotly_white", height=560)
         page: str = drawn.to_html(include_plotlyjs=True, full_html=True)
-        words = "".join(f"<p>{_escaped(note)}</p>" for note in self.notes)
+        words = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         # The library has these words too, further on.
         page = page.replace("<html>", '<html lang="en">', 1)
-        page = page.replace("<head>", f"<head><title>{_escaped(title)}</title>{_STYLE}", 1)
+        page = page.replace("<head>", f"<head><title>{html.escape(title)}</title>{_STYLE}", 1)
         before, after = page.rsplit("</body>", 1)
         return f"{before}{words}</body>{after}"
 
@@ -107,6 +108,9 @@ class Inputs:
     name: str = ""
 
 
+_Make = Callable[[Inputs], Chart]
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure of a paper."""
@@ -115,9 +119,11 @@ class Figure:
     paper: str
     title: str
     needs: str
-    make: Callable[[Inputs], Chart]
+    make: _Make
 
 
+FIGURES: dict[str, Figure] = {}
+_PAPERS = {"neuralndcg": "NeuralNDCG", "pirank": "PiRank", "lambdaloss_at_k": "LambdaLoss@K"}
 # Colors for any kind of color vision (Okabe and Ito).
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLE = (
@@ -126,6 +132,20 @@ _STYLE = (
 )
 _MANY = 60  # points of a line from which on they are not marked
 _OWN = "MSLR-WEB30K, or any set, or none: simulated"
+
+
+def _figure(
+    paper: str, number: int, title: str, needs: str = "nothing"
+) -> Callable[[_Make], _Make]:
+    """Register a function that makes the chart of a figure."""
+
+    def register(make: _Make) -> _Make:
+        name = f"{paper}_figure{number}"
+        whole = f"{_PAPERS[paper]}, figure {number}: {title}"
+        FIGURES[name] = Figure(name, paper, whole, needs, make)
+        return make
+
+    return register
 
 
 def write(
@@ -197,6 +217,7 @@ def one_score(
     return series
 
 
+@_figure("neuralndcg", 1, "NDCG against one score, with and without Sinkhorn scaling")
 def _neuralndcg_1(inputs: Inputs) -> Chart:
     values = np.linspace(-2, 6, 321).round(6).tolist()
     curves = {
@@ -212,6 +233,7 @@ def _neuralndcg_1(inputs: Inputs) -> Chart:
     )
 
 
+@_figure("neuralndcg", 2, "NDCG against one score, by temperature")
 def _neuralndcg_2(inputs: Inputs) -> Chart:
     values = np.linspace(0, 6, 301).round(6).tolist()
     curves = {
@@ -250,6 +272,7 @@ def _on(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
     )
 
 
+@_figure("pirank", 5, "relaxed and exact NDCG@10 in training, by temperature", _OWN)
 def _pirank_5(inputs: Inputs) -> Chart:
     series: list[Series] = []
     # The loss leaves out lists without relevant items, so the exact metric does too.
@@ -306,6 +329,7 @@ def _measured(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapp
     return Evaluated.of(scores, lists, specs).mean
 
 
+@_figure("pirank", 6, "gain in NDCG@k by training list size", _OWN)
 def _pirank_6(inputs: Inputs) -> Chart:
     sizes, cutoffs = (10, 20, 40, 100), (1, 3, 5, 10, 15)
     specs = [f"ndcg@{k}" for k in cutoffs]
@@ -342,6 +366,7 @@ def _pirank_6(inputs: Inputs) -> Chart:
     )
 
 
+@_figure("pirank", 7, "wall time by training list size and depth")
 def _pirank_7(inputs: Inputs) -> Chart:
     lengths = (125, 1000) if inputs.quick else (125, 1000, 2197, 3375)
     steps = 2 if inputs.quick else 10
@@ -399,6 +424,7 @@ def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) ->
 # ---------------------------------------------------------------- LambdaLoss@K
 
 
+@_figure("lambdaloss_at_k", 1, "learning rates", _OWN)
 def _lambdaloss_1(inputs: Inputs) -> Chart:
     rates = (0.01, 0.1, 1.0, 10.0)
     rows = {
@@ -436,54 +462,3 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
 def _known(value: float) -> float | None:
     """A number for JSON; NaN becomes None."""
     return float(value) if np.isfinite(value) else None
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-_ALL = (
-    Figure(
-        "neuralndcg_figure1",
-        "neuralndcg",
-        "NeuralNDCG, figure 1: NDCG against one score, with and without Sinkhorn scaling",
-        "nothing",
-        _neuralndcg_1,
-    ),
-    Figure(
-        "neuralndcg_figure2",
-        "neuralndcg",
-        "NeuralNDCG, figure 2: NDCG against one score, by temperature",
-        "nothing",
-        _neuralndcg_2,
-    ),
-    Figure(
-        "pirank_figure5",
-        "pirank",
-        "PiRank, figure 5: relaxed and exact NDCG@10 in training, by temperature",
-        _OWN,
-        _pirank_5,
-    ),
-    Figure(
-        "pirank_figure6",
-        "pirank",
-        "PiRank, figure 6: gain in NDCG@k by training list size",
-        _OWN,
-        _pirank_6,
-    ),
-    Figure(
-        "pirank_figure7",
-        "pirank",
-        "PiRank, figure 7: wall time by training list size and depth",
-        "nothing",
-        _pirank_7,
-    ),
-    Figure(
-        "lambdaloss_at_k_figure1",
-        "lambdaloss_at_k",
-        "LambdaLoss@K, figure 1: learning rates",
-        _OWN,
-        _lambdaloss_1,
-    ),
-)
-FIGURES: Mapping[str, Figure] = {figure.name: figure for figure in _ALL}

@@ -25,41 +25,18 @@ TITLE = "Ranking report"
 
 
 def write(
-    runs: Iterable[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
-    *,
-    part: str = "test",
-    metric: str | None = None,
-    baseline: str | None = None,
-    test: Test | None = None,
-    correction: Correction | None = None,
-    title: str = TITLE,
+    runs: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], **options: Any
 ) -> Comparison:
     """Read run folders and write the report of them, atomically.
 
     Args:
         runs: run folders, or folders with run folders in them.
         output: the file to write.
-        part: whose evaluations to compare.
-        metric: that of the headline; by default the one that chose the best epochs.
-        baseline: the ranker to test the others against; by default that of the comparison that
-            made the runs, or the best of each metric.
-        test: ``"t"`` or ``"randomization"``; by default that of the comparison, or ``"t"``.
-        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
-            or ``"bonferroni"``.
-        title: of the page.
+        options: of :func:`build`.
     """
     if Path(output).is_dir():
         raise IsADirectoryError(f"{output} is a folder: name the file to write")
-    page, found = build(
-        runs,
-        part=part,
-        metric=metric,
-        baseline=baseline,
-        test=test,
-        correction=correction,
-        title=title,
-    )
+    page, found = build(runs, **options)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     files.write(Path(output), page)
     return found
@@ -75,7 +52,19 @@ def build(
     correction: Correction | None = None,
     title: str = TITLE,
 ) -> tuple[str, Comparison]:
-    """The page as text, and what it compares; see :func:`write`."""
+    """The page as text, and what it compares.
+
+    Args:
+        runs: run folders, or folders with run folders in them.
+        part: whose evaluations to compare.
+        metric: that of the headline; by default the one that chose the best epochs.
+        baseline: the ranker to test the others against; by default that of the comparison that
+            made the runs, or the best of each metric.
+        test: ``"t"`` or ``"randomization"``; by default that of the comparison, or ``"t"``.
+        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
+            or ``"bonferroni"``.
+        title: of the page.
+    """
     places = [Path(place) for place in runs]
     groups = group([read(path, part, items=False) for path in find(places)])
     known = recorded(places)
@@ -100,12 +89,12 @@ def build(
         "settings": sections.settings(found.entries),
         "provenance": sections.provenance(found.entries, part),
         "runs": sections.runs(found.entries),
-        "style": _own("page.css"),
-        "script": _own("page.js"),
+        "style": _packaged("page.css"),
+        "script": _packaged("page.js"),
         "plotly": _plotly(),
         "data": _in_script(_data(found, part)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _own("page.html")), found
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _packaged("page.html")), found
 
 
 def _title(title: str, known: Recorded) -> str:
@@ -176,7 +165,8 @@ def _differences(found: Comparison, metric: str) -> list[dict[str, Any]]:
     ]
 
 
-def _own(name: str) -> str:
+def _packaged(name: str) -> str:
+    """The text of a file of this package."""
     return resources.files("rankgrad.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -415,14 +415,8 @@ def provenance(entries: Sequence[RunGroup], part: str) -> str:
         if run.metadata.get("command"):
             commands.setdefault(str(run.metadata["command"]))
     packages = [
-        (
-            name,
-            ", ".join(
-                f"{v} ({n} {('run' if n == 1 else 'runs')})" if len(c) > 1 else v
-                for v, n in c.items()
-            ),
-        )
-        for name, c in versions.items()
+        (name, ", ".join(_version(counts, version) for version in counts))
+        for name, counts in versions.items()
     ]
     listed = "".join(f"<li><code>{escape(c)}</code></li>" for c in list(commands)[:_COMMANDS])
     more = len(commands) - _COMMANDS

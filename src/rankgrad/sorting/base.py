@@ -114,7 +114,7 @@ class Relaxation(DeclaresKernel):
     ) -> Float[Tensor, "b c k"]:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
-        if not values.requires_grad:  # kernels have no gradient by the values
+        if not values.requires_grad:  # kernels do not differentiate values
             kernel = self.kernel() if self.kernel_applies else None
             if kernel is not None and operators.sort_ready(kernel, scores):
                 return operators.sort(kernel, values, scores, mask, k)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rankgrad.extras import lazy_names
 
 if TYPE_CHECKING:
     from rankgrad.text.cached import cached_backward, cached_scores
@@ -24,23 +25,17 @@ __all__ = [
     "teacher_labels",
 ]
 
-_MODULES = {
-    "CausalScorer": "scorers",
-    "EncoderScorer": "scorers",
-    "MixedLoss": "distillation",
-    "Prompt": "reading",
-    "TextRanker": "ranker",
-    "cached_backward": "cached",
-    "cached_scores": "cached",
-    "labels_from_run": "distillation",
-    "teacher_labels": "distillation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'rankgrad.text' has no attribute {name!r}")
-    return getattr(import_module(f"rankgrad.text.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "cached": ("cached_backward", "cached_scores"),
+        "distillation": ("MixedLoss", "labels_from_run", "teacher_labels"),
+        "ranker": ("TextRanker",),
+        "reading": ("Prompt",),
+        "scorers": ("CausalScorer", "EncoderScorer"),
+    },
+    extra="text",
+)
 
 
 def __dir__() -> list[str]:

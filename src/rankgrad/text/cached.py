@@ -185,7 +185,7 @@ class _TwoPasses:
         return torch.cat(scores)
 
     def second(self, grad_scores: Tensor) -> None:
-        """Run each mini-batch's backward pass with its part of the gradient by the scores."""
+        """Run each mini-batch's backward pass with its part of the scores' gradient."""
         if self._last is None:
             raise RuntimeError("the graph of these scores was used already: backward runs once")
         *rest, last = grad_scores.split(self._sizes)

@@ -16,9 +16,7 @@ Every file is written as a whole or not at all, so the process may be killed at 
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -96,17 +94,8 @@ class TextRun:
         Raises:
             FileExistsError: something is there already.
         """
-        path = Path(path)
-        folders.RunFolder.check_new(path)
-        try:
-            with files.atomic_folder(path, replace=False) as place:
-                files.write(place / folders.SETTINGS, settings.to_toml())
-                files.write_json(place / folders.RUN, metadata(data, labels), [folders.SETTINGS])
-                files.write(place / folders.METRICS, "")
-        except OSError:
-            folders.RunFolder.check_not_overtaken(path)
-            raise
-        return cls(path, settings)
+        folders.RunFolder.write_new(Path(path), settings, lambda: metadata(data, labels))
+        return cls(Path(path), settings)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TextRun:
@@ -136,12 +125,7 @@ class TextRun:
 
     def check(self, settings: TextSettings, data: Mapping[str, Candidates]) -> None:
         """An error that says what differs, if these are not the settings and data of this run."""
-        differences = settings.differences(self.settings)
-        if differences:
-            raise ValueError(
-                f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
-                "with the same, or start a new run"
-            )
+        folders.refuse_differences(self.path, settings.differences(self.settings))
         then = schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
         for name, own in data.items():
             if then.get(name) != _data(own):
@@ -196,8 +180,8 @@ class TextRun:
             files.write_json(place / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _log(self, state: TrainState) -> None:
-        lines = [json.dumps(line) + "\n" for line in state.history]
-        files.write(self.path / folders.METRICS, "".join(lines))
+        lines = "".join(map(folders.history_line, state.history))
+        files.write(self.path / folders.METRICS, lines)
 
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far."""
@@ -246,20 +230,12 @@ def metadata(
     data: Mapping[str, Candidates], labels: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What ``run.json`` says of a run on these data."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "unknown"
     return {
         "format": "rankgrad run",
         "version": 1,
         "ranker": "text",
         "command": shlex.join(folders.command()),
-        "versions": versions,
+        "versions": folders.versions(_PACKAGES),
         "data": {name: _data(own) for name, own in data.items()},
         "labels": dict(labels or {}),
     }

@@ -10,10 +10,9 @@ without importing PyTorch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rankgrad.extras import requires
+from rankgrad.extras import lazy_names
 
 if TYPE_CHECKING:
     from rankgrad.training.fitted import FitResult, FittedRanker
@@ -23,19 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FitResult", "FittedRanker", "RunFolder", "Settings", "fit"]
 
-_MODULES = {
-    **dict.fromkeys(("FitResult", "FittedRanker"), "fitted"),
-    **{"fit": "fitting", "RunFolder": "run", "Settings": "settings"},
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'rankgrad.training' has no attribute {name!r}")
-    with requires("train"):
-        module = import_module(f"rankgrad.training.{_MODULES[name]}")
-    found = globals()[name] = getattr(module, name)
-    return found
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "fitted": ("FitResult", "FittedRanker"),
+        "fitting": ("fit",),
+        "run": ("RunFolder",),
+        "settings": ("Settings",),
+    },
+    extra="train",
+)
 
 
 def __dir__() -> list[str]:

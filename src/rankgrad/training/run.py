@@ -18,7 +18,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +33,7 @@ from rankgrad import files, locks, schemas
 from rankgrad.data.dataset import Dataset
 from rankgrad.training import processes
 from rankgrad.training.fitted import MANIFEST, WEIGHTS, FittedRanker, read_manifest
-from rankgrad.training.settings import Settings
+from rankgrad.training.settings import Settings, TomlSettings
 
 SETTINGS, RUN, METRICS, BEST, LAST = "settings.toml", "run.json", "metrics.jsonl", "best", "last"
 LOCK = "run.lock"  # while it is trained
@@ -160,20 +160,33 @@ class RunFolder:
         command: str | None = None,
     ) -> RunFolder:
         """Make a new run folder; an existing one is an error, as only resuming uses it again."""
-        path = Path(path)
-        cls.check_new(path)
+        held_out = {"held_out": data["vali"].qids.tolist()} if settings.holdout > 0 else {}
+        cls.write_new(Path(path), settings, lambda: run_metadata(data, command) | held_out)
+        return cls(Path(path), settings)
+
+    @staticmethod
+    def write_new(
+        path: Path, settings: TomlSettings, metadata: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Write what a run folder has before the first epoch.
+
+        Raises:
+            FileExistsError: the path exists, or another process has made it meanwhile.
+        """
+        RunFolder.check_new(path)
         try:
             with files.atomic_folder(path, replace=False) as place:
                 files.write(place / SETTINGS, settings.to_toml())
-                metadata = run_metadata(data, command)
-                if settings.holdout > 0:
-                    metadata["held_out"] = data["vali"].qids.tolist()
-                files.write_json(place / RUN, metadata, [SETTINGS])
+                files.write_json(place / RUN, metadata(), [SETTINGS])
                 files.write(place / METRICS, "")
         except OSError:
-            cls.check_not_overtaken(path)
+            if (path / RUN).exists():
+                raise FileExistsError(
+                    f"another process has just started a run in {path}: wait for it, or choose "
+                    "another folder"
+                ) from None
+            RunFolder.check_new(path)
             raise
-        return cls(path, settings)
 
     @staticmethod
     def check_new(path: Path) -> None:
@@ -182,16 +195,6 @@ class RunFolder:
             locks.check(path / LOCK, "training")
             hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
             raise FileExistsError(f"{path} is there already: {hint}")
-
-    @staticmethod
-    def check_not_overtaken(path: Path) -> None:
-        """Raise if another process has made the folder meanwhile."""
-        if (path / RUN).exists():
-            raise FileExistsError(
-                f"another process has just started a run in {path}: wait for it, or choose another "
-                "folder"
-            )
-        RunFolder.check_new(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -248,12 +251,7 @@ class RunFolder:
 
         There may be more epochs and patience: see :meth:`extend`.
         """
-        differences = settings.differences(_extended(self.settings, settings))
-        if differences:
-            raise ValueError(
-                f"{self.path} was started with other settings; {'; '.join(differences)}. Resume "
-                "with the same, or start a new run"
-            )
+        refuse_differences(self.path, settings.differences(_extended(self.settings, settings)))
 
     def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
         """An error that says what differs, if these are not the settings and data of this run."""
@@ -345,6 +343,15 @@ def _extended(before: Settings, now: Settings) -> Settings:
     return before.model_copy(update=now.extension(before))
 
 
+def refuse_differences(path: Path, differences: Sequence[str]) -> None:
+    """Raise if a run is to be resumed with other settings than it was started with."""
+    if differences:
+        raise ValueError(
+            f"{path} was started with other settings; {'; '.join(differences)}. Resume with the "
+            "same, or start a new run"
+        )
+
+
 def command() -> list[str]:
     """The command that is running, without the path of the program."""
     program = Path(sys.argv[0])
@@ -421,7 +428,7 @@ def run_metadata(data: Mapping[str, Dataset], started_by: str | None = None) -> 
         "format": "rankgrad run",
         "version": 1,
         "command": shlex.join(command()) if started_by is None else started_by,
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": versions(_PACKAGES),
         "data": {name: _data_metadata(dataset) for name, dataset in data.items()},
     }
 
@@ -443,9 +450,10 @@ def _describe(metadata: Mapping[str, Any] | None) -> str:
     )
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of Python and of packages."""
+    found = {"python": platform.python_version()}
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -38,9 +38,8 @@ MaybeCount = Annotated[Count | None, BeforeValidator(none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
 
 
-#: The most epochs, or trees, that the patience ``auto`` waits for a better one.
+#: The most epochs, or trees, that the patience ``auto`` waits: see :mod:`.stopping`.
 AUTO_PATIENCE = 20
-_MORE_EPOCHS, _FEWEST_STEPS = 3, 60  # how long it waits at first: see Settings.waits
 
 
 def _patience(value: Any) -> Any:
@@ -223,9 +222,10 @@ class Settings(TomlSettings):
     """The number of epochs, at most; for boosted trees, the number of trees."""
 
     patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)] = "auto"
-    """Stop after so many epochs without a better value of the metric; none for never. auto is 20 of
-    them, or fewer at first: as many as led to the best one and 3 more, if that is 60 steps. For
-    boosted trees it is 20."""
+    """Stop after so many epochs without a better value of the metric; none for never. auto waits
+    for the average of three epochs to rise by half a percent: two thirds as many epochs as led to
+    the last rise and 3 more, 60 steps at least and 20 epochs at most. For boosted trees it is
+    20."""
 
     batching: Literal["queries", "documents", "query"] = "queries"
     """Batches of batch_size queries, of lists of like length up to so many documents, or of one
@@ -284,23 +284,6 @@ class Settings(TomlSettings):
         if _longest_wait(self.patience) > _longest_wait(other.patience):
             more["patience"] = self.patience
         return more
-
-    def waits(self, best_epoch: int, steps: int) -> float:
-        """How many epochs without a better value :attr:`patience` allows.
-
-        Args:
-            best_epoch: the best one so far, from 1 on; 0 for none.
-            steps: of an epoch.
-
-        >>> [Settings().waits(best, steps=15) for best in (0, 2, 9, 90)]
-        [4, 5, 12, 20]
-        >>> Settings().waits(2, steps=1), Settings(patience=7).waits(2, steps=15)
-        (20, 7)
-        """
-        if self.patience == "auto":
-            fewest = math.ceil(_FEWEST_STEPS / max(1, steps))
-            return min(AUTO_PATIENCE, max(best_epoch + _MORE_EPOCHS, fewest))
-        return math.inf if self.patience is None else self.patience
 
     @property
     def load_options(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from rankgrad.training.optimizers import WeightAverage, learning_rates, optimize
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.random_state import RandomState
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
+from rankgrad.training.stopping import is_over
 from rankgrad.training.validation import score, validate
 
 _DERIVED = 1 << 27  # values of features of which further columns are derived in memory
@@ -138,8 +139,10 @@ class Trainer:
             return "epochs"
         if self.vali is None:
             return None
-        most = self.settings.waits(state.best_epoch, self.train.steps())
-        return "patience" if state.epoch - state.best_epoch >= most else None
+        sign = -1 if self.metrics[0].lower_is_better else 1
+        values = [sign * line[self.settings.metric] for line in state.history]
+        over = is_over(self.settings.patience, values, self.train.steps())
+        return "patience" if over else None
 
     def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
         """The rest of an epoch; False if it was interrupted between two steps."""

@@ -64,7 +64,7 @@ def validate(
 
 
 def score(network: nn.Module, batch: Batch) -> Tensor:
-    """The scores of a batch, in the layout of its labels; in training, of each member of many."""
+    """The scores of a batch in the layout of its labels; in training, those of each member."""
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
     expected = batch.labels.shape

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,9 @@ Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 Metric = tuple[int, int, bool, float, float, Array]
 
 APART = 64  # numbers between the rows of a block, more than a vectorized loop takes at a time
+VECTOR = 16  # numbers that a vectorized loop takes at a time, on processors of today
 _FEW = 100_000  # work of fewer elementary steps takes less time than starting a second thread
+_SMALL = 4096  # items: the arrays of smaller batches are cached for the next one
 _RUN = 64  # length of the runs that are sorted by counting before they are merged
 _WHOLE = 32  # integer labels below it are sorted by counting
 _KINDS = 12  # up to so many distinct gains are counted instead of sorted
@@ -72,9 +75,9 @@ class FlatArrays:
     """
 
     def __init__(self, batch: FlatLists, list_weights: Tensor | None = None) -> None:
-        scores, labels, mask, weights, offsets, self.max_length = batch
-        self._scores, self.single = scores, scores.dtype == torch.float32
+        scores, _, mask, weights, offsets, self.max_length = batch
         items, lists = scores.numel(), offsets.numel() - 1
+        self.single = scores.dtype == torch.float32
         self.offsets = np.empty(lists + 1, np.int64)
         self.arrays: Arrays = (
             np.empty(items),
@@ -82,13 +85,19 @@ class FlatArrays:
             _NO_FLAGS if mask is None else np.empty(items, np.bool_),
             _NO_NUMBERS if weights is None else np.empty(items),
             self.offsets,
-            np.zeros(lists),
-            np.zeros(items),
-            np.zeros(lists, np.bool_),
+            np.empty(lists),
+            np.empty(items),
+            np.empty(lists, np.bool_),
         )
         self.list_weights = np.empty(lists)
+        self._loop: tuple[Callable[[int, int], None], int, int] | None = None
+        self.load(batch, list_weights)
+
+    def load(self, batch: FlatLists, list_weights: Tensor | None) -> None:
+        """Copy a batch of the same size to the arrays; results become 0."""
+        scores, labels, mask, weights, offsets, _ = batch
+        self._shape, kind = scores.shape, scores.dtype
         # Compiled code reads the tensors by address: Tensor.numpy() takes longer than all of this.
-        kind = scores.dtype
         addresses = (
             _address(scores, kind),
             _address(labels, kind),
@@ -97,13 +106,12 @@ class FlatArrays:
             _address(offsets, torch.int64),
             0 if list_weights is None else _address(list_weights, kind),
         )
-        to = (*self.arrays[:5], self.list_weights)
-        self.valid: bool = _load(addresses, to, _TYPES[kind])
+        self.valid: bool = _load(addresses, self.arrays, self.list_weights, _TYPES[kind])
 
     @classmethod
     def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
         """Convert tensors of any dtype and layout, such as users pass to operations."""
-        scores, labels, mask, weights, offsets, max_length = contiguous(batch)
+        scores, labels, mask, weights, offsets, max_length = contiguous(*batch)
         if scores.dtype not in _TYPES:
             scores = scores.to(torch.float64)
         weights = None if weights is None else weights.to(scores)
@@ -116,13 +124,59 @@ class FlatArrays:
         self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
     ) -> None:
         """Run a loop over all lists; ``steps`` and ``power`` are as in :func:`each_list`."""
-        each_list(self.offsets, lambda a, b: work(a, b, self.arrays, *options), steps, power)
+        self.each_list(lambda a, b: work(a, b, self.arrays, *options), steps, power)
+
+    def each_list(self, work: Callable[[int, int], None], steps: int = 16, power: int = 1) -> None:
+        """Call :func:`each_list` with these lists."""
+        self._loop = work, steps, power
+        each_list(self.offsets, work, steps, power)
+
+    def repeat(self) -> bool:
+        """Run the last loop again, if there was one."""
+        if self._loop is None:
+            return False
+        each_list(self.offsets, *self._loop)
+        return True
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """The tensors values, grad_scores and defined; the first two have the scores' dtype."""
         values, grad_scores, defined = self.arrays[5:]
-        grad = like(self._scores, grad_scores).view(self._scores.shape)
-        return like(self._scores, values), grad, torch.from_numpy(defined)
+        kind = np.float32 if self.single else np.float64
+        grad = torch.from_numpy(grad_scores.astype(kind).reshape(self._shape))
+        return torch.from_numpy(values.astype(kind)), grad, torch.from_numpy(defined)
+
+
+class _Last(threading.local):
+    """The last small batch in this thread, and what the next one must equal to use its arrays."""
+
+    key: tuple[Any, ...] | None = None
+    arrays: FlatArrays
+
+
+_last = _Last()
+
+
+def arrays_for(call: Any, batch: FlatLists, list_weights: Tensor | None) -> FlatArrays:
+    """The arrays of a batch for a kernel whose results are read before this thread's next call.
+
+    Calls of the same kernel on small batches of the same size share their arrays and their loop:
+    making and preparing them takes as long as the rest of a small call.
+
+    Args:
+        call: the kernel's name and options.
+        batch: as in :class:`FlatArrays`.
+        list_weights: likewise.
+    """
+    scores, _, mask, weights, offsets, max_length = batch
+    items, kind = scores.numel(), scores.dtype
+    key = call, items, offsets.shape[0], max_length, mask is None, weights is None, kind
+    if _last.key == key:
+        _last.arrays.load(batch, list_weights)
+        return _last.arrays
+    arrays = FlatArrays(batch, list_weights)
+    if items <= _SMALL:
+        _last.key, _last.arrays = key, arrays
+    return arrays
 
 
 def _address(tensor: Tensor, kind: torch.dtype) -> int:
@@ -136,11 +190,19 @@ def _address(tensor: Tensor, kind: torch.dtype) -> int:
 @compiled
 def _load(
     addresses: tuple[int, int, int, int, int, int],
-    to: tuple[Array, Array, Array, Array, Array, Array],
+    to: Arrays,
+    list_weights: Array,
     of_type: Array,
 ) -> bool:
-    """Copy the tensors at the addresses, and return whether all values are valid."""
-    scores, labels, mask, weights, offsets, list_weights = to
+    """Copy the tensors at the addresses, and return whether all values are valid.
+
+    Results become 0.
+    """
+    scores, labels, mask, weights, offsets, results, grad_scores, defined = to
+    for b in range(results.size):
+        results[b], defined[b] = 0.0, False
+    for i in range(grad_scores.size):
+        grad_scores[i] = 0.0
     real, bounds = (
         array_at(addresses[2], mask.size, mask),
         array_at(addresses[4], offsets.size, offsets),
@@ -262,6 +324,16 @@ def new_block(rows: int, n: int) -> Array:
     apart run in their scalar form.
     """
     return np.zeros((rows, n + APART))
+
+
+@compiled
+def whole_vectors(n: int) -> int:
+    """``n`` rounded up, for loops over rows of a block in which nothing counts past the end.
+
+    What is left of a vectorized loop runs one number at a time, which takes longer than all the
+    rest on short lists.
+    """
+    return (n + VECTOR - 1) // VECTOR * VECTOR
 
 
 @compiled

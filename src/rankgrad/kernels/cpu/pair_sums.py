@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu.flat_arrays import APART, Array, new_block
+from rankgrad.kernels.cpu.flat_arrays import APART, VECTOR, Array, new_block, whole_vectors
 
 REACH = 300.0  # sigmoids of points farther apart are taken as 0 or 1: 1 + e^-300 rounds to 1
 
@@ -36,9 +36,11 @@ def reach_of(z: Array, start: int) -> tuple[int, int]:
 
 @compiled
 def exponentials(z: Array, start: int, end: int, center: float, out: Array) -> None:
-    """Write ``exp(z - center)`` of the points ``start:end``."""
+    """Write ``exp(z - center)`` of the points ``start:end``, and zeros for a vector after them."""
     for i in range(start, end):
         out[i] = math.exp(z[i] - center)
+    for i in range(end, end + VECTOR):
+        out[i] = 0.0
 
 
 @compiled
@@ -48,7 +50,7 @@ def sigmoid_sums(block: Array) -> None:
     Each pair is computed once: ``sigmoid(z_i - z_j)`` is ``1 - sigmoid(z_j - z_i)``.
     """
     n = block.shape[1] - APART
-    z, v, sums, e = block[POINTS, :n], block[FACTORS, :n], block[SUMS, :n], block[EXPONENTIALS, :n]
+    z, v, sums, e = block[POINTS, :n], block[FACTORS], block[SUMS], block[EXPONENTIALS]
     before = 0.0
     for i in range(n):
         sums[i] = before
@@ -58,7 +60,7 @@ def sigmoid_sums(block: Array) -> None:
         near, far = reach_of(z, start)
         exponentials(z, start, far, z[start] - REACH, e)
         for i in range(start, near):
-            some = slice(i + 1, far)
+            some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
             sums[i] += _sum_row(e[i], v[i], e[some], v[some], sums[some])
         start = near
 
@@ -70,8 +72,8 @@ def sigmoid_sums_adjoint(block: Array) -> None:
     It is ``Σ_j sigmoid'(z_j - z_i) (v_i c_j - v_j c_i)``.
     """
     n = block.shape[1] - APART
-    z, v, c, e = block[POINTS, :n], block[FACTORS, :n], block[GRADS, :n], block[EXPONENTIALS, :n]
-    out = block[SUMS, :n]
+    z, v, c, e = block[POINTS, :n], block[FACTORS], block[GRADS], block[EXPONENTIALS]
+    out = block[SUMS]
     for i in range(n):
         out[i] = 0.0
     start = 0
@@ -79,13 +81,14 @@ def sigmoid_sums_adjoint(block: Array) -> None:
         near, far = reach_of(z, start)
         exponentials(z, start, far, z[start] - REACH, e)
         for i in range(start, near):
-            some = slice(i + 1, far)
+            some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
             out[i] += _adjoint_row(e[i], v[i], c[i], e[some], v[some], c[some], out[some])
         start = near
 
 
 # Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
-# They write only to the block of memory that they read from, as compiled_reduction requires.
+# Exponentials, factors and gradients are 0 past the last point in reach, up to a whole vector.
+# Loops write only to the block of memory that they read from, as compiled_reduction requires.
 
 
 @compiled_reduction

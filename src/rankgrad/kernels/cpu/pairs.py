@@ -28,6 +28,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     real_items,
     sort_descending,
     take,
+    whole_vectors,
 )
 from rankgrad.kernels.cpu.pair_sums import REACH, exponentials, reach_of
 
@@ -55,13 +56,14 @@ Weighing = tuple[int, int, int, float, float, float, float]
 
 def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    loop, *others = _prepared(PairOptions(*options), lists.max_length, lists.single)
+    loop, *others = _prepared(options, lists.max_length, lists.single)
     lists.run(loop, *others, power=2)
 
 
 @functools.lru_cache(maxsize=16)
-def _prepared(config: PairOptions, max_length: int, single: bool) -> tuple[Any, ...]:
+def _prepared(options: tuple[Any, ...], max_length: int, single: bool) -> tuple[Any, ...]:
     """The loop over lists for these options, and its arguments after the lists."""
+    config = PairOptions(*options)
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # the loss is LambdaLoss's bound
     # Pairs with both items past the cutoff count only in LambdaLoss@K's eq. 17 and in ARP's bound.
@@ -186,10 +188,17 @@ def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
         defined[b] |= labels[items[i]] != labels[items[0]]
     if not defined[b]:
         return np.zeros((0, 0))
-    _reverse(items)
-    sort_descending(labels, items)
-    _reverse(items)
     sort_descending(scores, items)
+    start = 0
+    for i in range(1, items.size + 1):
+        if i < items.size and scores[items[i]] == scores[items[start]]:
+            continue
+        if i - start > 1:
+            equal = items[start:i]
+            _reverse(equal)
+            sort_descending(labels, equal)
+            _reverse(equal)
+        start = i
     block = new_block(7, items.size)
     for i in range(items.size):
         block[0, i], block[1, i] = scale * scores[items[i]], labels[items[i]]
@@ -295,17 +304,16 @@ def _hinge_row(
 def _one_weighted(block: Array, half: float, later: Array, end: int) -> float:
     """Logistic pairs weighted by their preferred item, times a factor of the lower item's rank."""
     n = block.shape[1] - APART
-    z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
-    e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
+    z, y, w, right, wrong = block[0, :n], block[1, :n], block[2, :n], block[5, :n], block[6, :n]
     total, start = 0.0, 0
     while start < end:
         near, far = reach_of(z, start)
         center = z[start] - REACH
-        exponentials(z, start, far, center, e)
+        exponentials(z, start, far, center, block[4])
         for i in range(start, min(near, end)):
             j = i + 1
             _weigh_ones(y[i], w[i], half, y[j:], w[j:], later[j:n], right[j:], wrong[j:])
-            total += _pair_row(i, far, math.exp(center - z[i]), z, e, right, wrong, out)
+            total += _pair_row(i, math.exp(center - z[i]), block)
         start = near
     return total
 
@@ -333,8 +341,7 @@ def _lambdas(
 ) -> float:
     """Logistic pairs weighted by their difference in gains times the cost of swapping ranks."""
     n = block.shape[1] - APART
-    z, y, w, out = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
-    e, right, wrong = block[4, :n], block[5, :n], block[6, :n]
+    z, y, w, right, wrong = block[0, :n], block[1, :n], block[2, :n], block[5, :n], block[6, :n]
     upper, factors, lower = costs[0], costs[1], costs[2]
     delta, later = by_rank[1], by_rank[2]
     factor = weighing[4], weighing[5]
@@ -342,12 +349,12 @@ def _lambdas(
     while start < end:
         near, far = reach_of(z, start)
         center = z[start] - REACH
-        exponentials(z, start, far, center, e)
+        exponentials(z, start, far, center, block[4])
         for i in range(start, min(near, end)):
             own, some = (y[i], w[i], gains[i], upper[i], factors[i]), slice(i + 1, n)
             others = y[some], w[some], gains[some], lower[some], delta, later[some]
             _weigh_lambdas(own, others, factor, right[some], wrong[some])
-            total += _pair_row(i, far, math.exp(center - z[i]), z, e, right, wrong, out)
+            total += _pair_row(i, math.exp(center - z[i]), block)
         start = near
     return total
 
@@ -371,34 +378,23 @@ def _weigh_lambdas(
 
 
 @compiled
-def _pair_row(
-    i: int,
-    far: int,
-    inverse: float,
-    z: Array,
-    e: Array,
-    right: Array,
-    wrong: Array,
-    out: Array,
-) -> float:
-    """The logistic pairs of item i with the items below it; exponentials are used up to ``far``."""
-    some, rest = slice(i + 1, far), slice(max(far, i + 1), z.size)
-    total, grad_sum = _near_row(
-        z[i], inverse, z[some], e[some], right[some], wrong[some], out[some]
-    )
-    beyond, moved = _far_row(z[i], z[rest], wrong[rest], out[rest])
-    out[i] -= grad_sum + moved
-    return total + beyond
+def _pair_row(i: int, inverse: float, block: Array) -> float:
+    """The logistic pairs of item i with the items below it; past the last, weights are 0."""
+    z, e, right, wrong, out = block[0], block[4], block[5], block[6], block[3]
+    some = slice(i + 1, i + 1 + whole_vectors(block.shape[1] - APART - i - 1))
+    total, grad_sum = _row(z[i], inverse, z[some], e[some], right[some], wrong[some], out[some])
+    out[i] -= grad_sum
+    return total
 
 
 @compiled_reduction
-def _near_row(
+def _row(
     own: float, inverse: float, z: Array, e: Array, right: Array, wrong: Array, out: Array
 ) -> tuple[float, float]:
-    """Pairs of item i with items j in reach.
+    """Pairs of an item with items j below it.
 
     With ``x = exp(z_j - z_i)`` the value is ``log(1 + x)`` if i is preferred, and
-    ``log(1 + x) + z_i - z_j`` if j is.
+    ``log(1 + x) + z_i - z_j`` if j is. Out of reach x is 0.
     """
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
@@ -409,17 +405,6 @@ def _near_row(
         change = (right[j] * x - wrong[j]) * (both * (2.0 + x))
         grad_sum += change
         out[j] += change
-    return total, grad_sum
-
-
-@compiled_reduction
-def _far_row(own: float, z: Array, wrong: Array, out: Array) -> tuple[float, float]:
-    """The same for items out of reach, where x is 0."""
-    total, grad_sum = 0.0, 0.0
-    for j in range(z.size):
-        total += wrong[j] * (own - z[j])
-        grad_sum -= wrong[j]
-        out[j] -= wrong[j]
     return total, grad_sum
 
 

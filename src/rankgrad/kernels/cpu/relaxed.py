@@ -101,12 +101,11 @@ def through_permutation(
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     grad_scores = arrays[6]
+    rows_of_linear = block[WEIGHTED], block[GRAD], block[SORTED]
 
     def linear(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
-        relaxation.loop(
-            first, last, lists, options, block[WEIGHTED], block[GRAD], block[SORTED], grad_scores
-        )
+        relaxation.loop(first, last, lists, options, *rows_of_linear, grad_scores)
         finish_linear(first, last, arrays, ranked, metric, block)
 
     def cumulative(first: int, last: int) -> None:
@@ -124,7 +123,7 @@ def through_permutation(
     rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
     rows = rows if arrays[3].size else rows[:1]
     work = linear if metric[0] <= ARP else cumulative
-    each_list(flat.offsets, work, relaxation.steps, relaxation.power)
+    flat.each_list(work, relaxation.steps, relaxation.power)
 
 
 def through_ranking(
@@ -138,16 +137,16 @@ def through_ranking(
     metric = metric_of(metric_options, flat.max_length, flat.single)
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
-    state = block[GRAD + 1 :]
+    ranks, grad, state = block[RANKS], block[GRAD], block[GRAD + 1 :]
     step = step_linear_ranks if metric[0] <= ARP else step_ranks
 
     def work(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, True)
-        relaxation.forward(first, last, lists, options, block[RANKS], state)
+        relaxation.forward(first, last, lists, options, ranks, state)
         step(first, last, arrays, ranked, metric, beta, block)
-        relaxation.adjoint(first, last, lists, options, block[RANKS], state, block[GRAD], arrays[6])
+        relaxation.adjoint(first, last, lists, options, ranks, state, grad, arrays[6])
 
-    each_list(flat.offsets, work, relaxation.steps, relaxation.power)
+    flat.each_list(work, relaxation.steps, relaxation.power)
 
 
 def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:

@@ -13,9 +13,9 @@ from rankgrad.kernels.cpu.flat_arrays import (
     APART,
     Array,
     FlatArrays,
-    each_list,
     metric_of,
     new_block,
+    whole_vectors,
 )
 from rankgrad.kernels.cpu.metric_steps import (
     GAINS,
@@ -84,16 +84,17 @@ def _through_labels(
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     weights = block[WEIGHTED_SORTED] if arrays[3].size else NOTHING
     options = alpha, delta, True, metric[2], weights
+    values, grad, at_rank = block[GAINS], block[GRAD], block[SORTED]
 
     def work(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, SMOOTHI.in_order)
-        gather(first, last, lists, arrays[1], block[GAINS])
+        gather(first, last, lists, arrays[1], values)
         if weights.size:
             gather(first, last, lists, arrays[3], weights)
-        _smoothi(first, last, lists, options, block[GAINS], block[GRAD], block[SORTED], arrays[6])
+        _smoothi(first, last, lists, options, values, grad, at_rank, arrays[6])
         finish_linear(first, last, arrays, ranked, metric, block)
 
-    each_list(flat.offsets, work, SMOOTHI.steps)
+    flat.each_list(work, SMOOTHI.steps)
 
 
 @compiled
@@ -240,7 +241,7 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
     value and its weight, or a Chebyshev node, whose coefficients stand for all items.
     """
     by_label, linear, weighted = how
-    n = block.shape[1] - APART
+    n = whole_vectors(block.shape[1] - APART)  # products and coefficients are 0 past the points
     points, product, row = block[POINTS, :n], block[PRODUCT, :n], block[ROW, :n]
     ones, values, weights = block[ONES, :n], block[VALUES, :n], block[WEIGHTS, :n]
     lost, by_value, by_weight = block[LOST, :n], block[BY_VALUE, :n], block[BY_WEIGHT, :n]

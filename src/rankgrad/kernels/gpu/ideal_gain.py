@@ -230,8 +230,8 @@ def discount(position):
 
 
 @triton.jit
-def _parts(parts, at, ideal, gain, real):
-    """Write a block's partial sums: ideal DCG, gains, items, and items with a gain."""
+def store_sums(parts, at, ideal, gain, real):
+    """Store what :func:`list_sums` adds up: ideal DCG, gains, items, and items with a gain."""
     gain = tl.where(real, gain, 0.0)
     tl.store(parts + at * 4, ideal)
     tl.store(parts + at * 4 + 1, tl.sum(gain, 0))
@@ -278,7 +278,7 @@ def _count(
         tl.store(lengths + at_list, items)
         tl.store(defined + at_list, (tl.max(gain, 0) > 0) & (items > 1))
     else:
-        _parts(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+        store_sums(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
 
 
 @cached_launch
@@ -299,7 +299,7 @@ def _lay_out(
     gain = tl.where(real, gain, 0.0)
     tl.store(gains + start + row, gain, mask=inside)
     tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
-    _parts(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
+    store_sums(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
 
 
 @cached_launch

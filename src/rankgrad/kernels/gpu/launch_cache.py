@@ -56,9 +56,8 @@ class LaunchCache:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.calls: dict[
-            _Key, RecordedCall | None
-        ] = {}  # None for a call that does more than allocate and launch
+        # None for a call that does more than allocate and launch.
+        self.calls: dict[_Key, RecordedCall | None] = {}
         self.shapes: set[torch.Size] = set()  # of the first tensors of recorded calls
         self._recent: set[int] = set()
 
@@ -77,12 +76,8 @@ class LaunchCache:
                 address = argument.data_ptr()
                 tensors.append(argument)
                 addresses.append(address)
-                key_parts += (
-                    argument.dtype,
-                    argument.shape,
-                    argument.get_device(),
-                    address % 16 == 0,
-                )
+                device, aligned = argument.get_device(), address % 16 == 0
+                key_parts += (argument.dtype, argument.shape, device, aligned)
             else:
                 return self.function(*arguments)
         key = tuple(key_parts)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rankgrad.kernels.gpu.ideal_gain import presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_end, tie_start
+from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_group
 
 #: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
 #: threshold or top grade, and its persistence.
@@ -276,13 +276,9 @@ def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.c
     real = _is_item(ranked, begin, length, at, MASKED)
     here = begin + at
     score = tl.load(ranked + here, mask=real, other=0.0)
-    previous = tl.load(ranked + here - 1, mask=real & (at > 0), other=float("-inf"))
-    following = tl.load(ranked + here + 1, mask=real & (at + 1 < length), other=float("-inf"))
-    tied = real & ((previous == score) | (following == score))
-    low = tie_start(ranked, begin, here, score, tied, steps) - begin
-    high = tie_end(ranked, begin + length, here, score, tied, steps) - begin
-    tl.store(start + here, low.to(tl.int32), mask=real)
-    tl.store(end + here, high.to(tl.int32), mask=real)
+    low, high = tie_group(ranked, begin, begin + length, here, score, real, steps)
+    tl.store(start + here, (low - begin).to(tl.int32), mask=real)
+    tl.store(end + here, (high - begin).to(tl.int32), mask=real)
 
 
 @triton.jit

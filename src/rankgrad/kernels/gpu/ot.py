@@ -36,7 +36,7 @@ from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
-from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_end, tie_start
+from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_group
 
 _CHUNK = 1024  # items of a list that a program reads at a time
 _SHARP = 1.0  # if ε times the length is less, logits are summed in float64
@@ -737,11 +737,7 @@ def _finish(
             at = left + tl.arange(0, chunk)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0)
-            above = tl.load(ranked + at - 1, mask=inside & (at > begin), other=float("inf"))
-            below = tl.load(ranked + at + 1, mask=at + 1 < end, other=float("-inf"))
-            tied = inside & ((score == above) | (score == below))
-            start = tie_start(ranked, begin, at, score, tied, steps)
-            stop = tie_end(ranked, end, at, score, tied, steps)
+            start, stop = tie_group(ranked, begin, end, at, score, inside, steps)
             part = tl.load(shared + stop - 1, mask=inside, other=0.0)
             part -= tl.load(shared + start - 1, mask=inside & (start > begin), other=0.0)
             by_x = 2.0 * tl.load(grad_points + at, mask=inside, other=0.0).to(tl.float64)

@@ -37,6 +37,7 @@ from rankgrad.kernels.gpu.ideal_gain import (
     norm_kind,
     presence,
     scale_of,
+    store_sums,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
@@ -46,8 +47,7 @@ from rankgrad.kernels.gpu.segmented_sort import (
     Sorted,
     count_items,
     sort_lists,
-    tie_end,
-    tie_start,
+    tie_group,
 )
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
@@ -407,11 +407,7 @@ def _count_pairs(
         at = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (at < k))
         best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
-    mine = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4
-    tl.store(mine, best)
-    tl.store(mine + 1, tl.sum(gains, 0))
-    tl.store(mine + 2, tl.sum(real.to(tl.float32), 0))
-    tl.store(mine + 3, tl.sum((gains > 0).to(tl.float32), 0))
+    store_sums(parts, at_list * tl.num_programs(1) + tl.program_id(1), best, gain, real)
 
 
 @triton.jit
@@ -461,11 +457,8 @@ def _place_sorted(
     score = tl.load(ranked + index, mask=real, other=0.0)
     source = tl.load(order + index, mask=real, other=0)
     gain = tl.load(gains + source, mask=real, other=0.0)
-    previous = tl.load(ranked + index - 1, mask=real & (at > 0), other=float("inf"))
-    following = tl.load(ranked + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
-    tied = real & ((previous == score) | (following == score))
-    start = tie_start(ranked, begin, index, score, tied, steps) - begin
-    end = tie_end(ranked, begin + length, index, score, tied, steps) - begin
+    start, end = tie_group(ranked, begin, begin + length, index, score, real, steps)
+    start, end = start - begin, end - begin
     tl.store(numbers + size + index, gain, mask=inside)
     tl.store(numbers + 3 * size + index, score, mask=inside)
     tl.store(numbers + 6 * size + index, gain, mask=inside)
@@ -827,11 +820,7 @@ def _through_sorted(
     real = at < length
     index = begin + at
     score = tl.load(numbers + index, mask=real, other=0.0)
-    previous = tl.load(numbers + index - 1, mask=real & (at > 0), other=float("inf"))
-    following = tl.load(numbers + index + 1, mask=real & (at + 1 < length), other=float("-inf"))
-    tied = real & ((previous == score) | (following == score))
-    start = tie_start(numbers, begin, index, score, tied, steps)
-    end = tie_end(numbers, begin + length, index, score, tied, steps)
+    start, end = tie_group(numbers, begin, begin + length, index, score, real, steps)
     total = tl.load(prefix + begin + at_list + length, mask=length > 0, other=0.0)
     above = tl.load(prefix + at_list + start, mask=real, other=0.0)
     below = total - tl.load(prefix + at_list + end, mask=real, other=0.0)

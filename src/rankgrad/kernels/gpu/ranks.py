@@ -31,6 +31,7 @@ from rankgrad.kernels.gpu.ideal_gain import (
     rank_discount,
     scale_of,
     sign_bit,
+    store_sums,
     sum_blocks,
 )
 from rankgrad.kernels.gpu.lapsum import LapSumRanks
@@ -312,10 +313,7 @@ def _rank(
             ideal = tl.sum(best, 0)
         at = at_list * tl.num_programs(1) + block
         tl.store(block_sums + at, tl.sum(tl.where(real, value * discount, 0.0), 0))
-        tl.store(parts + at * 4, ideal)
-        tl.store(parts + at * 4 + 1, tl.sum(value, 0))
-        tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
-        tl.store(parts + at * 4 + 3, tl.sum((value > 0).to(tl.float32), 0))
+        store_sums(parts, at, ideal, value, real)
 
 
 @cached_launch

@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu.launcher import cached_launch
+from rankgrad.kernels.gpu.linear import beyond, discount
 
 #: By number of columns: programs that share the rows, warps per program, registers per thread.
 RESIDENT: dict[int, tuple[int, int, int]] = {
@@ -113,7 +114,7 @@ def scale_resident(
             each list, the gradient (adjoint) or result (apply) by rank, and one minus the result.
         of_lists: offsets, lengths, scale and defined.
         numbers: iterations, tolerance, 1 / temperature, k and persistence.
-        options: the discount, whether transposed, the mode, whether the lists are scaled already.
+        options: the metric, whether transposed, the mode, whether the lists are scaled already.
     """
     lists = of_lists[0].shape[0] - 1
     _scale_resident[(layout.groups * layout.shared,)](
@@ -146,21 +147,11 @@ def rank_offset(row, column):
 
 
 @triton.jit
-def rank_weights(row, items, k, persistence, DISCOUNT: tl.constexpr):
-    """The discounts of the ranks of rows; 0 past the cutoff and past the list's end."""
-    rank = (row + 1).to(tl.float32)
-    inside = (k == 0) | (row < k)
-    if DISCOUNT == 0:
-        discount = 1 / tl.log2(rank + 1)
-    elif DISCOUNT == 1:
-        discount = tl.full(rank.shape, 1.0, tl.float32)
-    elif DISCOUNT == 2:
-        discount = (1 - persistence) * tl.exp2(tl.log2(persistence) * (rank - 1))
-    else:
-        # Ranks past the cutoff count k + 1 each: subtracted here, added to the value later.
-        beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
-        discount = rank - beyond
-    return tl.where(inside & (row < items), discount, 0.0)
+def rank_weights(row, items, k, persistence, METRIC: tl.constexpr):
+    """The discounts of the ranks of rows, less that past the cutoff, which is added later."""
+    inside = ((k == 0) | (row < k)) & (row < items)
+    weight = discount((row + 1).to(tl.float32), METRIC, persistence) - beyond(items, k, METRIC)
+    return tl.where(inside, weight, 0.0)
 
 
 @triton.jit
@@ -357,7 +348,7 @@ def _write_ranks(
 @triton.jit(do_not_specialize=["size", "lists", "iterations", "k"])
 def _scale_resident(
     places, work, barriers, scalings, taken, at_rank, misses, offsets, lengths, scale, defined,
-    size, lists, iterations, tolerance, sharpness, k, persistence, DISCOUNT: tl.constexpr,
+    size, lists, iterations, tolerance, sharpness, k, persistence, METRIC: tl.constexpr,
     TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr, SHARED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
@@ -421,7 +412,7 @@ def _scale_resident(
             else:
                 # The value, and its derivatives with respect to the last factors.
                 if MODE == "loss":
-                    weight = rank_weights(row, items, k, persistence, DISCOUNT)
+                    weight = rank_weights(row, items, k, persistence, METRIC)
                     weight *= tl.load(scale + at_list)
                 else:
                     counted = real & ((k == 0) | (row < k))

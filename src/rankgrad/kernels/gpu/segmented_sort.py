@@ -144,7 +144,17 @@ def _keys(
 
 
 @triton.jit
-def tie_start(ranked, begin, at, score, tied, steps):
+def tie_group(ranked, begin, end, at, score, inside, steps):
+    """The first position of the items that tie with each sorted item, and one past the last."""
+    above = tl.load(ranked + at - 1, mask=inside & (at > begin), other=float("inf"))
+    below = tl.load(ranked + at + 1, mask=inside & (at + 1 < end), other=float("-inf"))
+    tied = inside & ((score == above) | (score == below))
+    start = _tie_start(ranked, begin, at, score, tied, steps)
+    return start, _tie_end(ranked, end, at, score, tied, steps)
+
+
+@triton.jit
+def _tie_start(ranked, begin, at, score, tied, steps):
     """The first position with the same score in sorted order; without a tie the item's own."""
     low, high = tl.where(tied, begin, at), at
     if tl.max(tied.to(tl.int32), 0) > 0:
@@ -158,7 +168,7 @@ def tie_start(ranked, begin, at, score, tied, steps):
 
 
 @triton.jit
-def tie_end(ranked, end, at, score, tied, steps):
+def _tie_end(ranked, end, at, score, tied, steps):
     """One past the last position with the same score."""
     low, high = at + 1, tl.where(tied, end, at + 1)
     if tl.max(tied.to(tl.int32), 0) > 0:

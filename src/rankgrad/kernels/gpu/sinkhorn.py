@@ -281,7 +281,7 @@ class _Ranked:
         numbers = (
             scaling.iterations, scaling.tolerance, 1 / scaling.temperature, k, persistence
         )  # fmt: skip
-        options = (_discount(metric), scaling.transposed, mode, scaled)
+        options = (metric, scaling.transposed, mode, scaled)
         saved = (self.scalings, self.taken, *at_rank)
         barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
         layout = self.layout
@@ -348,10 +348,6 @@ class _Ranked:
             kind if kind in ("arp", "operator") else "loss", rows, parts,
             max(32, min(1024, next_power_of_2(self.max_length))), num_warps=4,
         )  # fmt: skip
-
-
-def _discount(metric: str) -> int:
-    return {"ndcg": 0, "dcg": 0, "precision": 1, "recall": 1, "rbp": 2, "arp": 3}[metric]
 
 
 @triton.jit
@@ -476,7 +472,7 @@ def _column_sums(
 def _scale(
     ranked, columns, work, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
     lengths, scale, defined, size, tiles, stride, iterations, tolerance, sharpness, k, persistence,
-    DISCOUNT: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
+    METRIC: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
     SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -528,7 +524,7 @@ def _scale(
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
                 if MODE == "loss":
-                    weight = rank_weights(row, items, k, persistence, DISCOUNT)
+                    weight = rank_weights(row, items, k, persistence, METRIC)
                     weight *= tl.load(scale + at_list)
                 else:
                     counted = (row < items) & ((k == 0) | (row < k))

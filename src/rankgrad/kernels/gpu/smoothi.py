@@ -128,7 +128,7 @@ class _Indicators:
 
         Args:
             mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
-            inputs: for apply and adjoint the values, for adjoint also the gradient by rank; for
+            inputs: for apply and adjoint the values, for adjoint also the ranks' gradient; for
                 ranks_adjoint the gradient with respect to the ranks, and the ranks.
             outputs: for apply the sorted values and one minus them; for ranks the ranks and one
                 over their weights, which ranks_adjoint reads; for the adjoints the gradient with
