@@ -151,6 +151,7 @@ class Metric(DeclaresKernel):
     has_cutoff: ClassVar[bool] = True
     loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default
     kernel: ClassVar[str | None] = None  # its name in kernels; None where there is none
+    capturable: ClassVar[bool] = False  # whether this very class, through ranks, waits for no GPU
 
     k: int | None = field(default=None, kw_only=False)
     empty: Empty = 0
