@@ -6,10 +6,11 @@
     python benchmarks/serving.py fuzz --examples 500
 
 ``latency``: lists of 100 items, each another, are scored by the default model as the service does
-it, and by LightGBM's own predict, on one core; blocks of lists take turns, and the medians are
-compared. ``load``: open-loop requests at rising rates to the service and to a bare server of the
-same stack that only echoes the body; latencies count from when a request was due, refusals (503)
-apart; ``cpu_ms`` is the CPU time of the server for a request, refused ones included. ``memory``:
+it, by the models that are the default on more data, untrained, and by LightGBM's own predict, on
+one core; blocks of lists take turns, and medians and the least times are compared. ``load``:
+open-loop requests at rising rates to the service and to a bare server of the same stack that only
+echoes the body; latencies count from when a request was due, refusals (503) apart; ``cpu_ms`` is
+the CPU time of the server for a request, refused ones included. ``memory``:
 the resident memory of the service at first, after one request and after each tenth of the
 requests, as the system says and as the service does, which also says how many it answered.
 ``fuzz``: requests that schemathesis makes up from the schema, and JSON and Arrow bodies near what
@@ -86,11 +87,17 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     lists = lists_of(arguments.data)
-    served = ServedRanker.of(default_ranker(lists), "default")
-    starts = range(0, lists.n_items - ITEMS, ITEMS)
+    starts = lists.offsets[:-1][lists.lengths >= ITEMS]
     parts = [np.array(lists.features[at : at + ITEMS], np.float32) for at in starts]
     offsets = np.array([0, ITEMS])
-    scorers = {"rankgrad": lambda items: served.score(items, offsets)}
+    rankers = {"rankgrad": default_ranker(lists)}
+    for model in ("medium", "large"):
+        settings = Settings(model=model, device="cpu")
+        rankers[f"rankgrad, {model}"] = FittedRanker.new(settings, lists.features, lists.offsets)
+    scorers: dict[str, Any] = {}
+    for name, ranker in rankers.items():
+        served = ServedRanker.of(ranker, "default")
+        scorers[name] = lambda items, served=served: served.score(items, offsets)
     options = {"objective": "lambdarank", "verbosity": -1, "num_threads": 1, "metric": "none"}
     for trees in arguments.trees:
         data = lightgbm.Dataset(np.asarray(lists.features), lists.labels, group=lists.lengths)
@@ -107,10 +114,15 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
                 seconds[name].append(time.perf_counter() - began)
     middle = {name: statistics.median(values) * 1e6 for name, values in seconds.items()}
     least = {name: min(values) * 1e6 for name, values in seconds.items()}
+    beside = f"lightgbm, {arguments.trees[0]} trees"
     for name in scorers:
-        ratio = middle["rankgrad"] / middle[name]
-        print(f"{name:24} {middle[name]:8.0f} µs, least {least[name]:6.0f}; ratio {ratio:.2f}")
-    return {"median_us": middle, "least_us": least, "model": served.model}
+        ratio, low = middle[name] / middle[beside], least[name] / least[beside]
+        print(
+            f"{name:24} {middle[name]:8.0f} µs, least {least[name]:6.0f}; "
+            f"to {beside}: {ratio:.2f} ({low:.2f})"
+        )
+    model, busy = rankers["rankgrad"].settings.model, os.getloadavg()[0]
+    return {"median_us": middle, "least_us": least, "model": model, "load_average": busy}
 
 
 @contextmanager

@@ -24,7 +24,7 @@ TRANSFORMS = [
 
 def uneven_lists():
     """Lists of one item, of many ties, and of more items than are compared in pairs."""
-    made = learnable(40, features=6, max_length=30)
+    made = learnable(100, features=6, max_length=30)
     features = np.array(made.features)
     features[:, 0] = 7
     features[:, 1] = features[:, 1].round()
@@ -36,23 +36,30 @@ def uneven_lists():
 @pytest.mark.parametrize("transforms", TRANSFORMS)
 def test_inputs_are_those_of_the_network(transforms):
     features, offsets = uneven_lists()
-    assert np.diff(offsets).max() > 256 and 1 in np.diff(offsets)
+    assert np.diff(offsets).max() > 1024 and 1 in np.diff(offsets)
     model = "tabm(hidden=[4], members=2, in_list=[rank, score, ties])"
     steps = (*transforms, "impute(fill=median)")
     ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
-    found = Preparation.of(ranker)(features, offsets).T
+    found = Preparation.of(ranker)(features, offsets)
     for start, stop in pairwise(offsets):
         values = ranker.transform(torch.from_numpy(features[start:stop]))
         inputs = ranker.network.inputs(values, None)
         np.testing.assert_allclose(found[start:stop], inputs, atol=2e-6, rtol=2e-6)
 
 
-def test_scores_in_the_list_are_folded_into_the_weights():
-    """As in the default model; features of few distinct values, of many, of one, and of missing."""
+@pytest.mark.parametrize(
+    "model",
+    [
+        "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])",
+        "tabm(hidden=[8, 4], members=1, in_list=[rank, score, ties])",
+        "tabm(hidden=[8, 4], members=3, activation=silu, in_list=[score, ties])",
+    ],
+)
+def test_scores_in_the_list_are_folded_into_the_weights(model):
+    """As in default models; features of few distinct values, of many, of one, and of missing."""
     features, offsets = uneven_lists()
     features[:, 3] = np.where(features[:, 3] > 0, -0.0, 0.0)
     features[:, 4] = features[:, 4].clip(-0.5, 0.5)
-    model = "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])"
     steps = (*Settings().transforms, "impute(fill=median)")
     ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
     ranker.network.eval()
@@ -61,6 +68,13 @@ def test_scores_in_the_list_are_folded_into_the_weights():
     for start, stop in pairwise(offsets):
         found = layers(*prepare.folded(features[start:stop]))
         np.testing.assert_allclose(found, ranker.predict(features[start:stop]), atol=2e-6)
+
+
+def test_large_weights_are_not_folded():
+    for model, fits in {"small": True, "medium": True, "large": False}.items():
+        assert FoldedLayers.fits(models.get(model).build(n_features=136)) is fits
+    assert not FoldedLayers.fits(models.get("tabm(in_list=[rank])").build(n_features=4))
+    assert not FoldedLayers.fits(models.get("tabm(hidden=[], in_list=[score])").build(n_features=4))
 
 
 @pytest.mark.parametrize(

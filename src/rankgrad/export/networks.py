@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -20,6 +20,9 @@ from rankgrad.models.embedded import EmbeddedScorer
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
 from rankgrad.training.fitted import TreeScorer
+
+#: An activation, or the weights ``[members, in, out]`` and biases of linear layers.
+MemberLayer = nn.Module | tuple[np.ndarray, np.ndarray]
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ELU: "Elu",
@@ -145,12 +148,12 @@ def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
     return _array(scale), _array(shift)
 
 
-def member_layers(network: TabMNet) -> list[nn.Module | tuple[np.ndarray, np.ndarray]]:
+def member_layers(network: TabMNet) -> list[MemberLayer]:
     """The layers of an ensemble: weights ``[members, in, out]`` with biases, and activations.
 
     What members share is written out: ``s_m ∘ W (r_m ∘ x)`` is a matrix of the member's own.
     """
-    found: list[nn.Module | tuple[np.ndarray, np.ndarray]] = []
+    found: list[MemberLayer] = []
     for layer in network.layers:
         if isinstance(layer, FastDropout):
             continue
@@ -171,28 +174,40 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     The first layers of all members are one matrix product. With one hidden layer so are the last.
     """
     layers = member_layers(network)
+    first = layers[0]
+    assert isinstance(first, tuple)
+    if len(layers) == 1:
+        return _add_linear(graph, items, first[0].mean(0), first[1].mean((0, 1)))
+    return add_behind_first(layers, graph, _add_linear(graph, items, *side_by_side(*first)))
+
+
+def side_by_side(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The linear layers of all members as one: ``[in, members · out]`` and ``[members · out]``."""
+    return weight.transpose(1, 0, 2).reshape(weight.shape[1], -1), bias.reshape(-1)
+
+
+def add_behind_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str) -> str:
+    """The mean of the members' scores, of what their first layers give side by side."""
     first, last = layers[0], layers[-1]
     assert isinstance(first, tuple)
     assert isinstance(last, tuple)
-    members, width, size = first[0].shape
-    if len(layers) == 1:
-        return _add_linear(graph, items, first[0].mean(0), first[1].mean((0, 1)))
-    beside = first[0].transpose(1, 0, 2).reshape(width, members * size)
-    hidden = _add_linear(graph, items, beside, first[1].reshape(-1))
-    if len(layers) == 3:
-        assert isinstance(layers[1], nn.Module)
-        hidden = add_activation(layers[1], graph, hidden)
-        return _add_linear(
-            graph, hidden, last[0].reshape(members * size, 1) / members, last[1].mean((0, 1))
-        )
-    split = graph.reshape(hidden, -1, members, size)
-    hidden = graph.add("Transpose", split, perm=[1, 0, 2])
-    for layer in layers[1:]:
-        if isinstance(layer, nn.Module):
-            hidden = add_activation(layer, graph, hidden)
-        else:
-            hidden = _add_linear(graph, hidden, *layer)
-    return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)
+    members, _, size = first[0].shape
+    if len(layers) > 3 and members > 1:
+        split = graph.reshape(hidden, -1, members, size)
+        hidden = graph.add("Transpose", split, perm=[1, 0, 2])
+        for layer in layers[1:]:
+            hidden = _add_member_layer(layer, graph, hidden)
+        return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)
+    for layer in layers[1:-1]:
+        flat = (layer[0][0], layer[1][0]) if isinstance(layer, tuple) else layer
+        hidden = _add_member_layer(flat, graph, hidden)
+    return _add_linear(graph, hidden, last[0].reshape(-1, 1) / members, last[1].mean((0, 1)))
+
+
+def _add_member_layer(layer: MemberLayer, graph: OnnxGraph, hidden: str) -> str:
+    if isinstance(layer, nn.Module):
+        return add_activation(layer, graph, hidden)
+    return _add_linear(graph, hidden, *layer)
 
 
 def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndarray) -> str:

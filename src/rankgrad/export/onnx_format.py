@@ -55,21 +55,29 @@ def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
         width: how many inputs the layers take.
 
     Returns:
-        A file that takes ``inputs`` ``[width, items]`` and gives ``scores`` ``[items, 1]``.
+        A file that takes ``inputs`` ``[items, width]`` and gives ``scores`` ``[items, 1]``.
     """
     graph = OnnxGraph()
-    items = graph.add("Transpose", "inputs", perm=[1, 0])
     if isinstance(network, MLPNet):
-        scores = add_layers(network.layers, graph, items)
+        scores = add_layers(network.layers, graph, "inputs")
     else:
-        scores = add_members(network, graph, items)
-    return graph.part(graph.reshape(scores, -1, 1), {"inputs": [width, "items"]})
+        scores = add_members(network, graph, "inputs")
+    return graph.part(graph.reshape(scores, -1, 1), {"inputs": ["items", width]})
 
 
-def session(content: bytes, threads: int = 1) -> Any:
-    """An onnxruntime session of an ONNX file, on the CPU."""
+def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
+    """An onnxruntime session of an ONNX file, on the CPU.
+
+    Args:
+        content: of the file.
+        threads: of onnxruntime.
+        prepack: constants of matrix products are rearranged beforehand, which pays for large ones;
+            the product with a single column takes three times as long with it.
+    """
     runtime = package("onnxruntime")
     options = runtime.SessionOptions()
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = options.inter_op_num_threads = threads
     options.log_severity_level = 3
     return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""FoldedLayers: layers behind features, ranks and scores in the list, with a third less to do."""
+"""FoldedLayers: layers behind features and columns of the list, without those of scores."""
 
 from __future__ import annotations
 
@@ -10,66 +10,65 @@ from torch import nn
 
 from rankgrad.compilation import compile_cached
 from rankgrad.export.graph import OnnxGraph
-from rankgrad.export.networks import add_activation, member_layers
+from rankgrad.export.networks import add_behind_first, member_layers, side_by_side
 from rankgrad.export.onnx_format import session
 from rankgrad.models.tabm import TabMNet
 
+_WEIGHTS = 1 << 20  # of first layers, from which adding rows takes longer than it spares
+
 
 class FoldedLayers:
-    r"""One hidden layer of all members, of which scores in the list are no inputs.
+    r"""The layers of all members, of which scores in the list are no inputs.
 
     The score of a feature in its list is ``s = a x + b`` with one a and b for all items of the
     list, so ``x V + s W = x (V + a ∘ W) + b W``: the rows of the weights are added once for each
-    list, which takes as long as some items, and the matrix product has a third fewer columns.
+    list, which takes as long as some items, and the matrix product has fewer columns.
 
     Args:
-        network: a :class:`~rankgrad.models.tabm.TabMNet` with columns of ranks and scores.
+        network: a :class:`~rankgrad.models.tabm.TabMNet` that takes in scores in the list.
         threads: of onnxruntime.
     """
 
     def __init__(self, network: TabMNet, threads: int = 1) -> None:
-        first, activation, second = member_layers(network)
+        layers, kinds = member_layers(network), network.in_list
+        first = layers[0]
         assert isinstance(first, tuple)
-        assert isinstance(activation, nn.Module)
-        assert isinstance(second, tuple)
-        (weight, bias), (last, last_bias) = first, second
-        members, width, size = weight.shape
-        beside = weight.transpose(1, 0, 2).reshape(width, members * size)
-        self._features, ranks, self._scores = np.ascontiguousarray(
-            beside.reshape(3, width // 3, members * size), np.float32
-        )
-        self._bias = np.ascontiguousarray(bias.reshape(-1), np.float32)
+        weight, bias = side_by_side(*first)
+        blocks = weight.reshape(1 + len(kinds), -1, len(bias))  # of features, and of each kind
+        at = 1 + kinds.index("score")
+        self._features, self._scores = blocks[0].copy(), blocks[at].copy()
+        self._weight = np.delete(blocks, at, 0).reshape(-1, len(bias))
+        self._bias = bias[None].copy()
+        self._free: list[np.ndarray] = []
         graph = OnnxGraph()
-        hidden = graph.add("Gemm", "ranks", ranks, "bias", transA=1)
-        hidden = graph.add("Gemm", "features", "weight", hidden, transA=1)
-        hidden = add_activation(activation, graph, hidden)
-        mean = last.reshape(members * size, 1) / members
-        scores = graph.add("Gemm", hidden, mean, last_bias.mean((0, 1)))
-        columns = {name: [width // 3, "items"] for name in ("features", "ranks")}
-        weights = {"weight": [width // 3, members * size], "bias": [1, members * size]}
-        self._run = session(graph.part(scores, {**columns, **weights}), threads).run
+        hidden = graph.add("Gemm", "inputs", "weight", "bias")
+        scores = add_behind_first(layers, graph, hidden)
+        width = len(self._weight)
+        shapes = {"weight": self._weight.shape, "bias": self._bias.shape}
+        content = graph.part(scores, {"inputs": ["items", width], **shapes})
+        self._run = session(content, threads, prepack=False).run
 
     @staticmethod
     def fits(network: nn.Module) -> bool:
-        """Whether a network is of this kind."""
-        if not isinstance(network, TabMNet) or network.in_list != ("rank", "score"):
+        """Whether a network is of this kind, and small enough for it to take less time."""
+        if not isinstance(network, TabMNet) or "score" not in network.in_list:
             return False
-        return len(member_layers(network)) == 3
+        first, *others = member_layers(network)
+        return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _WEIGHTS
 
     def __call__(self, inputs: np.ndarray, affine: np.ndarray) -> np.ndarray:
         """The scores of one list, ``[n]``.
 
         Args:
-            inputs: features, then ranks, ``[2 g, n]``.
+            inputs: features and what is derived of them but scores, ``[n, width - g]``.
             affine: a and b of each feature, ``[2, g]``.
         """
-        weight, bias = np.empty_like(self._features), self._bias[None].copy()
+        weight = self._free.pop() if self._free else self._weight.copy()  # one for each thread
+        bias = self._bias.copy()
         _fold(self._features, self._scores, affine, weight, bias[0])
-        count = len(inputs) // 2
-        feeds = {
-            "features": inputs[:count], "ranks": inputs[count:], "weight": weight, "bias": bias
-        }  # fmt: skip
+        feeds = {"inputs": inputs, "weight": weight, "bias": bias}
         scores: np.ndarray = self._run(["scores"], feeds)[0][:, 0]
+        self._free.append(weight)
         return scores
 
 

@@ -134,6 +134,8 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
 
     def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         if folded is not None and len(items) >= _FOLDED * (len(offsets) - 1):
+            if len(offsets) == 2:
+                return folded(*prepare.folded(items))
             parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
             return np.concatenate([folded(*prepare.folded(part)) for part in parts])
         found: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]

@@ -180,7 +180,7 @@ class FittedRanker:
             last = max(last, first + 1)
             start, stop = int(ends[first]), int(ends[last])
             rows = as_float32("features", features[start:stop], self.feature_names, first=start)
-            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start)).T
+            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start))
             scores[start:stop] = network.score_inputs(inputs, None).numpy()
             first = last
         return scores

@@ -2,13 +2,14 @@
 
 Neither PyTorch nor onnxruntime has a sort of many short columns and a search that are as fast:
 ranks in lists and quantiles, which the default model begins with, would take longer than its
-layers. Columns are computed one after the other, so the result is transposed: ``[width, N]``.
+layers.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,12 +26,10 @@ from rankgrad.models.tabm import TabMNet
 if TYPE_CHECKING:
     from rankgrad.training.fitted import FittedRanker
 
-_LONG = 256  # items from which a list is sorted, not compared pair by pair
-_FEW_KNOTS = 128  # features of at most so many have few distinct values in a list, as counts do
-_FEW_VALUES = 24  # distinct values that are taken one by one, at most
+_LONG = 1024  # items from which a list is sorted, not compared pair by pair
+_APART = 32  # knots from one pivot to the next
 _ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
-_LAST_KEY, _SIGNLESS = np.int32(2**31 - 1), np.int32(2**31 - 1)
 
 
 class Columns(NamedTuple):
@@ -54,38 +53,40 @@ class Quantiles(NamedTuple):
     """Quantiles, as a table by the number of knots below a value.
 
     Attributes:
-        knots: ``[g, 2^p - 1]``; none if there are no quantiles.
+        knots: ``[g, 1 + 2^p]``: 0, the knots, and infinity; none if there are no quantiles.
         sizes: ``[g]``, a power of 2 above the number of a feature's knots.
-        cells: ``[g, 2^p, 5]``, beside each other in memory: the next knot, the fraction at this
-            knot, and ``below``, ``gap`` and ``index`` of
-            :class:`~rankgrad.export.transforms.Knots`.
+        pivots: every 32nd knot.
+        cells: ``[g, 2^p, 2]``: ``index`` and ``middle`` of
+            :class:`~rankgrad.data.quantile_kernel.Knots`.
         last: ``[1]``, that of the knots.
     """
 
     knots: np.ndarray
     sizes: np.ndarray
+    pivots: np.ndarray
     cells: np.ndarray
     last: np.ndarray
 
     @classmethod
     def of(cls, knots: Knots) -> Quantiles:
         """Those of a transform."""
-        cells = np.full((*knots.index.shape, 5), np.nan, np.float32)
-        cells[:, :-1, 0] = knots.table
-        for at, part in enumerate((knots.middle, knots.below, knots.gap, knots.index)):
-            cells[..., 1 + at] = part
-        return cls(knots.table, knots.sizes(), cells, np.array([knots.last], np.float32))
+        features, size = knots.index.shape
+        table = np.full((features, 1 + max(int(size), 4 * _APART)), np.inf, np.float32)  # 4 pivots
+        table[:, 0], table[:, 1:size] = 0, knots.table
+        pivots = table[:, _APART::_APART].copy()
+        cells = np.stack([knots.index, knots.middle], -1)
+        return cls(table, knots.sizes(), pivots, cells, np.array([knots.last], np.float32))
 
     @classmethod
     def none(cls) -> Quantiles:
         """Those of a ranker without."""
         empty = np.empty((0, 0), np.float32)
-        return cls(empty, np.empty(0, np.int64), empty[..., None], np.ones(1, np.float32))
+        return cls(empty, np.empty(0, np.int64), empty, empty[..., None], np.ones(1, np.float32))
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Transforms and columns derived within lists: items ``[N, f]`` to inputs ``[width, N]``.
+    """Transforms and columns derived within lists: items ``[N, f]`` to inputs ``[N, width]``.
 
     Attributes:
         columns: the ``g`` transformed features.
@@ -121,7 +122,7 @@ class Preparation:
     @property
     def folds(self) -> bool:
         """Whether :meth:`folded` can be used: values are within some deviations of 0."""
-        return self.in_list == ("rank", "score") and len(self.quantiles.knots) > 0
+        return "score" in self.in_list and len(self.quantiles.knots) > 0
 
     def __call__(self, items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``.
@@ -131,24 +132,30 @@ class Preparation:
         """
         if not math.isfinite(items.sum()):
             check_infinite(torch.from_numpy(np.array(items)))
-        inputs = np.empty((self.width, len(items)), np.float32)
-        places = {kind: self.n_columns * (1 + at) for at, kind in enumerate(self.in_list)}
-        affine = np.empty((2, self.n_columns), np.float32)
-        derived = places.get("rank", -1), places.get("score", -1), places.get("ties", -1)
-        _prepare(items, offsets, self.columns, self.quantiles, derived, inputs, affine)
-        return inputs
+        return self._computed(items, offsets, self.in_list)[0]
 
     def folded(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The inputs of one list but for scores within it, and what these are.
 
         Returns:
-            Features and ranks ``[2 g, n]``; and ``[2, g]``, the factor and the summand that make of
-            a feature its score in the list.
+            Inputs ``[n, width - g]``; and ``[2, g]``, the factor and the summand that make of a
+            feature its score in the list.
         """
-        inputs = np.empty((2 * self.n_columns, len(items)), np.float32)
-        affine = np.empty((2, self.n_columns), np.float32)
-        derived = self.n_columns, 0, -1
-        offsets = np.array([0, len(items)])
+        return self._computed(items, np.array([0, len(items)]), self._beside_scores)
+
+    @cached_property
+    def _beside_scores(self) -> tuple[str, ...]:
+        return tuple(kind for kind in self.in_list if kind != "score")
+
+    def _computed(
+        self, items: np.ndarray, offsets: np.ndarray, kinds: tuple[str, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        count = self.n_columns
+        inputs = np.empty((len(items), count * (1 + len(kinds))), np.float32)
+        affine = np.empty((2, count), np.float32)
+        places = {kind: count * (1 + at) for at, kind in enumerate(kinds)}
+        folded = 0 if "score" in self.in_list else -1
+        derived = places.get("rank", -1), places.get("score", folded), places.get("ties", -1)
         _prepare(items, offsets, self.columns, self.quantiles, derived, inputs, affine)
         return inputs, affine
 
@@ -219,42 +226,67 @@ def _prepare_lists(
 ) -> None:
     """All columns of all lists; one transformed feature of one list at a time.
 
-    ``derived`` has the rows of ``inputs`` from which ranks, scores and ties are: -1 if they are
+    ``derived`` has the columns of ``inputs`` from which ranks, scores and ties are: -1 if they are
     not wanted; 0 for scores of which only ``affine`` is wanted.
     """
     max_length = 0
     for b in range(len(offsets) - 1):
         max_length = max(max_length, offsets[b + 1] - offsets[b])
-    raw, counts = np.empty(max_length, np.float32), np.empty(max_length, np.int32)
+    numbers, scratch = np.empty((2, max_length), np.float32), np.empty((4, max_length), np.float32)
+    counts = np.empty((3, max_length), np.int32)
     sources, indicates, mean, deviation, fill = columns
-    knots, sizes, cells, last = quantiles
     for b in range(len(offsets) - 1):
-        start, stop = offsets[b], offsets[b + 1]
-        x, places = raw[: stop - start], counts[: stop - start]
+        start, n = offsets[b], offsets[b + 1] - offsets[b]
+        x, values, below = numbers[0, :n], numbers[1, :n], counts[0, :n]
+        rows = inputs[start : start + n]
         for c in range(len(sources)):
-            for i in range(stop - start):
+            for i in range(n):
                 x[i] = items[start + i, sources[c]] + _ZERO  # which makes -0 equal 0
-            values = inputs[c, start:stop]
-            ranks = inputs[max(derived[0], 0) + c, start:stop]
-            scaling = mean[c], deviation[c], fill[c], last[0]
-            ranked = False
+            scaling = mean[c], deviation[c], fill[c], quantiles.last[0]
             if indicates[c]:
-                for i in range(stop - start):
+                for i in range(n):
                     values[i] = _ONE if np.isnan(x[i]) else _ZERO
-            elif len(knots) == 0:
+            elif len(quantiles.knots) == 0:
                 _standardize(x, scaling, values)
             else:
-                table = knots[c], cells[c]
-                if derived[0] > 0 and sizes[c] <= _FEW_KNOTS:
-                    ranked = _few(x, table, sizes[c], scaling, places, values, ranks)
-                if not ranked:
-                    _transform(x, table, sizes[c], scaling, places, values)
-            if derived[0] > 0 and not ranked:
-                _ranks(values, places, ranks)
-            if derived[1] >= 0:
-                _score(values, affine[:, c], inputs[derived[1] + c, start:stop], derived[1] > 0)
-            if derived[2] > 0:
-                _ties(values, inputs[derived[2] + c, start:stop])
+                _search(x, c, quantiles, below)
+                _interpolate(x, c, quantiles, scaling, below, scratch, values)
+            _derive(values, c, derived, counts, scratch, rows, affine)
+
+
+def _derive_columns(
+    values: np.ndarray,
+    c: int,
+    derived: tuple[int, int, int],
+    counts: np.ndarray,
+    scratch: np.ndarray,
+    inputs: np.ndarray,
+    affine: np.ndarray,
+) -> None:
+    """Write a transformed feature of one list, and what is derived of it within the list."""
+    n = len(values)
+    of_ranks, of_scores, of_ties = derived
+    mean, factor = _ZERO, _ONE
+    if of_ranks > 0 or of_ties > 0:
+        _count(values, counts)
+        for i in range(n):
+            twice = np.float32(2 * counts[0, i] + counts[1, i])
+            scratch[0, i] = (twice * _HALF / np.float32(n) - _HALF) * _ROOT
+    if of_ties > 0:
+        for i in range(n):
+            others = np.float32(counts[1, i]) - _ONE
+            scratch[1, i] = (others + others) / (_ONE + others)
+    if of_scores >= 0:
+        mean, factor = _score(values)
+        affine[0, c], affine[1, c] = factor, -mean * factor
+    for i in range(n):
+        inputs[i, c] = values[i]
+        if of_ranks > 0:
+            inputs[i, of_ranks + c] = scratch[0, i]
+        if of_scores > 0:
+            inputs[i, of_scores + c] = (values[i] - mean) * factor
+        if of_ties > 0:
+            inputs[i, of_ties + c] = scratch[1, i]
 
 
 def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...], values: np.ndarray) -> None:
@@ -264,109 +296,99 @@ def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...], values: 
         values[i] = fill if np.isnan(value) else value
 
 
-def _transform_column(
+def _search_column(x: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
+    """How many knots are below each value.
+
+    Values are compared with every pivot, which vectors do; between two pivots all values take a
+    step of their binary searches together, so that none waits for memory.
+    """
+    n, knots, pivots = len(x), quantiles.knots, quantiles.pivots
+    for i in range(n):
+        below[i] = 0
+    for k in range(0, quantiles.sizes[c] // _APART, 4):
+        p, q, r, s = pivots[c, k], pivots[c, k + 1], pivots[c, k + 2], pivots[c, k + 3]
+        for i in range(n):
+            value = x[i]
+            below[i] += (p < value) + (q < value) + (r < value) + (s < value)
+    for i in range(n):
+        below[i] *= np.int32(_APART)
+    step = np.int32(_APART >> 1)
+    while step > 0:
+        for i in range(n):
+            next_ = np.int32(below[i] + step)
+            below[i] = next_ if knots[c, np.uint32(next_)] < x[i] else below[i]
+        step = np.int32(step >> 1)
+
+
+def _interpolate_column(
     x: np.ndarray,
-    table: tuple[np.ndarray, np.ndarray],
-    size: int,
+    c: int,
+    quantiles: Quantiles,
     scaling: tuple[np.float32, ...],
-    places: np.ndarray,
+    below: np.ndarray,
+    scratch: np.ndarray,
     values: np.ndarray,
 ) -> None:
     """The quantiles of one feature of one list, standardized.
 
-    All values take a step of their searches together, so that none waits for memory.
+    What tables hold is copied first, so that vectors can divide it.
     """
-    knots, cell = table
+    knots, cells = quantiles.knots, quantiles.cells
     mean, deviation, fill, last = scaling
-    n = len(x)
-    for i in range(n):
-        places[i] = 0
-    step = np.int32(size >> 1)
-    while step > 0:
-        for i in range(n):
-            next_ = np.int32(places[i] + step)
-            places[i] = next_ if knots[np.uint32(next_ - 1)] < x[i] else places[i]
-        step = np.int32(step >> 1)
-    for i in range(n):
-        at, value = np.uint32(places[i]), x[i]
-        between = (cell[at, 4] + (value - cell[at, 2]) / cell[at, 3]) / last
-        found = ((cell[at, 1] if cell[at, 0] == value else between) - mean) / deviation
+    for i in range(len(x)):
+        at = np.uint32(below[i])
+        scratch[0, i], scratch[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
+        scratch[2, i], scratch[3, i] = cells[c, at, 0], cells[c, at, 1]
+    for i in range(len(x)):
+        value, low, high = x[i], scratch[0, i], scratch[1, i]
+        part = (value - low) / (high - low) if below[i] > 0 else value - value
+        fraction = scratch[3, i] if high == value else (scratch[2, i] + part) / last
+        found = (fraction - mean) / deviation
         values[i] = fill if np.isnan(found) else found
 
 
-def _transform_few(
-    x: np.ndarray,
-    table: tuple[np.ndarray, np.ndarray],
-    size: int,
-    scaling: tuple[np.float32, ...],
-    keys: np.ndarray,
-    values: np.ndarray,
-    ranks: np.ndarray,
-) -> bool:
-    """:func:`_transform_column` and ranks of a feature that has few distinct values in the list.
+def _count_column(values: np.ndarray, counts: np.ndarray) -> None:
+    """How many items of the list are below each, and how many are as high, itself included.
 
-    These are taken from the smallest on, as integers of the same order. False if there are many,
-    one is missing, or two of them become one.
+    Items that as many are below are tied. In short lists four items at a time are compared with
+    all.
     """
-    n, bits, next_ = len(x), x.view(np.int32), _LAST_KEY
-    for i in range(n):
-        keys[i] = bits[i] ^ ((bits[i] >> np.int32(31)) & _SIGNLESS)
-        next_ = min(next_, keys[i])
-    knots, cell = table
-    mean, deviation, _, last = scaling
-    done, before, one = np.int32(0), np.float32(-np.inf), np.empty(1, np.int32)
-    for _ in range(_FEW_VALUES):
-        key, next_, count = next_, _LAST_KEY, np.int32(0)
-        for i in range(n):
-            count += np.int32(keys[i] == key)
-            next_ = min(next_, keys[i] if keys[i] > key else _LAST_KEY)
-        one[0] = key ^ ((key >> np.int32(31)) & _SIGNLESS)
-        value, at, step = one.view(np.float32)[0], 0, size >> 1
-        while step > 0:
-            at += step if knots[at + step - 1] < value else 0
-            step >>= 1
-        between = (cell[at, 4] + (value - cell[at, 2]) / cell[at, 3]) / last
-        found = ((cell[at, 1] if cell[at, 0] == value else between) - mean) / deviation
-        if not found > before:
-            return False
-        rank = (np.float32(2 * done + count) * _HALF / np.float32(n) - _HALF) * _ROOT
-        for i in range(n):
-            values[i] = found if keys[i] == key else values[i]
-            ranks[i] = rank if keys[i] == key else ranks[i]
-        done, before = done + count, found
-        if next_ == _LAST_KEY:
-            return bool(done == n)
-    return False
-
-
-def _rank_column(values: np.ndarray, twice: np.ndarray, ranks: np.ndarray) -> None:
-    """:func:`rankgrad.models.in_list.list_ranks` of one feature of one list.
-
-    ``twice`` counts items below and items not above. Four items at a time are compared with all.
-    """
-    n = len(values)
+    n, below, tied, ends = len(values), counts[0], counts[1], counts[2]
     if n > _LONG:
-        _sorted_ranks(values, ranks)
+        _count_sorted(values, below, tied)
         return
     for i in range(n):
-        twice[i] = 0
+        below[i] = 0
     even = n - n % 4
     for j in range(0, even, 4):
         a, b, c, d = values[j], values[j + 1], values[j + 2], values[j + 3]
         for i in range(n):
-            x = values[i]
-            twice[i] += (
-                (a < x) + (a <= x) + (b < x) + (b <= x) + (c < x) + (c <= x) + (d < x) + (d <= x)
-            )
+            value = values[i]
+            below[i] += (a < value) + (b < value) + (c < value) + (d < value)
     for j in range(even, n):
         a = values[j]
         for i in range(n):
-            twice[i] += (a < values[i]) + (a <= values[i])
+            below[i] += a < values[i]
+    total = 0
     for i in range(n):
-        ranks[i] = (np.float32(twice[i]) * _HALF / np.float32(n) - _HALF) * _ROOT
+        total += below[i]
+        tied[i] = 1
+    if 2 * total == n * (n - 1):  # none are
+        return
+    for i in range(n):
+        ends[i] = 0
+    for i in range(n):
+        ends[np.uint32(below[i])] = 1
+    end = np.int32(n)
+    for place in range(n - 1, -1, -1):
+        begins = ends[place]
+        ends[place] = end - place
+        end = np.int32(place) if begins else end
+    for i in range(n):
+        tied[i] = ends[np.uint32(below[i])]
 
 
-def _rank_long_column(values: np.ndarray, ranks: np.ndarray) -> None:
+def _count_long_column(values: np.ndarray, below: np.ndarray, tied: np.ndarray) -> None:
     n = len(values)
     order = np.argsort(values)
     first = 0
@@ -374,49 +396,29 @@ def _rank_long_column(values: np.ndarray, ranks: np.ndarray) -> None:
         end = first + 1
         while end < n and values[order[end]] == values[order[first]]:
             end += 1
-        fraction = np.float32(first + end) * _HALF / np.float32(n)
         for place in range(first, end):
-            ranks[order[place]] = (fraction - _HALF) * _ROOT
+            below[order[place]], tied[order[place]] = first, end - first
         first = end
 
 
-def _score_column(values: np.ndarray, affine: np.ndarray, scores: np.ndarray, wanted: bool) -> None:
-    """:func:`rankgrad.models.in_list.list_scores` of one feature of one list."""
+def _score_column(values: np.ndarray) -> tuple[np.float32, np.float32]:
+    """The m and a by which :func:`rankgrad.models.in_list.list_scores` is ``a (x - m)``."""
     n, total, squares = len(values), 0.0, 0.0
     for i in range(n):
         total += values[i]
     mean = np.float32(total / max(n, 1))
     for i in range(n):
         squares += (values[i] - mean) * (values[i] - mean)
-    factor = _ONE / (np.float32(math.sqrt(squares / max(n, 1))) + _TENTH)
-    affine[0], affine[1] = factor, -mean * factor
-    if wanted:
-        for i in range(n):
-            scores[i] = (values[i] - mean) * factor
-
-
-def _tie_column(values: np.ndarray, ties: np.ndarray) -> None:
-    """:func:`rankgrad.models.in_list.list_ties` of one feature of one list."""
-    n = len(values)
-    order = np.argsort(values)
-    first = 0
-    while first < n:
-        end = first + 1
-        while end < n and values[order[end]] == values[order[first]]:
-            end += 1
-        others = np.float32(end - first - 1)
-        for place in range(first, end):
-            ties[order[place]] = (others + others) / (_ONE + others)
-        first = end
+    return mean, _ONE / (np.float32(math.sqrt(squares / max(n, 1))) + _TENTH)
 
 
 #: Without the error model a division raises where Python's does, and its loop is not vectorized.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-_sorted_ranks: Any = compile_cached(_rank_long_column, **_OPTIONS)
-_ranks: Any = compile_cached(_rank_column, **_OPTIONS)
-_ties: Any = compile_cached(_tie_column, **_OPTIONS)
+_count_sorted: Any = compile_cached(_count_long_column, **_OPTIONS)
+_count: Any = compile_cached(_count_column, **_OPTIONS)
 _score: Any = compile_cached(_score_column, fastmath={"reassoc"}, **_OPTIONS)
-_transform: Any = compile_cached(_transform_column, **_OPTIONS)
+_search: Any = compile_cached(_search_column, **_OPTIONS)
+_interpolate: Any = compile_cached(_interpolate_column, **_OPTIONS)
 _standardize: Any = compile_cached(_standardize_column, **_OPTIONS)
-_few: Any = compile_cached(_transform_few, **_OPTIONS)
+_derive: Any = compile_cached(_derive_columns, **_OPTIONS)
 _prepare: Any = compile_cached(_prepare_lists, **_OPTIONS)
