@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankgrad import kernels, losses
+from rankgrad import kernels, losses, metrics
 from rankgrad.inputs import as_lists
 from rankgrad.kernels import ops
 from rankgrad.lists import FlatLists
@@ -223,6 +223,22 @@ def test_a_retained_graph_gives_its_gradient_again(factor):
     (value * factor).backward(retain_graph=True)
     (value * factor).backward()
     torch.testing.assert_close(scores.grad, 3 * once)
+
+
+@pytest.mark.parametrize("name", sorted(set(losses.names()) - {"relaxed"}))
+def test_no_loss_waits_for_a_gpu_in_training(name):
+    lists, loss = as_lists(SCORES, LABELS, check=False), losses.get(name)
+    assert loss.never_waits(lists)
+
+
+def test_a_subclass_says_anew_that_it_never_waits():
+    lists = as_lists(SCORES, LABELS, check=False)
+    own = type("Own", (losses.NDCGBound,), {"per_list": losses.NDCGBound.per_list})
+    assert losses.NDCGBound().never_waits(lists)
+    assert not own().never_waits(lists)
+    ranked = type("OwnSpearman", (metrics.Spearman,), {})
+    assert losses.RelaxedMetric(metrics.Spearman(), "approx").never_waits(lists)
+    assert not losses.RelaxedMetric(ranked(), "approx").never_waits(lists)
 
 
 def test_operations_take_tensors_of_any_type_and_layout():

@@ -9,6 +9,7 @@ from learnable import lists
 
 from rankgrad.data import Dataset
 from rankgrad.data.batches import Batches
+from rankgrad.inputs import unchecked_lists
 from rankgrad.losses import losses
 from rankgrad.training import Settings, fit, gpu
 from rankgrad.training.gpu import Graphs
@@ -134,6 +135,63 @@ def test_every_loss_trains_alike_without_graphs(name):
     one, other = (fit(Settings(**options, graphs=on), lists(40, 0)) for on in (True, False))
     for ours, theirs in zip(one.history, other.history, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "loss", ["ndcg_bound@5", "neuralsort_ce", "neuralsort_ce@3", "approx_spearman"]
+)
+def test_eager_forms_that_never_wait_are_captured(loss, monkeypatch):
+    made, initial = [], Graphs.__init__
+
+    def noted(self, *arguments):
+        made.append(self)
+        initial(self, *arguments)
+
+    monkeypatch.setattr(Graphs, "__init__", noted)
+    fit(Settings(**SMALL | {"loss": loss, "model": "mlp(hidden=[8])"}), lists(40, 0))
+    assert len(made[0]) > 0
+
+
+@pytest.mark.parametrize(
+    "loss", ["ndcg_bound", "neuralsort_ce", "neuralsort_ce@10", "lapsum_spearman"]
+)
+def test_eager_forms_are_captured_in_a_loop_of_ones_own(loss):
+    """Without a check of values: what would wait raises, and its traceback says where."""
+    loss, generator = losses.get(loss), torch.Generator("cuda").manual_seed(0)
+    first, second = torch.randn(2, 8, 40, generator=generator, device="cuda")
+    labels = torch.randint(0, 4, (8, 40), generator=generator, device="cuda").float()
+    scores = first.clone().requires_grad_()
+
+    def run():
+        scores.grad = None
+        value = loss.of(unchecked_lists(scores, labels))
+        value.backward()
+        return value
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                run()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    scores.grad = None
+    with torch.cuda.graph(graph):
+        value = loss(scores, labels)
+        value.backward()
+    gradient = scores.grad
+    scores.data.copy_(second)
+    graph.replay()
+    found, by_scores = value.clone(), gradient.clone()
+    assert found.equal(run())
+    assert by_scores.equal(scores.grad)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def check_known(path: Path) -> None:
     for entry in catalog.ENTRIES:
         if plain in entry.words:
             raise FileNotFoundError(
-                f"there is no {path}. {entry.name} is to be had at {entry.url} ({entry.license}): "
+                f"there is no {path}. {entry.name} is available at {entry.url} ({entry.license}): "
                 "unpack it and give its folder. Without data, `rankgrad demo` makes its own"
             )
 

@@ -94,7 +94,7 @@ def compare(
     tune: Annotated[
         int | None,
         typer.Option(
-            help="Search learning rate and each loss's own options with so many trials on "
+            help="Search learning rate and each loss's own options with this many trials on "
             "validation data, fold by fold.",
             min=1,
             rich_help_panel=_COMPARED,

@@ -81,7 +81,7 @@ def train(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Train with so many seeds, from 0.", min=1, show_default="1"),
+        typer.Option(help="Train with this many seeds, from 0.", min=1, show_default="1"),
     ] = None,
     interpolate: Annotated[
         bool,

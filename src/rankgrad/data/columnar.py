@@ -331,7 +331,7 @@ class _Builder:
             order = np.argsort(self.codes, kind="stable")
             arrays = [None if array is None else array[order] for array in arrays]
             notes.append(
-                f"{path}: the rows of {apart} queries were not together and were brought so"
+                f"{path}: the rows of {apart} queries were not contiguous and were brought together"
             )
         if self.roles.label is None:
             notes.append(f"{path}: there are no labels")
@@ -371,7 +371,7 @@ class _Builder:
         return self.limit // (4 * max(1, len(self.roles.names)))
 
     def _check(self, rows: int) -> None:
-        """An error, before memory is taken, if so many rows are too many."""
+        """An error, before memory is taken, if this many rows are too many."""
         columns = len(self.roles.names)
         what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
         hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
@@ -509,7 +509,7 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
 
 
 def _rows(columns: int) -> int:
-    """How many rows of so many columns are read at a time."""
+    """How many rows of this many columns are read at a time."""
     return max(1, min(_ROWS, _CELLS // max(1, columns)))
 
 

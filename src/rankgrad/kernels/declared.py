@@ -6,7 +6,7 @@ import inspect
 from typing import Any, ClassVar
 
 # Attributes that name or describe a class and do not change what it computes.
-_DESCRIPTIVE = frozenset({"is_stationary", "limit", "name", "spec"})
+_DESCRIPTIVE = frozenset({"capturable", "is_stationary", "limit", "name", "spec"})
 
 
 class DeclaresKernel:

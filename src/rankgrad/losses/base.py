@@ -12,6 +12,7 @@ from rankgrad.inputs import as_lists, check_finite, check_values
 from rankgrad.kernels import DeclaresKernel, KernelCall, ops
 from rankgrad.lists import FlatLists, Lists, is_unchecked, make_lists
 from rankgrad.losses.newton import derivatives_of_lists, expand_lists
+from rankgrad.metrics.base import Metric
 from rankgrad.padded import Randomness
 from rankgrad.shapes import Bool, Float
 from rankgrad.sorting import Relaxation, Schedule
@@ -43,6 +44,9 @@ class Loss(DeclaresKernel, nn.Module):
 
     #: Whether the eager form takes memory for the items of a list, and not for their pairs.
     linear_memory: ClassVar[bool] = False
+
+    #: Whether the eager form of this very class never waits for a GPU; subclasses say it anew.
+    capturable: ClassVar[bool] = False
 
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -114,6 +118,13 @@ class Loss(DeclaresKernel, nn.Module):
             return None
         call = self.kernel(lists)
         return call if call is not None and ops.ready(call.name, lists.flat.scores) else None
+
+    def never_waits(self, lists: Lists) -> bool:
+        """Whether it computes these lists without waiting for a GPU, by a kernel or as it is.
+
+        Training captures such losses in CUDA graphs.
+        """
+        return self.kernel_call(lists) is not None or says_capturable(self)
 
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
         if not lists.finite:
@@ -295,6 +306,11 @@ class Loss(DeclaresKernel, nn.Module):
 
 
 losses.base_class = Loss
+
+
+def says_capturable(owner: Loss | Metric) -> bool:
+    """Whether the class of a loss or metric itself, not one it inherits from, says so."""
+    return bool(vars(type(owner)).get("capturable", False))
 
 
 def _varies(option: object) -> bool:

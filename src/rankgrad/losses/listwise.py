@@ -16,7 +16,7 @@ from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
 from rankgrad.padded import Randomness, divide, log_softmax, splitmix
 from rankgrad.shapes import Bool, Float
-from rankgrad.sorting import Exact, NeuralSort, Schedule
+from rankgrad.sorting import NeuralSort, Schedule
 from rankgrad.validation import check_choice, check_positive
 
 
@@ -128,6 +128,7 @@ class NDCGBound(CrossEntropy):
     """
 
     name: ClassVar[str] = "ndcg_bound"
+    capturable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -288,6 +289,7 @@ class ListAP(ListwiseLoss):
     """
 
     name: ClassVar[str] = "listap"
+    capturable: ClassVar[bool] = True
 
     def __init__(
         self, *, bins: int = 20, threshold: float = 1.0, reduction: Reduction = "mean"
@@ -328,6 +330,7 @@ class NeuralSortCE(Loss):
     """
 
     name: ClassVar[str] = "neuralsort_ce"
+    capturable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -344,8 +347,7 @@ class NeuralSortCE(Loss):
     def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
         n = lists.mask.shape[-1]
         k = n if self.k is None else min(self.k, n)
-        target = Exact().permutation(lists.labels, lists.mask, k)
         relaxation = self.relaxation.at(self.progress)
-        terms = target * relaxation.log_permutation(lists.scores, lists.mask, k)
-        total = -lists.weighted(terms.sum(1)).sum(-1)
+        terms = relaxation.cross_entropy(lists.scores, lists.labels, lists.mask, k)
+        total = lists.weighted(terms).sum(-1)
         return total / lists.lengths.clamp(min=1, max=k), lists.lengths > 1

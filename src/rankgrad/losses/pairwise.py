@@ -264,6 +264,7 @@ class MarginMSE(Loss):
     linear_memory: ClassVar[bool] = True
 
     name: ClassVar[str] = "margin_mse"
+    capturable: ClassVar[bool] = True
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)

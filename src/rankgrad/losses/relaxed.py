@@ -17,9 +17,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
-from rankgrad.kernels.operators import relaxed_metric
+from rankgrad.kernels.operators import ranks_ready, relaxed_metric
 from rankgrad.lists import Lists
-from rankgrad.losses.base import Loss, Reduction, losses
+from rankgrad.losses.base import Loss, Reduction, losses, says_capturable
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
 from rankgrad.shapes import Bool, Float
@@ -110,6 +110,16 @@ class RelaxedMetric(Loss):
         if kernel is None:
             return None
         return relaxed_metric(kernel, self.now(self.beta), self.expect, metric)
+
+    @override
+    def never_waits(self, lists: Lists) -> bool:
+        if super().never_waits(lists):
+            return True
+        if not (self.kernel_applies and says_capturable(self.metric)):
+            return False
+        relaxation = self.relaxation.at(self.progress)
+        kernel = relaxation.kernel() if relaxation.kernel_applies else None
+        return kernel is not None and ranks_ready(kernel, lists.flat.scores)
 
     @property
     @override

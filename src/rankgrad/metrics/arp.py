@@ -35,6 +35,7 @@ class ARP(LinearMetric):
     """
 
     name: ClassVar[str] = "arp"
+    capturable: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "arp"
     lower_is_better: ClassVar[bool] = True
 

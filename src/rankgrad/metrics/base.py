@@ -138,7 +138,7 @@ class Metric(DeclaresKernel):
         empty: the value of lists without a relevant item: 0 (trec_eval, TF-Ranking), 1 (XGBoost,
             LightGBM, the NeuralNDCG paper), or ``"skip"``, which gives NaN and leaves them out of
             means.
-        ties: tied scores earn the mean over the orders they can stand in (``"average"``), or count
+        ties: tied scores get the mean over all orders of the tied items (``"average"``), or count
             in input order (``"stable"``).
 
     >>> ndcg = metrics.get("ndcg@10(gain=linear)")
@@ -151,6 +151,7 @@ class Metric(DeclaresKernel):
     has_cutoff: ClassVar[bool] = True
     loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default
     kernel: ClassVar[str | None] = None  # its name in kernels; None where there is none
+    capturable: ClassVar[bool] = False  # whether this very class, through ranks, waits for no GPU
 
     k: int | None = field(default=None, kw_only=False)
     empty: Empty = 0
@@ -254,7 +255,7 @@ class Metric(DeclaresKernel):
         beta: float = 1.0,
         expect: Expectation = "gain",
     ) -> Float[Tensor, " b"]:
-        """:meth:`relaxed` on lists already brought together; 0 where nothing is relevant."""
+        """:meth:`relaxed` of :class:`Lists`; 0 where nothing is relevant."""
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
         route = self._route(relaxation, through)

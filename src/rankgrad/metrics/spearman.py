@@ -36,6 +36,7 @@ class Spearman(Metric):
 
     name: ClassVar[str] = "spearman"
     has_cutoff: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
 
     def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
         """Whether a list has two unequal labels among the items that weigh something."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -53,49 +54,96 @@ class NeuralSort(Relaxation):
         rows: Tensor = _PermutationRows.apply(scores, mask, k, number(self.temperature))
         return rows
 
-    def log_permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
-        """``log P``, finite on real items of real rows, 0 elsewhere."""
-        length = mask.sum(-1, keepdim=True)
-        slope = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
-        distances = absolute_differences(scores.double(), mask)
-        logits = slope[:, :, None] * scores.double()[:, None, :] - distances[:, None, :]
-        logits = (logits / number(self.temperature)).masked_fill(~mask[:, None, :], float("-inf"))
-        real = (slope > -length)[:, :, None]
-        logits = torch.where(real, logits, 0.0).log_softmax(-1)
-        return torch.where(real & mask[:, None, :], logits, 0.0).to(scores.dtype)
+    def cross_entropy(
+        self,
+        scores: Float[Tensor, "b n"],
+        labels: Float[Tensor, "b n"],
+        mask: Bool[Tensor, "b n"],
+        k: int,
+    ) -> Float[Tensor, "b n"]:
+        """``-Σ_{r<=k} P*_rj log P_rj`` of each item j, ``P*`` the exact permutation by labels.
+
+        Items of equal label share their ranks in ``P*`` equally. In memory for a few rows at a
+        time.
+        """
+        order = descending(labels, mask)
+        inside = mask.gather(-1, order)
+        start, _ = tie_groups(labels.detach().gather(-1, order).masked_fill(~inside, -1.0))
+        of_item = start.gather(-1, invert(order)).masked_fill(~mask, -2)
+        groups = start.masked_fill(~inside, -1), of_item
+        terms: Tensor = _CrossEntropy.apply(
+            scores, mask, descending(scores, mask), *groups, k, number(self.temperature)
+        )
+        return terms
 
 
-def absolute_differences(
-    scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-) -> Float[Tensor, "b n"]:
-    """``b_j = Σ_k |s_j - s_k|`` over the real items, in O(n log n), gradient included.
+class _CrossEntropy(ListFunction):
+    """See :meth:`NeuralSort.cross_entropy`.
 
-    >>> absolute_differences(torch.tensor([[1.0, 3.0, 4.0]]), torch.tensor([[True, True, True]]))
-    tensor([[5., 3., 4.]])
+    Lists are sorted before, so that the backward pass need not. Groups of equal labels are numbers
+    of each rank (-1 past the end) and of each item (-2 for padding).
     """
-    sums: Tensor = _AbsoluteDifferences.apply(scores, mask)
-    return sums
 
-
-class _AbsoluteDifferences(ListFunction):
     @staticmethod
-    def forward(scores: Tensor, mask: Tensor) -> Tensor:
-        return _absolute_differences(scores, mask, descending(scores, mask))
+    def forward(
+        scores: Tensor,
+        mask: Tensor,
+        order: Tensor,
+        by_rank: Tensor,
+        by_item: Tensor,
+        k: int,
+        temperature: float,
+    ) -> Tensor:
+        terms = torch.zeros_like(scores, dtype=torch.float64)
+        for logs, target, _ in _log_rows(scores, mask, order, by_rank, by_item, k, temperature):
+            terms = terms - torch.where(target > 0, target * logs, 0.0).sum(1)
+        return terms.to(scores.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+        *tensors, ctx.k, ctx.temperature = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @differentiable_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        scores, mask = ctx.saved_tensors
-        return _absolute_differences_vjp(grad, scores, mask, descending(scores, mask)), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scores, mask, order, by_rank, by_item = ctx.saved_tensors
+        rows = _log_rows(scores, mask, order, by_rank, by_item, ctx.k, ctx.temperature)
+        by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
+        for logs, target, slope in rows:
+            wanted = grad.double()[:, None, :] * target
+            change = logs.exp() * wanted.sum(-1, keepdim=True) - wanted
+            by_score = by_score + (slope * change).sum(1)
+            by_distance = by_distance - change.sum(1)
+        through = _absolute_differences_vjp(by_distance, scores, mask, order)
+        result = ((by_score + through) / ctx.temperature).to(scores.dtype)
+        return result, None, None, None, None, None, None
+
+
+def _log_rows(
+    scores: Tensor,
+    mask: Tensor,
+    order: Tensor,
+    by_rank: Tensor,
+    by_item: Tensor,
+    k: int,
+    temperature: float,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Some rows at a time: ``log P`` in float64, ``P*``, and the factors of the scores."""
+    exact, (b, n) = scores.double(), scores.shape
+    distances = _absolute_differences(exact, mask, order)
+    length = mask.sum(-1, keepdim=True)
+    slopes = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
+    padding = (~mask & (length > 0))[:, None, :]
+    for some in tiles(b * n // 2, k):
+        logits = (slopes[:, some] * exact[:, None, :] - distances[:, None, :]) / temperature
+        same = by_rank[:, some, None] == by_item[:, None, :]
+        target = same / same.sum(-1, keepdim=True).clamp(min=1).double()
+        yield logits.masked_fill(padding, float("-inf")).log_softmax(-1), target, slopes[:, some]
 
 
 def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
+    """``b_j = Σ_k |s_j - s_k|`` over the real items, in O(n log n)."""
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order) * inside
     above = torch.arange(scores.shape[-1], device=scores.device)

@@ -222,7 +222,7 @@ class _Captured:
 def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
     """Whether passes of such a network and loss do the same at each step, and without waiting.
 
-    Networks say so of themselves; of losses it is known of stationary ones with a kernel.
+    Networks say so of themselves, and losses that are stationary.
     """
     if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
         return False
@@ -230,7 +230,7 @@ def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
     if parameter is None or not loss.is_stationary or torch.is_anomaly_enabled():
         return False
     few = torch.zeros(1, 2, device=device, dtype=parameter.dtype)
-    return loss.kernel_call(unchecked_lists(few, few)) is not None
+    return loss.never_waits(unchecked_lists(few, few))
 
 
 @contextmanager
