@@ -331,21 +331,19 @@ class _Builder:
             order = np.argsort(self.codes, kind="stable")
             arrays = [None if array is None else array[order] for array in arrays]
             notes.append(
-                f"{path}: the rows of {apart} queries were not contiguous and were brought together"
+                f"the rows of {apart} queries were not contiguous and were brought together"
             )
         if self.roles.label is None:
-            notes.append(f"{path}: there are no labels")
+            notes.append("there are no labels")
         elif self.unlabeled:
-            notes.append(f"{path}: {self.unlabeled:,} rows have no label")
+            notes.append(f"{self.unlabeled:,} rows have no label")
         if self.missing and self.fill is None:
-            notes.append(f"{path}: {self.missing:,} feature values are missing")
+            notes.append(f"{self.missing:,} feature values are missing")
         elif self.missing:
-            notes.append(f"{path}: {self.missing} missing feature values were set to {self.fill:g}")
+            notes.append(f"{self.missing} missing feature values were set to {self.fill:g}")
         if self.roles.left_out:
             columns = listing(self.roles.left_out)
-            notes.append(
-                f"{path}: columns left out, which are neither numbers nor few texts: {columns}"
-            )
+            notes.append(f"columns left out, which are neither numbers nor few texts: {columns}")
         sizes = np.bincount(self.codes, minlength=len(self.code))
         features, labels, weights, ids = arrays
         assert features is not None
