@@ -247,14 +247,14 @@ def recover(path: Path) -> None:
     """
     if not path.exists():
         for old in _beside(path, _REPLACED)[:1]:
-            with suppress(FileNotFoundError):  # another writer has brought it back meanwhile
+            with suppress(FileNotFoundError):  # another writer has restored it meanwhile
                 os.rename(old, path)
 
 
 def readable_path(path: Path) -> Path:
     """The path to read for ``path`` while :func:`atomic_folder` may be replacing it.
 
-    For a moment the former folder, or one that ``path`` lies in, has only its temporary name.
+    For a moment the former folder, or a parent of it, exists only under its temporary name.
     """
     if path.exists() or path.parent == path:
         return path
@@ -299,7 +299,7 @@ def clean(path: Path, older: float = 0) -> None:
 
     Args:
         path: the file or folder.
-        older: spare what changed in the last so many seconds, whose writer may be at work.
+        older: leave files that changed in the last ``older`` seconds: they may still be written.
     """
     for left in _beside(path, _UNFINISHED):
         with suppress(FileNotFoundError):  # its writer has finished meanwhile

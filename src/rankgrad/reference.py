@@ -67,6 +67,10 @@ def entry(kind: Kind, name: str) -> Entry | None:
     return None if found is None else Entry(**found)
 
 
+#: Of a loss of the grid that no page of results has a figure of.
+_UNMEASURED = "No page of results has it: compare it on your data (docs/tutorials/comparing.md)."
+
+
 def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) -> Entry | None:
     """The entry of a loss of the grid, from those of its relaxation and its metric.
 
@@ -87,7 +91,7 @@ def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) 
         return None
     value = getattr(measured, through)
     symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
-    numbers = _written()["measured"].get(f"{family}_{metric}", "")
+    numbers = _written()["measured"].get(f"{family}_{metric}", _UNMEASURED)
     use = (measured.as_loss, numbers, f"{family}: {relaxation.use}")
     return Entry(
         formula=value if lower_is_better else f"1 - {value}",

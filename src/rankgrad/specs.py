@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
 _DIGITS = 4000  # digits of a number, at most: Python reads no more
 _DEEPEST = 20  # levels of specs and lists within each other, at most
-_MANY, _FEW = 40, 4  # an error lists up to so many names; of more, so many near ones
+_MANY, _FEW = 40, 4  # an error lists up to 40 names, or the 4 nearest of more
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 

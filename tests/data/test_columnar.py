@@ -128,7 +128,7 @@ def test_scattered_rows_are_brought_together(tmp_path: Path) -> None:
         1,
         0,
     ]
-    assert "the rows of 2 queries were not together" in read.notes[0]
+    assert "the rows of 2 queries were not contiguous" in read.notes[0]
 
 
 def test_types_that_are_numbers_in_other_clothes(tmp_path: Path) -> None:

@@ -145,7 +145,8 @@ def test_import_says_what_is_missing_and_left_out(tmp_path: Path) -> None:
     path.write_text("qid,label,x,url\n1,1,1,a\n1,0,,b\n1,0,-9,c\n")
     said = " ".join(run("import", path, "--missing", "-9", "-o", tmp_path / "out").split())
     assert "2 feature values are missing" in said
-    assert "columns left out, which are neither numbers nor few texts: url" in said
+    assert "log.csv: columns left out, which are neither numbers nor few texts: url" in said
+    assert "log.csv: log.csv" not in said
     np.testing.assert_array_equal(
         store.open(tmp_path / "out").features[:, 0], np.array([1, np.nan, np.nan], np.float32)
     )

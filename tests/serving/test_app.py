@@ -133,10 +133,45 @@ def test_errors_name_the_field(sent, status, field, post):
     assert (response.status_code, response.json()["error"]["field"]) == (status, field)
 
 
+@pytest.mark.parametrize(
+    ("accept", "arrow"),
+    [
+        (ARROW.upper(), True),
+        (f"application/json, {ARROW}", True),
+        (f"application/json; q=0.5, {ARROW};q=0.6", True),
+        (f"application/json, {ARROW};q=0.6", False),
+        (f"{ARROW};q=0", False),
+        (f"{ARROW}; q=0.000, */*", False),
+        (f"x-{ARROW}", False),
+        (f"{ARROW};q=much", True),
+        ("*/*", False),
+    ],
+)
+def test_the_preferred_form_is_answered(accept, arrow, lists, post):
+    response = post(json=body(lists, 0), headers={"accept": accept})
+    assert response.headers["content-type"] == (ARROW if arrow else "application/json")
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [("[1, 2, NUMBER, 4]", "lists[0].items[1][2]"), ('{"age": -NUMBER}', "lists[0].items[1].age")],
+)
+def test_a_number_that_no_parser_takes_is_named(item, field, post):
+    sent = '{"lists": [{"items": [{"age": 1}, ITEM]}]}'.replace("ITEM", item)
+    response = post("/models/trees/rank", content=sent.replace("NUMBER", "7" * 5000))
+    error = response.json()["error"]
+    assert (response.status_code, error["field"]) == (422, field), error
+    assert "too large" in error["message"]
+
+
 def test_other_errors(post, lists):
     assert post(content=b"{").status_code == 400
     assert post(content=b'{"lists": NaN}').status_code == 400
     assert post(content=b"[" * 50_000).status_code == 400
+    unread = post(
+        content=b'{"lists": [{"items": [], "id": NUMBER}]}'.replace(b"NUMBER", b"7" * 5000)
+    )
+    assert unread.status_code == 400 and "out of range" in unread.text
     assert post(content=b" " * 100_001).status_code == 413
     assert post(content=b"", headers={"content-type": "text/csv"}).status_code == 415
     compressed = {"content-encoding": "gzip"}

@@ -3,6 +3,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,9 @@ def test_memory_maps_travel_by_name(tmp_path):
     again = pickle.loads(sent).receive()
     assert isinstance(again.features, np.memmap)
     assert again.checksum() == data.checksum()
+    part = replace(mapped, categories=(("a", "b"), *[None] * 299), notes=("read",))
+    again = pickle.loads(pickle.dumps(DatasetHandle.of(part))).receive()
+    assert (again.categories, again.notes) == (part.categories, part.notes)
     part = mapped.select([2, 3])
     assert (
         pickle.loads(pickle.dumps(DatasetHandle.of(part))).receive().checksum() == part.checksum()

@@ -74,7 +74,7 @@ class BoostingConfig:
         metric: stops and chooses the number of trees, on validation lists.
         options: of the library.
         rounds: trees, at most.
-        patience: stop after so many trees without a better value; None for never.
+        patience: stop after this many trees without a better value; None for never.
         seed: of what is random in the library, and in the loss.
         threads: that the library uses.
         label_gain: of whole labels, for the loss.
@@ -214,7 +214,7 @@ class _Rounds:
         self.trees = [] if start is None else list(start.trees)
         loss = config.loss
         self.loss = seeded(loss, config.seed) if isinstance(loss, str) else loss
-        self.save: Callable[[int], bytes]  # gives so many trees, in the library's format
+        self.save: Callable[[int], bytes]  # the first trees, in the library's format
         self._lower = metrics.get(config.metric).lower_is_better
         self._best = None if start is None else start.best
         self._on_round, self._lists = on_round, None
@@ -235,7 +235,7 @@ class _Rounds:
         return 0 if self.done and self._waited_enough() else self.config.rounds - self.done
 
     def resumed_seed(self) -> int | None:
-        """A seed for draws of a library that goes on, other than the first trees had; or None."""
+        """The seed of random draws after resuming, other than that of the first trees; or None."""
         if self.start is None or not _is_random(self.config):
             return None
         numbers = [self.config.seed, len(self.start.trees)]
@@ -270,7 +270,7 @@ class _Rounds:
             raise ValueError(undefined(self.config.metric))
 
     def end(self, trees: int) -> bool:
-        """End a round, after which there are so many trees; whether to stop."""
+        """End a round; ``trees`` are grown so far. Returns whether to stop."""
         self.trees.append(trees)
         self._set_progress()
         if self.config.is_dart and self.best == self.done:

@@ -22,7 +22,7 @@ from rankgrad.validation import check_choice, check_positive
 
 Array = np.ndarray[Any, Any]
 
-#: With fewer lists, the Hessian of all rows sums to at least 1 for so many rows, up to a maximum:
+#: With fewer lists, the Hessian of all rows sums to at least 1 for this many rows, up to a maximum:
 #: a minimum Hessian of 1 in a leaf is some 20 rows, LightGBM's minimum of rows.
 _FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 20, 100.0
 
@@ -84,7 +84,7 @@ class CallerLists:
         return RowLists(offsets, items, _list_weights(per_list, len(offsets) - 1))
 
     def _group(self, rows: int) -> Any:
-        """The sizes of the lists of the data set that has so many rows."""
+        """The sizes of the lists of the data set with this number of rows."""
         group = self.group
         if group is None or not len(group) or isinstance(group, str) or not np.ndim(group[0]):
             return group
@@ -219,9 +219,9 @@ class RowLoss:
 
 @contextmanager
 def _at_start(loss: Loss) -> Iterator[None]:
-    """While open, a loss is as where training starts: its schedules, and its draws by a seed.
+    """A context in which a loss is as at the start of training: its schedules and its random draws.
 
-    After that it goes on as if nothing had been, so that boosting may also go on from a checkpoint.
+    At the end its state is restored, so that boosting can resume from a checkpoint.
     """
     drawing, progress = list(randomness_of(loss).values()), loss.progress
     before = [dict(one._generators) for one in drawing]

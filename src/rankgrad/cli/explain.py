@@ -45,7 +45,7 @@ def explain(
         ),
     ] = "within",
     sample: Annotated[
-        int, typer.Option(help="Take importance on at most so many lists, drawn.", min=1)
+        int, typer.Option(help="Take importance on at most this many lists, drawn.", min=1)
     ] = 1000,
     queries: Annotated[
         int, typer.Option(help="Queries whose pairs are explained, for --save and -o.", min=0)

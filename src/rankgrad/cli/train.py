@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rankgrad.training import FitResult, Settings
 
 
-_HOLDOUT, _FEWEST = 0.1, 10  # the fraction of lists to validate on, where there are so many
+_HOLDOUT, _FEWEST = 0.1, 10  # of the lists are held out to validate on, if there are at least 10
 
 
 @options.settings_options(defaults={"holdout": f"{_HOLDOUT} without validation data"})

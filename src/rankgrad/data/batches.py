@@ -97,7 +97,7 @@ class Batches:
             ``"query"``: each list is a batch.
         size: lists per batch.
         documents: items per batch, padding included; a longer list is a batch by itself.
-        list_size: longer lists are cut to so many items, drawn anew each epoch. Never in
+        list_size: longer lists are cut to this many items, drawn anew each epoch. Never in
             evaluation.
         seed: of the order and the sampled items, together with the epoch.
         flat: give flat items with offsets, for networks that score each item by itself.
@@ -333,7 +333,7 @@ class Batches:
         return self._rows(part, part.offsets.diff(), width, chosen)
 
     def _choose(self, part: _Part, keys: Tensor) -> Int[Tensor, "b k"]:
-        """The places of the items that lists are cut to, in the order they stand in."""
+        """The positions of the items that lists are cut to, in ascending order."""
         rows, mask = self._rows(part, part.lengths, part.uncut_max_length, None)
         keys = keys[rows].masked_fill(~mask, float("inf"))
         # Ties among the keys of padding do not matter: its places come after all real ones.
@@ -343,7 +343,7 @@ class Batches:
     def _rows(
         self, part: _Part, lengths: Int[Tensor, " b"], width: int, chosen: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-        """The rows of so many items of each list and a mask; padding repeats its first row."""
+        """The rows of this many items of each list and a mask; padding repeats its first row."""
         width = max(1, width)
         places = torch.arange(width, device=self._gather_device).expand(len(part.lists), width)
         mask = places < lengths[:, None]
@@ -378,7 +378,7 @@ class Batches:
         return tensor.to(self.device, non_blocking=True)
 
     def _pinned(self, batch: Batch) -> Batch:
-        """A batch in memory that a GPU copies from by itself, while the host goes on."""
+        """The batch in pinned memory, from which a GPU copies without blocking the host."""
         if self.device.type != "cuda":
             return batch
         pinned: dict[str, Any] = {k: tensor.pin_memory() for k, tensor in batch.tensors.items()}
@@ -405,7 +405,7 @@ class Batches:
 def _like_lengths(
     lengths: Array, documents: int, random: np.random.Generator | None = None
 ) -> list[Array]:
-    """Lists in batches of like length, of at most so many items with padding.
+    """Lists in batches of like length, of at most this many items with padding.
 
     In training, lists of equal length are shuffled and empty ones left out.
     """
@@ -429,7 +429,7 @@ def _like_lengths(
 
 
 def _round_up(size: int, steps: int) -> int:
-    """The next of a few sizes, so many to each doubling.
+    """The next of a few sizes, ``steps`` to each doubling.
 
     >>> [_round_up(size, 8) for size in (0, 3, 240, 1000, 7744)]
     [0, 3, 240, 1024, 8192]

@@ -23,7 +23,7 @@ _RIDGE = 1e-3  # added to variances of 1 in the regression that imputes
 
 
 def block_height(columns: int) -> int:
-    """How many rows of so many columns are worked on at a time."""
+    """How many rows of this many columns are worked on at a time."""
     return max(1, _BLOCK // max(1, columns))
 
 
@@ -165,7 +165,7 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
 
 
 def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
-    """All rows, or so many of them drawn without replacement."""
+    """All rows, or this many of them drawn without replacement."""
     if len(blocks) <= size:
         return blocks.rows(slice(None))
     drawn = np.random.default_rng(seed).choice(len(blocks), size, replace=False)

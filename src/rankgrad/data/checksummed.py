@@ -34,7 +34,7 @@ class ChecksummedFile:
             raise ValueError(f"{path.name} has {len(self.raw)} bytes, which are not its checksums'")
 
     def check(self, start: int = 0, stop: int | None = None) -> None:
-        """Compare the blocks that some bytes lie in, unless that was done before."""
+        """Check the blocks that contain a range of bytes, unless they were checked before."""
         first = start // checksums.BLOCK
         last = -(-(len(self.raw) if stop is None else stop) // checksums.BLOCK)
         for at in np.flatnonzero(self._unchecked[first:last]) + first:
@@ -65,7 +65,7 @@ class ChecksummedArray(NDArrayOperatorsMixin):
     """A read-only array in a :class:`ChecksummedFile`, checked as far as it is read.
 
     An index checks its rows and gives an array; ``np.asarray`` and everything else checks all. It
-    is no ``np.ndarray``, whose memory can be read past any check.
+    is not an ``np.ndarray``, whose memory could be read without a check.
 
     Args:
         file: which has the array from ``offset`` on.
@@ -130,7 +130,7 @@ class ChecksummedArray(NDArrayOperatorsMixin):
         return f"ChecksummedArray({self._array.dtype} {shape} of {self.file.path})"
 
     def _bytes(self, rows: range) -> tuple[int, int]:
-        """From where to where these rows lie in the file."""
+        """The range of bytes of these rows in the file."""
         if not rows:
             return 0, 0
         first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])

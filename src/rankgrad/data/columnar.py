@@ -331,21 +331,19 @@ class _Builder:
             order = np.argsort(self.codes, kind="stable")
             arrays = [None if array is None else array[order] for array in arrays]
             notes.append(
-                f"{path}: the rows of {apart} queries were not together and were brought so"
+                f"the rows of {apart} queries were not contiguous and were brought together"
             )
         if self.roles.label is None:
-            notes.append(f"{path}: there are no labels")
+            notes.append("there are no labels")
         elif self.unlabeled:
-            notes.append(f"{path}: {self.unlabeled:,} rows have no label")
+            notes.append(f"{self.unlabeled:,} rows have no label")
         if self.missing and self.fill is None:
-            notes.append(f"{path}: {self.missing:,} feature values are missing")
+            notes.append(f"{self.missing:,} feature values are missing")
         elif self.missing:
-            notes.append(f"{path}: {self.missing} missing feature values were set to {self.fill:g}")
+            notes.append(f"{self.missing} missing feature values were set to {self.fill:g}")
         if self.roles.left_out:
             columns = listing(self.roles.left_out)
-            notes.append(
-                f"{path}: columns left out, which are neither numbers nor few texts: {columns}"
-            )
+            notes.append(f"columns left out, which are neither numbers nor few texts: {columns}")
         sizes = np.bincount(self.codes, minlength=len(self.code))
         features, labels, weights, ids = arrays
         assert features is not None
@@ -371,7 +369,7 @@ class _Builder:
         return self.limit // (4 * max(1, len(self.roles.names)))
 
     def _check(self, rows: int) -> None:
-        """An error, before memory is taken, if so many rows are too many."""
+        """An error, before memory is taken, if this many rows are too many."""
         columns = len(self.roles.names)
         what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
         hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
@@ -509,7 +507,7 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
 
 
 def _rows(columns: int) -> int:
-    """How many rows of so many columns are read at a time."""
+    """How many rows of this many columns are read at a time."""
     return max(1, min(_ROWS, _CELLS // max(1, columns)))
 
 

@@ -41,8 +41,8 @@ class ArrayError(ValueError):
 class Dataset:
     """Lists of items: list ``b`` has the rows ``offsets[b]:offsets[b + 1]``.
 
-    Arrays are brought to the types below and checked; an error names the array, the place and what
-    was found. ``check=False`` leaves out the checks that read values, for data checked before.
+    Arrays are converted to the types below and checked; an error names the array, the position and
+    the value. ``check=False`` leaves out the checks that read values, for data checked before.
 
     >>> from rankgrad.data import Dataset
     >>> data = Dataset(np.eye(3), labels=[2, 0, 1], offsets=[0, 1, 3], qids=["a", "b"])
@@ -378,7 +378,7 @@ def _numbers(
 
 
 def _rows(array: Any, rows: Any) -> np.ndarray:
-    """Some rows of an array; a slice of one that is checked as it is read stays unread."""
+    """Some rows of an array; slicing a :class:`ChecksummedArray` does not read it."""
     unread = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
     part: np.ndarray = array.part(rows.start, rows.stop) if unread else array[rows]
     return part

@@ -38,8 +38,8 @@ def first_features(path: str | os.PathLike[str]) -> set[int]:
 def parts(path: str | os.PathLike[str]) -> list[Path]:
     """The Parquet files of a folder that are parts of one data set, in order.
 
-    They are called ``part-0000.parquet`` and so on; marks of writers, such as ``_SUCCESS``, may
-    stand beside them, and nothing else. The list is empty where that is not so.
+    They are called ``part-0000.parquet`` and so on. Beside them there may be only markers of
+    writers, such as ``_SUCCESS``; otherwise the list is empty.
     """
     path = Path(path)
     if not path.is_dir():
@@ -104,7 +104,7 @@ def folds(path: str | os.PathLike[str]) -> dict[int, Path]:
 
 
 def fold_number(path: str | os.PathLike[str]) -> int | None:
-    """The number of a fold by its folder's name, None where that is no fold's.
+    """The number of a fold by its folder's name; None if it is not a fold.
 
     >>> from rankgrad.data import layout
     >>> layout.fold_number("MQ2008/Fold3"), layout.fold_number("MQ2008")

@@ -1,17 +1,16 @@
 """LETOR and LibSVM text files to a :class:`~rankgrad.data.dataset.Dataset`.
 
-A row is ``label qid:Q id:value id:value ... # comment``. What stands in the files is read as
-scikit-learn's ``load_svmlight_file`` reads it, value for value, and then more is taken: any string
-as a qid, qids that come in several places, feature ids in any order or twice, files compressed with
-gzip, bzip2 or xz, rows of several files. What had to be put right is said in ``Dataset.notes``.
-Less is taken in one place: ``1_000`` and digits of other scripts are not numbers.
+A row is ``label qid:Q id:value id:value ... # comment``. All that scikit-learn's
+``load_svmlight_file`` reads gives the same values here. In addition, qids may be any strings and
+need not be contiguous, feature ids may come in any order or twice, files may be compressed with
+gzip, bzip2 or xz, and several files may be read as one. ``Dataset.notes`` says what was corrected.
+Unlike there, ``1_000`` and digits of other scripts are not numbers.
 
-The files are read in blocks of whole lines, and the blocks are parsed side by side, each as wide as
-its own highest feature id asks for. So one pass is enough, though neither the number of rows nor
-that of features is known before the end; then the parsed blocks are moved, one by one, to where
-their rows belong. Until then, blocks with few values for their width are held as these values. At
-its peak, memory is at most twice that of the result; what the result will take is counted as
-blocks come in, and more than half of the memory that can be had is an error.
+The files are read in blocks of whole lines. Threads parse the blocks into matrices as wide as the
+highest feature id of each, so that one pass is enough: the number of rows and of features are known
+only at the end, when the blocks are copied to the result one by one. Blocks with few values are
+sparse until then. Peak memory is at most twice that of the result. The size of the result is
+tracked while blocks are read, and it is an error if it exceeds half of the available memory.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)[^\n]*")
 _SHOWN = 60  # bytes of a faulty line that an error shows: from its start, and about the fault
 _DENSE = 1 << 25  # bytes of a matrix of a block; one that would be larger is parsed in pieces
-_PLAUSIBLE = 1 << 30, 100_000  # a matrix of so many bytes has a value in so many cells
+_PLAUSIBLE = 1 << 30, 100_000  # a matrix of this size has a value in one of this many cells
 
 
 def read(
@@ -166,7 +165,7 @@ class _Block:
     lines: int
 
     def place(self, at: int) -> _Place:
-        """The line a position is in, shortened to what stands at its start and about there."""
+        """The line of a position, shortened to its start and the text around the position."""
         start = self.text.rfind(b"\n", 0, at) + 1
         stop = min(self.text.find(b"\n", at), at + _SHOWN)
         text = self.text[start:stop]
@@ -181,7 +180,7 @@ class _Block:
         return match.group().decode("utf-8", "replace") if match else ""
 
     def pieces(self, lines: int) -> Iterator[_Block]:
-        """The same text in blocks of so many lines."""
+        """The same text in blocks of this many lines."""
         start = 0
         for first in range(0, self.lines, lines):
             stop, count = start, min(lines, self.lines - first)
@@ -261,7 +260,7 @@ class _SizeLimit:
         self.check(self.rows, width, self.cells, self.widest.highest)
 
     def check(self, rows: int, width: int, cells: int, place: _Place) -> None:
-        """An error, with what it would take, if so many rows are too large at this width.
+        """An error, with what it would take, if this many rows are too large at this width.
 
         Args:
             rows: of the matrix, as far as the files are read.

@@ -45,7 +45,7 @@ _0, _1, _2, _3, _4, _8, _10, _48 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 8, 10, 
 _16, _32, _64, _TOP = (Unsigned(n) for n in (16, 32, 64, 63))
 _MAX_ID = Unsigned(MAX_ID)
 
-_EXACT = Unsigned(15)  # numbers of so many digits, and powers of ten up to 1e22, are exact float64
+_EXACT = Unsigned(15)  # numbers of 15 digits, and powers of ten up to 1e22, are exact float64
 _POWERS = np.array([float(f"1e{e}") for e in range(128)])
 _TENS = np.array([10**e for e in range(9)], np.uint64)
 _SLACK = 2.0**-49  # bounds the error of three float64 roundings and of digits past the 19th
@@ -192,7 +192,7 @@ def count_lines(text: Array, size: int) -> int:
 
 @_compiled
 def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
-    """The float32 of the unsigned decimal at ``i``, and what is known of it.
+    """The float32 of the unsigned decimal at ``i``, and how sure it is.
 
     The first 19 digits times a power of ten are within ``_SLACK`` of the true value. Rounding is
     monotone: where both ends of that interval round to one float32, it is the float32 of the
@@ -259,7 +259,7 @@ def _missing(text: Array, i: Unsigned, end: Unsigned) -> bool:
 
 @_compiled
 def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
-    """The float32 of the token at ``i``, where it ends, and what is known of it."""
+    """The float32 of the token at ``i``, where it ends, and how sure it is."""
     end = _token_end(text, i)
     if _missing(text, i, end):
         return np.nan, end, MISSING
@@ -317,7 +317,7 @@ def _same(
 
 @_compiled
 def _qid_follows(text: Array, i: Unsigned) -> bool:
-    """Whether ``qid:`` stands at ``i``."""
+    """Whether the text at ``i`` is ``qid:``."""
     letters = text[i] == 113 and text[i + _1] == 105 and text[i + _2] == 100
     return bool(letters and text[i + _3] == 58)
 

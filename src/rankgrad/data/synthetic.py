@@ -469,7 +469,7 @@ def _stream(key: tuple[int, int, int], purpose: int) -> np.random.Generator:
 
 
 def _names(features: int) -> tuple[str, ...]:
-    """The names of so many columns: all that inform, then the others in their order."""
+    """The names of this many columns: all that inform, then the others in their order."""
     if features >= len(NAMES):
         return (*NAMES, *(f"noise {number}" for number in range(features - len(NAMES))))
     others = [name for name in NAMES if name not in INFORMATIVE]

@@ -66,7 +66,7 @@ def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
 
 
 def parse_number(text: str) -> float:
-    """The float64 that a decimal stands for; ``nan`` and ``inf`` are taken too.
+    """A decimal as float64; ``nan`` and ``inf`` are taken too.
 
     Digits of other scripts and underscores, which ``float`` takes, are errors.
 

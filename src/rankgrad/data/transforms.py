@@ -209,7 +209,7 @@ class Quantile(Transform):
     Args:
         output: ``"normal"``, which ends at ±5.2, or ``"uniform"``, from 0 to 1.
         quantiles: how many the table has for each feature.
-        sample: they are taken from at most so many items, drawn without replacement.
+        sample: they are taken from at most this many items, drawn without replacement.
         seed: of the draw.
 
     >>> features = np.array([[0.0], [0.0], [1.0], [3.0]])
@@ -374,7 +374,7 @@ class Impute(Transform):
         fill: ``"linear"`` as above, ``"median"`` (the lower one) or ``"mean"`` of the feature in
             training data, or a number.
         indicator: add the columns.
-        sample: medians and covariances are taken from at most so many items, drawn without
+        sample: medians and covariances are taken from at most this many items, drawn without
             replacement.
         seed: of the draw.
 

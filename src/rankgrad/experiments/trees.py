@@ -107,7 +107,7 @@ class TreeEntry:
         kind: ``"lightgbm"`` or ``"xgboost"``.
         options: of the library, which are then not tuned.
         rounds: trees, at most.
-        patience: stop after so many trees without a better value of the validation metric.
+        patience: stop after this many trees without a better value of the validation metric.
         loss: the spec of a loss to boost trees with; None for the library's own objective.
 
     >>> from rankgrad.experiments.trees import TreeEntry

@@ -3,11 +3,11 @@
 A loss's search space is its learning rate and those of its own options that are scales: each is
 drawn log-uniformly from a tenth to ten times the value that the entry has (δ of SmoothI, which
 lies between 0 and 0.5, uniformly). What defines the problem (gain, threshold, cutoff) or the
-numerics (iterations, samples) stays as it is, and so does an option that is a schedule. The first
-trial is the entry as it is, so tuning never chooses worse on the validation data.
+numerics (iterations, samples) is not searched, and neither is an option that is a schedule. The
+first trial is the entry with its own values, so tuning never chooses worse on the validation data.
 
-The search is Optuna's TPE. Each finished trial is saved at once, and the next depends on
-nothing but those before it and the seed, so a search that was killed goes on as if it had not been.
+The search is Optuna's TPE. Each finished trial is saved at once. The next one depends only on the
+trials before it and the seed, so a search that was killed resumes with the same trials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explanation: what is known of a ranker's reasons on a data set, in its run folder or as files.
+"""Explanation: why a ranker ranks a data set as it does, saved in its run folder or as files.
 
 ::
 
@@ -10,7 +10,7 @@
         values.npy       [Q, K, F]  the raw features of these
         attributions.npy [Q, P, F]  of the pairs (0, 1), (0, 2), ..., (K - 2, K - 1) of ranks
         differences.npy  [Q, P]     of their scores
-        baselines.npy    [Q, P]     the part of them that is no feature's
+        baselines.npy    [Q, P]     the part of them that no feature explains
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Explanation:
         attributions: ``[Q, P, F]`` what each feature adds to the difference of the scores of the
             ranks ``pairs(K)``; NaN where there is no such pair.
         differences: ``[Q, P]`` of the scores.
-        baselines: ``[Q, P]`` the part of them that is no feature's.
+        baselines: ``[Q, P]`` the part of them that no feature explains.
         checksum: of the data.
     """
 
@@ -248,7 +248,7 @@ def explain(
         metric: the spec of a metric, or a metric.
         repeats: see :func:`~rankgrad.explanations.permutation_importance`.
         permute: see there.
-        sample: take the importance on at most so many lists, drawn at random; None for all.
+        sample: take the importance on at most this many lists, drawn at random; None for all.
         lists: whose pairs to explain: their indices, or how many: half those whose first items
             are most often in the wrong order, half drawn from the others.
         top: items of each whose pairs are explained.

@@ -31,8 +31,8 @@ class Importance:
         mean: of the metric over the lists, features as they are.
         features: their names.
         scopes: among which items the values of each were permuted.
-        drops: ``[F, B]`` in points: 100 times the metric as it is less the mean over repeats with
-            the feature permuted. NaN where the metric leaves the list out.
+        drops: ``[F, B]`` in points: 100 times the metric minus its mean over repeats with the
+            feature permuted. NaN where the metric leaves the list out.
         repeats: permutations of each feature.
         seed: of the permutations.
     """

@@ -29,7 +29,7 @@ class PairExplanation:
         values: ``[2, F]`` of the two, raw.
         attributions: ``[F]``; with the baseline they add up to the difference.
         difference: of the scores.
-        baseline: the part of it that is no feature's.
+        baseline: the part of it that no feature explains.
         residual: the error of integration.
     """
 
@@ -124,9 +124,9 @@ def explain_pair(
 
 
 def _mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[int, int]:
-    """The first neighbors in the ranking that stand the wrong way, or the first two.
+    """The first two neighbors in the ranking that are in the wrong order, or the first two items.
 
-    Tied ones do not stand above each other, so others go before them.
+    Tied neighbors have no order: they are taken only if all are tied.
     """
     order = [int(item) for item in np.argsort(-scores, kind="stable")]
     apart = [(a, b) for a, b in pairwise(order) if scores[a] > scores[b]]

@@ -138,7 +138,7 @@ class Metric(DeclaresKernel):
         empty: the value of lists without a relevant item: 0 (trec_eval, TF-Ranking), 1 (XGBoost,
             LightGBM, the NeuralNDCG paper), or ``"skip"``, which gives NaN and leaves them out of
             means.
-        ties: tied scores earn the mean over the orders they can stand in (``"average"``), or count
+        ties: tied scores get the mean over all orders of the tied items (``"average"``), or count
             in input order (``"stable"``).
 
     >>> ndcg = metrics.get("ndcg@10(gain=linear)")
@@ -255,7 +255,7 @@ class Metric(DeclaresKernel):
         beta: float = 1.0,
         expect: Expectation = "gain",
     ) -> Float[Tensor, " b"]:
-        """:meth:`relaxed` on lists already brought together; 0 where nothing is relevant."""
+        """:meth:`relaxed` of :class:`Lists`; 0 where nothing is relevant."""
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
         route = self._route(relaxation, through)

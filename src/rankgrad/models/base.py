@@ -122,7 +122,7 @@ class Model:
     name: ClassVar[str]
 
     def build(self, n_features: int) -> Scorer:
-        """A new network for items of so many features, initialized from PyTorch's generator."""
+        """A new network for items of this many features, initialized from PyTorch's generator."""
         raise TypeError(f"{type(self).__name__} does not say how it is built")
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ _WIDEST = 32  # columns of an embedding, at most
 
 
 def embedding_width(categories: int) -> int:
-    """How many columns a feature of so many categories gets: ``min(32, 1.6 c^0.56)``.
+    """How many columns a feature of this many categories gets: ``min(32, 1.6 c^0.56)``.
 
     The rule is fastai's, with a lower bound of the widest.
 

@@ -105,7 +105,7 @@ class LightGBM(TreeModel):
         lambda_l2: the penalty of the squares of leaf values.
         feature_fraction: of the features, drawn for each tree.
         bagging_fraction: of the items, drawn for each tree.
-        bagging_freq: draw items anew after so many trees; None for 1 where some are left out.
+        bagging_freq: draw items anew after this many trees; None for 1 where some are left out.
         feature_fraction_bynode: of the features, drawn for each split.
         extra_trees: whether thresholds are drawn.
         boosting: ``gbdt`` or ``dart``.

@@ -361,7 +361,7 @@ def _pirank_6(inputs: Inputs) -> Chart:
         "% better NDCG@k than trained on lists of 10",
         notes=(
             *_on(inputs, settings),
-            "Lists are cut to so many documents drawn at random, anew each epoch in training.",
+            "Lists are cut to that many documents drawn at random, in training anew each epoch.",
         ),
     )
 

@@ -77,8 +77,8 @@ def prepare(
         source: the publisher's folder.
         data: how the paper divided it.
         folder: where to write what has to be made.
-        folds: no more than so many.
-        lists: no more than so many in each part, drawn at random, for ``--quick``.
+        folds: no more than this many.
+        lists: no more than this many in each part, drawn at random, for ``--quick``.
     """
     drawn = data.split is not None
     repeats = 1 if data.split is None else data.split.repeats

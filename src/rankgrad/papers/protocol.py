@@ -60,8 +60,8 @@ class Data(_Part):
         folds: those that are run; none where the set has none.
         seeds: how many for each fold.
         split: how the lists are divided again.
-        list_limit: cut every list, in the test part too, to so many items drawn at random.
-        test_lists: so many lists of the test part, drawn at random.
+        list_limit: cut every list, in the test part too, to this many items drawn at random.
+        test_lists: this many lists of the test part, drawn at random.
         settings: of training, beside those of the table.
         not_run: why this data set is not run.
     """

@@ -32,7 +32,7 @@ from rankgrad.training.evaluations import Evaluated
 RESULT = "reproduction.json"
 # Two names: the data set's own name before them would match the catalog's.
 PREPARED = Path("prepared", "data")
-_DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most so many
+_DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most this many
 
 OnChange = Callable[[str, compare.Progress], None]
 
@@ -44,7 +44,7 @@ class RunOptions:
     Args:
         quick: the reduced version that the protocol states.
         extra: rows of ours beside the paper's.
-        seeds: so many, instead of what the protocol says.
+        seeds: this many, instead of what the protocol says.
         search: among the grid points of a row; without, its first one is taken.
         settings: of training that do not change what is computed, such as the device.
     """

@@ -14,7 +14,15 @@ from pydantic_core import to_json
 from rankgrad.serving import batching, openapi
 from rankgrad.serving.admission import Admission, Held
 from rankgrad.serving.arrow_requests import parse_arrow
-from rankgrad.serving.bodies import ARROW, JSON, Limits, RequestError, to_arrow_body, to_json_body
+from rankgrad.serving.bodies import (
+    ARROW,
+    JSON,
+    Limits,
+    RequestError,
+    prefers_arrow,
+    to_arrow_body,
+    to_json_body,
+)
 from rankgrad.serving.json_requests import parse_json
 from rankgrad.serving.json_shape import JsonShape
 from rankgrad.serving.metrics import Metrics
@@ -179,7 +187,7 @@ class Service:
             raise RequestError(415, said, "content-encoding")
         body = await self._body(request, held)
         parse = parse_arrow if kind == ARROW else parse_json
-        arrow = ARROW in request.headers.get("accept", "")
+        arrow = prefers_arrow(",".join(request.headers.getlist("accept")))
         found = await self.batchers[ranker.name].respond(
             batching.Request(
                 len(body),

@@ -12,11 +12,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from rankgrad.serving.bodies import Lists
+from rankgrad.serving.bodies import Lists, RequestError
 from rankgrad.serving.ranker import Score
 
 _Result = TypeVar("_Result")
-_ITEMS = 1 << 14  # scored at a time, unless one list has more
+_ITEMS = 1 << 12  # scored at a time, unless one list has more
 _BYTES = 1 << 20  # of the bodies of a batch, unless one request has more
 
 
@@ -60,6 +60,7 @@ class Batcher:
 
     def __init__(self, score: Score, on_batch: Callable[[int], None] | None = None) -> None:
         self._score, self._on_batch = score, on_batch
+        self._closed = False
         self._waiting: deque[_Waiting] = deque()
         self._work: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
@@ -145,6 +146,8 @@ class Batcher:
                 first + 1, int(np.searchsorted(offsets, offsets[first] + _ITEMS, "right")) - 1
             )
             start, stop = offsets[first], offsets[last]
+            if self._closed:
+                raise RequestError(503, "the service has stopped: try another")
             if start < stop:
                 own = offsets[first : last + 1] - start
                 scores[start:stop] = self._score(items[start:stop], own)
@@ -153,7 +156,8 @@ class Batcher:
         return np.split(scores, ends)
 
     def close(self) -> None:
-        """End the thread; what is waiting is scored before."""
+        """End the thread; of what it computes, only the lists it is at are scored before."""
+        self._closed = True
         self._thread.shutdown()
 
 

@@ -71,6 +71,24 @@ class Lists:
     ids: list[Any]
 
 
+def prefers_arrow(accept: str) -> bool:
+    """Whether an ``Accept`` header names Arrow, and does not refuse it or prefer JSON.
+
+    >>> from rankgrad.serving.bodies import ARROW, prefers_arrow
+    >>> prefers_arrow(f"{ARROW}, application/json"), prefers_arrow(f"*/*, {ARROW};q=0")
+    (True, False)
+    """
+    quality = {ARROW: 0.0, JSON: 0.0}
+    for entry in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        said = [part[2:] for part in parameters if part.startswith("q=")]
+        try:
+            quality[kind] = float(said[0]) if said else 1.0
+        except ValueError:
+            quality[kind] = 1.0
+    return quality[ARROW] > 0 and quality[ARROW] >= quality[JSON]
+
+
 def check_count(count: int, most: int, field: str, what: str) -> None:
     """Raise a 413 if there are more than may be."""
     if count > most:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -16,6 +17,7 @@ from rankgrad.serving.json_shape import JsonShape
 from rankgrad.serving.ranker import ServedRanker
 
 _OTHERS = 16  # arrays and objects beside lists and items, in a body that is otherwise well formed
+_UNREADABLE = re.compile(rb"(?<!\d)\d{4301,}")  # whole numbers that the parser does not take
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -38,6 +40,8 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
+        if "out of range" in str(error):
+            parse_json(_UNREADABLE.sub(b"9" * 400, body), ranker, limits)  # names the field
         raise RequestError(400, f"the body is not JSON: {error}") from None
     entries = _array(value, "lists", "body")
     _check_names(value, ("lists",), "", "a body has 'lists'; the path names the ranker")

@@ -32,7 +32,7 @@ class OptimalTransport(Relaxation):
 
     Args:
         epsilon: strength of the entropy, ε > 0, or a schedule.
-        iterations: at most so many scalings.
+        iterations: at most this many scalings.
         tolerance: stop when every row and column sum of a list is this close to one.
 
     >>> OptimalTransport(epsilon=0.1)(torch.tensor([0.2, 0.9, 0.5]), k=1)

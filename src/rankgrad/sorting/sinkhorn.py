@@ -29,7 +29,7 @@ class Sinkhorn(Relaxation):
 
     Args:
         base: the relaxation to scale.
-        iterations: at most so many.
+        iterations: at most this many.
         tolerance: stop when every row and column sum of a list is this close to one.
         transposed: scale the transpose (Pobrotyn and Białobrzeski §4.3), so that it is the
             columns, the weights of an item's ranks, that are normalized last.

@@ -64,7 +64,7 @@ class Candidates:
             documents: texts by document.
             topics: texts by query.
             qrels: grades by query and document.
-            depth: take so many documents of each list.
+            depth: take this many documents of each list.
 
         Raises:
             ValueError: a document of the run has no text, no query of the topics has candidates, or

@@ -36,8 +36,8 @@ class Conventions:
         level: the lowest grade that is relevant, for metrics of binary relevance whose spec does
             not say a ``threshold``; trec_eval's ``-l``.
         complete: average over all judged queries; trec_eval's ``-c``.
-        ties: ``"trec_eval"``, by document id, descending; or ``"average"``, the mean over the
-            orders that equal scores can stand in.
+        ties: ``"trec_eval"``, by document id, descending; or ``"average"``, the mean over all
+            orders of documents with equal scores.
         double: compare scores as they are, and not as float32.
     """
 

@@ -80,7 +80,7 @@ class TextSettings(TomlSettings):
     """The number of epochs, at most."""
 
     patience: MaybeCount = None
-    """Stop after so many epochs without a better value of the metric; none for never."""
+    """Stop after this many epochs without a better value of the metric; none for never."""
 
     learning_rate: float = Field(default=2e-5, gt=0)
     """The highest learning rate of the encoder."""

@@ -1,6 +1,6 @@
 """The SMART format of classic test collections: ``.I 1``, then fields such as ``.T`` and ``.W``.
 
-Lines of a field are joined by spaces. A field that comes twice in a record goes on.
+Lines of a field are joined by spaces. A field that is repeated in a record continues.
 """
 
 from __future__ import annotations

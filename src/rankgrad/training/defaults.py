@@ -16,9 +16,9 @@ from rankgrad.data.batches import process_memory
 from rankgrad.data.dataset import Dataset
 from rankgrad.training.settings import Settings
 
-#: From so many training items on, the model is ``medium`` or ``large``.
+#: From this many training items on, the model is ``medium`` or ``large``.
 MANY_ITEMS = 50_000
-#: Up to so many training lists they have 20 epochs, from there on 10.
+#: Up to this many training lists they have 20 epochs, from there on 10.
 MANY_LISTS = 10_000
 #: Settings that rules may change, or that keep rules of training from applying.
 RULED = ("model", "learning_rate", "schedule", "epochs", "patience")

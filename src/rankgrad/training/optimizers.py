@@ -122,7 +122,7 @@ class LearningRate:
     name: ClassVar[str]
 
     def factor(self, epoch: float, epochs: int) -> float:
-        """The factor after so many epochs, and parts of one, of all epochs."""
+        """The factor after this many epochs, and parts of one, of all epochs."""
         raise TypeError(f"{type(self).__name__} does not say its factor")
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class Constant(LearningRate):
 @learning_rates.register("step")
 @dataclass(frozen=True, kw_only=True)
 class Step(LearningRate):
-    """Multiplied by ``factor`` after every so many epochs, as the NeuralNDCG paper does.
+    """Multiplied by ``by`` after every ``every`` epochs, as the NeuralNDCG paper does.
 
     Args:
         every: the number of epochs between two steps.

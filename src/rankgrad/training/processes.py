@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib import metadata
 from multiprocessing.connection import Connection, wait
@@ -139,7 +139,6 @@ class Interrupts:
 
 
 _SMALL = 1 << 26  # bytes up to which a map is compared: its file may be replaced on the way
-_ARRAYS = ("features", "labels", "offsets", "qids", "weights", "ids")
 _GUARD = "a script must call this under `if __name__ == '__main__':`"
 _GRACE = 5.0  # seconds that processes have to end when one of them has failed
 
@@ -399,25 +398,17 @@ class DatasetHandle:
     Without this, a memory map larger than memory would be copied into each process.
     """
 
-    arrays: dict[str, Any]
-    feature_names: tuple[str, ...] | None
-    zero_based: bool | None
+    values: dict[str, Any]
 
     @classmethod
     def of(cls, dataset: Dataset) -> DatasetHandle:
-        """What to send."""
-        arrays = {name: _pack(getattr(dataset, name)) for name in _ARRAYS}
-        return cls(arrays, dataset.feature_names, dataset.zero_based)
+        """What to send: everything that a data set consists of."""
+        return cls({each.name: _pack(getattr(dataset, each.name)) for each in fields(dataset)})
 
     def receive(self) -> Dataset:
         """The data set again."""
-        arrays = {name: _unpack(array) for name, array in self.arrays.items()}
-        return Dataset(
-            **arrays,
-            feature_names=self.feature_names,
-            zero_based=self.zero_based,
-            check=False,
-        )
+        values = {name: _unpack(value) for name, value in self.values.items()}
+        return Dataset(**values, check=False)
 
 
 @dataclass(frozen=True)
