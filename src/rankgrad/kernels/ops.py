@@ -555,7 +555,7 @@ def _is_one(grad: Tensor) -> bool:
 
 
 def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
-    """The weighted sum or mean over lists; writes its derivatives by the scores to ``scaled``.
+    """The weighted sum or mean over lists; writes the scores' gradient to ``scaled``.
 
     Lists on which the loss is undefined have derivatives of 0, and their values are not read.
     """

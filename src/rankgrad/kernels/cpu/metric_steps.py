@@ -43,7 +43,7 @@ from rankgrad.kernels.cpu.pair_sums import (
 )
 
 #: Rows of a block: gains and weighted gains of items; their values sorted by rank (or, in place of
-#: the sorted gains, the relaxed ranks of items); and the loss's derivatives by these values.
+#: the sorted gains, the relaxed ranks of items); and the loss's derivatives with respect to them.
 GAINS, WEIGHTED, SORTED, GRAD, WEIGHTED_SORTED, WEIGHTED_GRAD = range(6)
 RANKS = SORTED
 ROWS = 6
@@ -65,7 +65,7 @@ def start_metric(
 ) -> None:
     """Find the items of each list, sort them if ``in_order``, and write their gains and the norm.
 
-    The loss of a linear metric has derivatives by the sorted gains that do not depend on them, so
+    The derivatives of a linear metric with respect to the sorted gains do not depend on these, so
     this also writes those derivatives.
     """
     scores, labels, mask, weights, offsets, _, _, defined = arrays
@@ -129,7 +129,7 @@ def step_sorted(
     metric: Metric,
     block: Array,
 ) -> None:
-    """The loss of ap, rr, err or hits from sorted gains, and its derivatives by them."""
+    """The loss of ap, rr, err or hits from sorted gains, and its derivatives."""
     weights, offsets, values = arrays[3], arrays[4], arrays[5]
     _, counts, norms = ranked
     code, k, _, _, _, discount = metric
@@ -178,8 +178,8 @@ def _cascade(
 ) -> float:
     """``Σ_r u_r discount_r Π_{l<r} (1 - min(v_l, 1))``, and the derivatives of the loss.
 
-    The derivative by v_l is a product over the other factors, so there is no division by
-    ``1 - v_l``, which may be 0.
+    The derivative with respect to v_l is a product over the other factors, so there is no division
+    by ``1 - v_l``, which may be 0.
     """
     value, passed = 0.0, 1.0
     for r in range(stops.size):
@@ -196,7 +196,7 @@ def _cascade(
 
 @compiled
 def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float]:
-    """The relaxed ``1[rank <= k]``, one minus it, and its derivative by the rank.
+    """The relaxed ``1[rank <= k]``, one minus it, and its derivative.
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` up to the cutoff, and past it
     ``(1 + d / 4)^(-2 beta) / 2``, which does not underflow far down long lists.
@@ -227,7 +227,7 @@ def step_linear_ranks(
     beta: float,
     block: Array,
 ) -> None:
-    """The loss of a linear metric from relaxed ranks, and its derivative by them."""
+    """The loss of a linear metric from relaxed ranks, and its derivatives."""
     offsets, values = arrays[4], arrays[5]
     _, counts, norms = ranked
     code, k, _, _, persistence, _ = metric
@@ -268,7 +268,7 @@ def step_ranks(
     beta: float,
     block: Array,
 ) -> None:
-    """The loss of ap, rr, err or hits from relaxed ranks, and its derivative by them.
+    """The loss of ap, rr, err or hits from relaxed ranks, and its derivatives.
 
     All sums are over the items with a positive gain, in the order of their ranks.
     """
@@ -330,7 +330,7 @@ def _step_pairs(
     pairs: Array,
     block: Array,
 ) -> float:
-    """The loss of ap or err, and its derivatives by the ranks.
+    """The loss of ap or err, and its derivatives with respect to the ranks.
 
     The metric is ``Σ_i u_i discount_i (1 + S_i)`` divided by the norm for ap, and
     ``Σ_i u_i discount_i exp(S_i)`` for err, where u are the weighted gains and
@@ -370,10 +370,10 @@ def _step_first(
     for i in range(found):
         at = relevant[i]
         discount, change = _discount(block[RANKS, at], n, metric, beta)
-        chance = math.exp(pairs[POINTS, i] - lowest)
-        whole += chance
-        value += chance * discount * block[WEIGHTED, at]
-        pairs[GRADS, i] = chance
+        probability = math.exp(pairs[POINTS, i] - lowest)
+        whole += probability
+        value += probability * discount * block[WEIGHTED, at]
+        pairs[GRADS, i] = probability
         pairs[SUMS, i] = discount * block[WEIGHTED, at]
         block[GRAD, at] = change * block[WEIGHTED, at]
     value /= whole

@@ -8,8 +8,8 @@ The iteration starts from ``u = 1``. An iteration, forward or backward, is one s
 The product of a row with a vector gives the row's own factor; the row times this factor is added to
 the column sums.
 
-The first scaling cancels any factor of a whole column. So the gradient by the logits sums to 0 over
-each column, and over each row to the gradient by the first u.
+The first scaling cancels any factor of a whole column. So the gradient with respect to the
+logits sums to 0 over each column, and over each row to the gradient with respect to the first u.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _standardize(z: Array) -> float:
 
 @compiled
 def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
-    """Turn the gradient by the squashed scores, in place, into the gradient by the scores."""
+    """Propagate the gradient of the squashed scores to the scores, in place."""
     n = z.size
     mean, along = 0.0, 0.0
     for i in range(n):
@@ -205,13 +205,13 @@ def _scale(matrix: Matrix, us: Array, vs: Array, tolerance: float) -> int:
 def _adjoint(
     matrix: Matrix, us: Array, vs: Array, values: Array, means: Array, grad: Array
 ) -> Array:
-    """The gradient by the matrix's points x.
+    """The gradient with respect to the matrix's points x.
 
     It is the gradient of ``u K (v values)`` with u and v constant, plus the gradients through the
     scalings in reverse order.
     """
     n, steps = values.size, len(us) - 1
-    grad_u, turned, found = grad * means, np.zeros(n), np.zeros(n)
+    grad_u, grad_sums, found = grad * means, np.zeros(n), np.zeros(n)
     sums = np.zeros((3, n))  # column sums Kᵀ a, Kᵀ (r a) and Kᵀ (r u) for row factors a
     for r in range(n):
         if grad[r] != 0.0:
@@ -228,21 +228,21 @@ def _adjoint(
         for r in range(n):
             row, some = _row(matrix, r)
             if step < steps:
-                grad_u[r] = dot(row, turned[some])
+                grad_u[r] = dot(row, grad_sums[some])
             factor = -grad_u[r] * us[step, r] * us[step, r]
-            weighed = r * us[step - 1, r]
+            weighted_u = r * us[step - 1, r]
             add_scaled_each(
-                row, factor, r * factor, weighed, sums[0, some], sums[1, some], sums[2, some]
+                row, factor, r * factor, weighted_u, sums[0, some], sums[1, some], sums[2, some]
             )
         for j in range(n):
             v = vs[step, j]
-            turned[j] = -(by_column[j] + sums[0, j]) * v * v
+            grad_sums[j] = -(by_column[j] + sums[0, j]) * v * v
             found[j] += 2.0 * v * (j * sums[0, j] - sums[1, j])
-            found[j] += 2.0 * turned[j] * (j / v - sums[2, j])
+            found[j] += 2.0 * grad_sums[j] * (j / v - sums[2, j])
             by_column[j] = 0.0
     for r in range(n):
         row, some = _row(matrix, r)
-        grad_u[r] = dot(row, turned[some])
+        grad_u[r] = dot(row, grad_sums[some])
     _add_potentials(matrix[0], grad_u, found)
     return found
 
@@ -251,7 +251,7 @@ def _adjoint(
 def _add_potentials(x: Array, grad: Array, found: Array) -> None:
     """Add ``2 Σ_{r>j} R_r + R_j``, the gradient through the ranks' dual potentials.
 
-    R are the row sums of the gradient by the logits. Tied points get the mean of their group.
+    R are the row sums of the logits' gradient. Tied points get the mean of their group.
     """
     n = x.size
     end, after = n, 0.0

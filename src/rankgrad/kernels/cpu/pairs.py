@@ -214,7 +214,7 @@ def sort_by_score(scores: Array, labels: Array, items: Array) -> None:
 
 @compiled
 def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) -> None:
-    """Write the gradient by the scores, equal for items of equal score, label and weight."""
+    """Write the scores' gradient, which is equal for items of equal score, label and weight."""
     share_alike(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
     for i in range(items.size):
         arrays[6][items[i]] = scale * block[3, i]

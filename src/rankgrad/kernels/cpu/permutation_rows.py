@@ -210,16 +210,16 @@ def _softsort_adjoint(
         # Signed sums over items outside the tie group: those below it minus those above it.
         ones, of_values = sums[1, end - 1] - sums[0, start], sums[3, end - 1] - sums[2, start]
         of_rows, of_means = sums[5, end - 1] - sums[4, start], sums[7, end - 1] - sums[6, start]
-        size, moved, tilted, whole = end - start, 0.0, 0.0, 0.0
+        size, moved, tie_offset, whole = end - start, 0.0, 0.0, 0.0
         for i in range(start, end):
             moved += a[i] * (of_values - means[i] * ones)
-            tilted += a[i] * ((end - 1 - i) - (i - start)) / size
+            tie_offset += a[i] * ((end - 1 - i) - (i - start)) / size
             whole += values[i]
-        within = tilted * (whole - size * means[start])
+        within = tie_offset * (whole - size * means[start])
         for i in range(start, end):
             change = moved / size + of_rows * values[i] - of_means
             if size > 1:
-                own = tilted * (values[i] - means[start])
+                own = tie_offset * (values[i] - means[start])
                 change += (within - own) / (size - 1) - own
             grad_scores[items[i]] -= change / temperature
         start = end

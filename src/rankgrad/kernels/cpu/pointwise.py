@@ -44,14 +44,14 @@ def _lists(first: int, last: int, arrays: Arrays, kind: int, number: float) -> N
 
 @compiled
 def _term(kind: int, score: float, label: float, number: float) -> tuple[float, float]:
-    """An item's loss, and its derivative by the score."""
+    """An item's loss, and its derivative with respect to the score."""
     if kind == MSE:
         gap = score - label
         return gap * gap, 2.0 * gap
     if kind == RMSE:
-        chance, other = _sigmoid(score)
-        gap = number * chance - label
-        return gap * gap, 2.0 * gap * number * chance * other
+        probability, other = _sigmoid(score)
+        gap = number * probability - label
+        return gap * gap, 2.0 * gap * number * probability * other
     if kind == BCE:
         return _binary(score, label >= number)
     total, grad = 0.0, 0.0
@@ -73,6 +73,6 @@ def _sigmoid(x: float) -> tuple[float, float]:
 @compiled
 def _binary(x: float, target: bool) -> tuple[float, float]:
     """``-log sigmoid(x)`` if the target is True, else ``-log sigmoid(-x)``; and the derivative."""
-    chance, other = _sigmoid(x)
+    probability, other = _sigmoid(x)
     wrong = -x if target else x
-    return max(wrong, 0.0) + math.log1p(math.exp(-abs(x))), -other if target else chance
+    return max(wrong, 0.0) + math.log1p(math.exp(-abs(x))), -other if target else probability

@@ -296,7 +296,7 @@ class RankOperator(_Operator):
         self.ranks = self._tensor(found)
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The gradient by the scores from one by the ranks; 0 on padding."""
+        """The gradient with respect to the scores, from that of the ranks; 0 on padding."""
         (row,) = self._rows(1)
         self._sorted(grad, row)
         grad_scores = np.zeros(self._scores.numel())

@@ -1,9 +1,9 @@
 """NeuralSort with Sinkhorn scaling on the band of its matrix.
 
 Let P be the band. Forward and backward are sweeps over its rows. The product of a row with a vector
-gives the row's own factor; the row times this factor is added to the column sums. The gradient by
-P is never formed. Only its sums over the rows are needed: the plain sum, and the *tilted* sum, in
-which row r is multiplied by the factor ``n - 1 - 2r`` that the scores have in NeuralSort's row r.
+gives the row's own factor; the row times this factor is added to the column sums. The gradient of
+P is never formed. Only its sums over the rows are needed: the plain sum, and the rank-weighted sum,
+in which row r is multiplied by the factor ``n - 1 - 2r`` of the scores in NeuralSort's row r.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def _apply(
 ) -> None:
     """Write ``u P (v values)`` and, unless ``grad`` is empty, its gradients.
 
-    ``found`` gets the gradient by the entries of P as plain and tilted column sums and as row sums
-    of ``P_rj dP_rj``; ``by_scale`` gets the gradients by u and v.
+    ``found`` gets the gradient of the entries of P as plain and rank-weighted column sums and as
+    row sums of ``P_rj dP_rj``; ``by_scale`` gets the gradients of u and v.
     """
     n, start, k = values.size, lists[1][b], lists[4]
     by_row, means, sums = np.empty(n), np.empty(n), np.zeros((3, n))
@@ -173,7 +173,7 @@ def _apply(
         out[start + r] = u[r] * means[r]
     if grad.size == 0:
         return
-    plain, tilted, inner = found[0], found[1], found[2]
+    plain, rank_weighted, inner = found[0], found[1], found[2]
     for r in range(n):
         by_rank = grad[start + r] if r < cut else 0.0
         by_row[r] = by_rank * u[r]
@@ -181,7 +181,7 @@ def _apply(
         inner[r] = by_row[r] * means[r]
     _add_three(matrix, by_row, u, sums)
     for j in range(n):
-        plain[j], tilted[j] = v[j] * values[j] * sums[0, j], v[j] * values[j] * sums[1, j]
+        plain[j], rank_weighted[j] = v[j] * values[j] * sums[0, j], v[j] * values[j] * sums[1, j]
         by_scale[1, j] = values[j] * sums[0, j]
 
 
@@ -198,22 +198,22 @@ def _add_gradient(
 ) -> None:
     """Add the gradient through the softmax of the rows to that by the scores.
 
-    The gradient by the logits is ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows r.
+    The logits' gradient is ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows r.
     """
-    plain, tilted, sums = found[0], found[1], np.zeros((3, z.size))
+    plain, rank_weighted, sums = found[0], found[1], np.zeros((3, z.size))
     _add_three(matrix, found[2], u, sums)
     for j in range(z.size):
-        plain[j], tilted[j] = sums[0, j] - plain[j], tilted[j] - sums[1, j]
-    absolute_differences_adjoint(z, plain, tilted)
+        plain[j], rank_weighted[j] = sums[0, j] - plain[j], rank_weighted[j] - sums[1, j]
+    absolute_differences_adjoint(z, plain, rank_weighted)
     for j in range(z.size):
-        grad_scores[lists[2][lists[1][b] + j]] += tilted[j] / temperature
+        grad_scores[lists[2][lists[1][b] + j]] += rank_weighted[j] / temperature
 
 
 @compiled
 def _step(
     matrix: Band, scales: tuple[Array, Array, Array], grad_u: Array, grad_v: Array, found: Array
 ) -> None:
-    plain, tilted, inner = found[0], found[1], found[2]
+    plain, rank_weighted, inner = found[0], found[1], found[2]
     u, u_before, v = scales
     n = u.size
     by_row, sums = np.empty(n), np.zeros((3, n))
@@ -224,7 +224,7 @@ def _step(
     for j in range(n):
         column = -(grad_v[j] + sums[0, j]) * v[j] * v[j]
         plain[j] += v[j] * sums[0, j] + column / v[j]
-        tilted[j] += v[j] * sums[1, j] + column * sums[2, j]
+        rank_weighted[j] += v[j] * sums[1, j] + column * sums[2, j]
         by_row[j] = column
         grad_v[j] = 0.0
     _times(matrix, by_row, grad_u)

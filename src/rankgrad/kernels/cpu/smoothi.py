@@ -154,8 +154,8 @@ def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scor
         ties += scores[items[i]] == lowest
         whole += grad[i]
     for i in range(n):
-        lifted = whole / ties if scores[items[i]] == lowest else 0.0
-        grad_scores[items[i]] += alpha * (grad[i] - lifted)
+        through_lowest = whole / ties if scores[items[i]] == lowest else 0.0
+        grad_scores[items[i]] += alpha * (grad[i] - through_lowest)
 
 
 @compiled
@@ -234,7 +234,7 @@ def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> Non
 def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, how: How) -> None:
     """Compute the indicators rank by rank, from logits ``points · product``.
 
-    The products are not differentiated. So the derivative by the scaled scores is computed together
+    The products are not differentiated. So the scaled scores' derivative is computed together
     with the indicator, and nothing is saved: with ``I = row / Z``, the derivative of
     ``E[v] = Σ_j I_j v_j`` is ``I_j (v_j - E[v])`` times the product. The factors of 1, of values
     and of weights in it are summed over the ranks. A point is an item, with coefficients 1, its
