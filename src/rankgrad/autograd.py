@@ -100,17 +100,22 @@ def differentiable_once(backward: Backward) -> Backward:
     return checked  # type: ignore[return-value]
 
 
-class _Final(ListFunction):
-    """The identity, whose derivative is an error."""
+class ListDerivative(ListFunction):
+    """A function that computes a derivative; its own derivative is an error."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Save nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        """Raise an error."""
+        raise RuntimeError(_ONCE)
+
+
+class _Final(ListDerivative):
+    """The identity."""
 
     @staticmethod
     def forward(tensor: Tensor) -> Tensor:
         return tensor.view_as(tensor)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:
-        raise RuntimeError(_ONCE)

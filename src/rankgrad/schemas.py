@@ -1,8 +1,9 @@
-"""Reads JSON and array files that rankgrad wrote, and validates them; errors are one sentence."""
+"""Writes arrays, and reads and validates what rankgrad wrote; errors are one sentence."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,42 @@ def parse_array(path: Path, content: bytes) -> np.ndarray:
     except Exception as error:
         what = shorten(" ".join(str(error).split()), 200) or type(error).__name__
         raise ValueError(files.damaged(path, what)) from None
+    return array
+
+
+def write_arrays(
+    folder: Path, name: str, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Replace a folder, atomically, by one with ``.npy`` files and their metadata.
+
+    Args:
+        folder: the folder.
+        name: the file of the metadata, in which checksums of the arrays are added.
+        metadata: what the file says.
+        arrays: by name.
+    """
+    with files.atomic_folder(folder) as place:
+        for key, array in arrays.items():
+            with files.atomic_write(place / f"{key}.npy") as file:
+                np.save(file, array, allow_pickle=False)
+        files.write_json(place / name, metadata, [f"{key}.npy" for key in arrays])
+
+
+def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -> np.ndarray:
+    """Read an array that :func:`write_arrays` wrote.
+
+    Args:
+        path: the ``.npy`` file.
+        metadata: with its checksum.
+        kinds: the kinds of types that it may have, such as ``"if"`` for numbers.
+        dims: the number of its dimensions.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    array = parse_array(path, files.read_part(path, metadata))
+    if array.dtype.kind not in kinds or array.ndim != dims:
+        raise ValueError(files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions"))
     return array
 
 

@@ -223,6 +223,9 @@ def test_a_retained_graph_gives_its_gradient_again(factor):
     (value * factor).backward(retain_graph=True)
     (value * factor).backward()
     torch.testing.assert_close(scores.grad, 3 * once)
+    value = losses.get("softmax")(scores, labels) * factor
+    torch.autograd.grad(value, scores, retain_graph=True)[0].zero_()  # the caller's own
+    assert torch.autograd.grad(value, scores)[0].equal(once)
 
 
 @pytest.mark.parametrize("name", sorted(set(losses.names()) - {"relaxed"}))

@@ -300,6 +300,10 @@ def test_nothing_sticks_out_on_a_phone(page, width):
         "all => all.map(e => e.getBoundingClientRect()).map(box => [box.left, box.right])"
     )
     assert boxes[0][1] <= boxes[1][0] and boxes[1][1] <= width
+    cut = """all => all.filter(e => e.getBoundingClientRect().right
+        > e.closest('.scroll').getBoundingClientRect().right).map(e => e.textContent)"""
+    assert page.locator(".scroll caption > span").evaluate_all(cut) == []
+    assert page.locator(".scroll caption > span").count() > 2
 
 
 def test_controls_and_charts_have_names(page):

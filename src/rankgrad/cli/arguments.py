@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,6 +42,22 @@ Fold = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda: where the ranker runs.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes side by side; 0 for this one alone.",
+        min=0,
+        show_default="one per core, or per GPU",
+    ),
+]
+TeacherLabels = Annotated[
+    Literal["shift", "minmax", "softmax", "rank"],
+    typer.Option(
+        help="How the teacher's scores become labels: above its lowest, from 0 to 1, "
+        "probabilities, or by its order alone, 1 / rank."
+    ),
+]
+TableFormat = Literal["terminal", "markdown", "latex", "csv"]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a file or folder that exists.")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Json, Metrics
+from rankgrad.cli.arguments import Json, Metrics, TableFormat, Workers
 from rankgrad.cli.errors import interrupted_run
 from rankgrad.cli.printing import console, show_csv, show_json, show_results
 
@@ -109,14 +109,7 @@ def compare(
             show_default="the first --metric, or that of --settings",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes side by side; 0 for this one alone.",
-            min=0,
-            show_default="one per core, or per GPU",
-        ),
-    ] = None,
+    workers: Workers = None,
     settings: Annotated[
         Path | None,
         typer.Option(help="Settings that all share, in TOML; options go before them."),
@@ -147,7 +140,7 @@ def compare(
         typer.Option("--intervals", help="Show 95% bootstrap intervals.", rich_help_panel=_TESTS),
     ] = False,
     format: Annotated[
-        Literal["terminal", "markdown", "latex", "csv"],
+        TableFormat,
         typer.Option(help="Of the table.", rich_help_panel=_TESTS),
     ] = "terminal",
     collection: Annotated[
@@ -253,12 +246,7 @@ def compare(
     _finish(found, intervals, format, json)
 
 
-def _finish(
-    found: Comparison,
-    intervals: bool,
-    format: Literal["terminal", "markdown", "latex", "csv"],
-    json: bool,
-) -> None:
+def _finish(found: Comparison, intervals: bool, format: TableFormat, json: bool) -> None:
     """Show the comparison; the exit code is 1 if runs are missing."""
     from rankgrad.results.comparison_tables import to_json
 
@@ -362,9 +350,7 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
     return drawn
 
 
-def _show(
-    found: Comparison, intervals: bool, format: Literal["terminal", "markdown", "latex", "csv"]
-) -> None:
+def _show(found: Comparison, intervals: bool, format: TableFormat) -> None:
     from rankgrad.results.comparison_tables import differences_table, table, tuned_table
 
     means = table(found, intervals=intervals)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Data, Fold, Json, load
+from rankgrad.cli.arguments import Data, Fold, Json, TeacherLabels, load
 from rankgrad.cli.errors import interrupted
 from rankgrad.cli.predict import Run, load_ranker
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
@@ -48,13 +48,7 @@ def distill(
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Test data, where DATA is a file.")] = None,
     fold: Fold = None,
-    teacher_labels: Annotated[
-        Literal["shift", "minmax", "softmax", "rank"],
-        typer.Option(
-            help="How the teacher's scores become labels: above its lowest, from 0 to 1, "
-            "probabilities, or by its order alone, 1 / rank.",
-        ),
-    ] = "shift",
+    teacher_labels: TeacherLabels = "shift",
     temperature: Annotated[
         float, typer.Option(help="Divides the teacher's scores, with shift and softmax.")
     ] = 1.0,

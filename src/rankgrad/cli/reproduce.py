@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Json
+from rankgrad.cli.arguments import Json, TableFormat, Workers
 from rankgrad.cli.errors import interrupted_run
 from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
 
@@ -69,20 +69,11 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(help="How many.", min=1, show_default="as the protocol says")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes side by side; 0 for this one alone.",
-            min=0,
-            show_default="one per core, or per GPU",
-        ),
-    ] = None,
+    workers: Workers = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="auto is a GPU where there is one.")
     ] = "auto",
-    format: Annotated[
-        Literal["terminal", "markdown", "latex", "csv"], typer.Option(help="Of the tables.")
-    ] = "terminal",
+    format: Annotated[TableFormat, typer.Option(help="Of the tables.")] = "terminal",
     json: Json = False,
 ) -> None:
     """Run a paper's tables under its own protocol, and print ours beside the published numbers.
@@ -186,7 +177,7 @@ def _progress() -> Iterator[OnChange]:
         yield show
 
 
-def _show(found: Reproduced, format: Literal["terminal", "markdown", "latex", "csv"]) -> None:
+def _show(found: Reproduced, format: TableFormat) -> None:
     if found.found is None:
         console(stderr=True).print(f"{found.title}: not run: {found.reason}\n", soft_wrap=True)
     elif format == "terminal":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankgrad.cli import text_arguments as arguments
-from rankgrad.cli.arguments import Json
+from rankgrad.cli.arguments import Json, TeacherLabels
 from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
 from rankgrad.cli.settings import settings_options
@@ -55,13 +55,7 @@ def train(
             "the grades, or beside them, which evaluate as ever.",
         ),
     ] = None,
-    teacher_labels: Annotated[
-        Literal["shift", "minmax", "softmax", "rank"],
-        typer.Option(
-            help="How the teacher's scores become labels: above its lowest, from 0 to 1, "
-            "probabilities, or by its order alone, 1 / rank.",
-        ),
-    ] = "shift",
+    teacher_labels: TeacherLabels = "shift",
     losses: Annotated[
         list[str] | None,
         typer.Option(

@@ -106,11 +106,7 @@ class Explanation:
             "checksum": self.checksum,
         }
         arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
-        with files.atomic_folder(Path(run) / FOLDER / name) as place:
-            for key, array in arrays.items():
-                with files.atomic_write(place / f"{key}.npy") as file:
-                    np.save(file, array, allow_pickle=False)
-            files.write_json(place / METADATA, metadata, [f"{key}.npy" for key in arrays])
+        schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
@@ -132,7 +128,10 @@ class Explanation:
                 "explain the run again"
             )
         schemas.check(place / METADATA, metadata, _Metadata)
-        arrays = {key: _read(place / f"{key}.npy", metadata, dims) for key, dims in _DIMS.items()}
+        arrays = {
+            key: schemas.read_array(place / f"{key}.npy", metadata, "if", dims)
+            for key, dims in _DIMS.items()
+        }
         features, queries = len(metadata["features"]), len(metadata["qids"])
         ranks = arrays["items"].shape[1]
         shapes: dict[str, tuple[int, ...]] = {
@@ -321,10 +320,3 @@ def _csv(columns: Sequence[str], rows: Any) -> str:
     writer.writerow(columns)
     writer.writerows(rows)
     return out.getvalue()
-
-
-def _read(path: Path, metadata: dict[str, Any], dims: int) -> NDArray[Any]:
-    array = schemas.parse_array(path, files.read_part(path, metadata))
-    if array.dtype.kind not in "if" or array.ndim != dims:
-        raise ValueError(files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions"))
-    return array

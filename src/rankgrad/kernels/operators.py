@@ -158,7 +158,7 @@ class _Sort(autograd.ListFunction):
         return None, product, None, None, None, None
 
 
-class _SortAdjoint(autograd.ListFunction):
+class _SortAdjoint(autograd.ListDerivative):
     """The vector-Jacobian product of :class:`_Sort` with respect to the scores."""
 
     @staticmethod
@@ -168,14 +168,6 @@ class _SortAdjoint(autograd.ListFunction):
         return _guarded(
             lambda safe: _sort_adjoint(grad, values, safe, mask, kernel, cache), scores, mask
         )
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:
-        autograd.refuse_second_derivative(grad)
 
 
 class _Rank(autograd.ListFunction):
@@ -201,7 +193,7 @@ class _Rank(autograd.ListFunction):
         return product, None, None, None
 
 
-class _RankAdjoint(autograd.ListFunction):
+class _RankAdjoint(autograd.ListDerivative):
     """The vector-Jacobian product of :class:`_Rank`."""
 
     @staticmethod
@@ -209,14 +201,6 @@ class _RankAdjoint(autograd.ListFunction):
         grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
     ) -> Tensor:
         return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, cache), scores, mask)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:
-        autograd.refuse_second_derivative(grad)
 
 
 def _sort(

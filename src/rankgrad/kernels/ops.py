@@ -106,6 +106,8 @@ _mode: Mode = "auto"
 _PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 _NEEDED = {"cpu": "numba", "cuda": "triton"}
 _TABLES: dict[str, Any] = {**LOSSES, **METRICS, **CHECKS}
+#: Whether the backward pass under way retains its graph; taken for granted if PyTorch cannot say.
+_is_retained = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 _NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
@@ -536,9 +538,9 @@ class _ReducedOnCPU(torch.autograd.Function):
         if torch.is_grad_enabled():
             autograd.refuse_second_derivative()
         (grad_scores,) = ctx.saved_tensors
-        # Mostly the gradient is 1. A product costs as much as a third of an empty function, and a
-        # tensor that a retained graph still needs is copied by whoever would write to it.
-        scaled = grad_scores if _is_one(grad) else grad_scores * grad
+        # Mostly the gradient is 1, and a product costs as much as a third of an empty function. A
+        # retained graph keeps its tensor, since the caller may write to the one that is returned.
+        scaled = grad_scores if _is_one(grad) and not _is_retained() else grad_scores * grad
         return scaled, None, None, None, None, None
 
 

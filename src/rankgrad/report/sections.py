@@ -203,7 +203,7 @@ def comparison(found: Comparison) -> str:
         others = ", where nothing else is said" if len(models) > 1 else ""
         caption += f" Networks{others}: {shared}."
     return (
-        f'<table class="sortable" id="comparison"><caption>{escape(caption)}</caption>'
+        f'<table class="sortable" id="comparison">{_caption(caption)}'
         f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
@@ -469,9 +469,14 @@ def table(
     )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>'
+        f'<table class="{kind}">{_caption(caption)}<thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _caption(text: str) -> str:
+    """A caption, with an element inside that stays in view where the table is scrolled."""
+    return f"<caption><span>{escape(text)}</span></caption>"
 
 
 def plain(value: Any) -> str:

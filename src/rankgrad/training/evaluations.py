@@ -30,8 +30,11 @@ from rankgrad.quoting import quote
 
 EVALUATIONS, METADATA = "evaluations", "evaluation.json"
 _FORMAT, _VERSION = "rankgrad evaluation", 1
-_KINDS = {"values": ("f", 2), "qids": ("U", 1), "offsets": ("i", 1)}  # type and dimensions
-_ARRAYS = ("values", "qids", "offsets", "labels", "scores")
+#: The kind of type and the number of dimensions of each array.
+_KINDS = {
+    "values": ("f", 2), "qids": ("U", 1), "offsets": ("i", 1), "labels": ("f", 1),
+    "scores": ("f", 1),
+}  # fmt: skip
 
 
 class _Metadata(TypedDict):
@@ -111,11 +114,8 @@ class Evaluated:
             "checksum": self.checksum,
             "labels": dict(self.labels_of_run),
         }
-        with files.atomic_folder(Path(run) / EVALUATIONS / name) as place:
-            for array in _ARRAYS:
-                with files.atomic_write(place / f"{array}.npy") as file:
-                    np.save(file, getattr(self, array), allow_pickle=False)
-            files.write_json(place / METADATA, metadata, [f"{array}.npy" for array in _ARRAYS])
+        arrays = {array: getattr(self, array) for array in _KINDS}
+        schemas.write_arrays(Path(run) / EVALUATIONS / name, METADATA, metadata, arrays)
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
@@ -139,7 +139,10 @@ class Evaluated:
                 "again"
             )
         schemas.check(place / METADATA, metadata, _Metadata)
-        arrays = {array: _read(place / f"{array}.npy", array, metadata) for array in _ARRAYS}
+        arrays = {
+            array: schemas.read_array(place / f"{array}.npy", metadata, *kind)
+            for array, kind in _KINDS.items()
+        }
         lists, metrics = arrays["values"].shape
         if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
             raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
@@ -172,12 +175,3 @@ def names(run: str | os.PathLike[str]) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _read(path: Path, name: str, metadata: Mapping[str, Any]) -> NDArray[Any]:
-    array = schemas.parse_array(path, files.read_part(path, metadata))
-    kind, dims = _KINDS.get(name, ("f", 1))
-    if array.dtype.kind != kind or array.ndim != dims:
-        what = f"it holds {array.dtype} of {array.ndim} dimensions"
-        raise ValueError(files.damaged(path, what))
-    return array

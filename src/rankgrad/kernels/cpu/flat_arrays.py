@@ -135,7 +135,12 @@ class FlatArrays:
         """Run the last loop again, if there was one."""
         if self._loop is None:
             return False
-        each_list(self.offsets, *self._loop)
+        work, steps, power = self._loop
+        items = self.arrays[0].size
+        if steps * items + items**power < _FEW:
+            work(0, self.list_weights.size)
+        else:
+            each_list(self.offsets, work, steps, power)
         return True
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,8 +22,8 @@ from rankgrad.kernels.cpu.flat_arrays import (
     ideal,
     new_block,
     sort_descending,
-    take,
 )
+from rankgrad.kernels.cpu.pairs import share_alike, sort_by_score, weigh_ones
 from rankgrad.kernels.pair_derivatives import PairConfig
 
 RANKNET, HINGE, LAMBDAS, LOSS1 = range(4)
@@ -130,20 +130,22 @@ def _lists(
     kind, rows, k, sigma, linear, norm, by_distance, by_discount, half = options
     discount, delta, later, swap_discount = tables
     for b in range(first, last):
-        items = np.arange(offsets[b], offsets[b + 1])
-        n = items.size
+        n = offsets[b + 1] - offsets[b]
         if n < 2 or not _differ(labels[offsets[b] : offsets[b + 1]]):
             continue
-        if not norm:  # of items with equal scores, the less relevant comes first
-            order = np.arange(n)
-            sort_descending(-labels[offsets[b] : offsets[b + 1]], order)
-            items = items[order]
-        sort_descending(scores, items)
+        items = np.empty(n, np.int64)
+        for i in range(n):
+            items[i] = offsets[b] + i
+        if norm:
+            sort_descending(scores, items)
+        else:
+            sort_by_score(scores, labels, items)
         block = new_block(_ROWS, n)
-        z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
-        z[:], y[:], w[:] = take(scores, items), take(labels, items), take(weights, items)
-        block[_V, :n] = w
-        block[_D, :n], block[_L, :n] = swap_discount[:n], later[:n]
+        z, y = block[_Z, :n], block[_Y, :n]
+        for i in range(n):
+            z[i], y[i] = scores[items[i]], labels[items[i]]
+            block[_W, i] = block[_V, i] = weights[items[i]] if weights.size else 1.0
+            block[_D, i], block[_L, i] = swap_discount[i], later[i]
         end = min(rows, n)
         if kind == HINGE:
             _hinge(block, sigma, end)
@@ -151,21 +153,24 @@ def _lists(
             if kind >= LAMBDAS:
                 gains = gains_of(y, NDCG, linear, 1.0)
                 best = ideal(gains, discount, k)
-                block[_G, :n] = gains / (best if best > 0 else 1.0)
-                if kind == LOSS1:
-                    for i in range(n):
+                for i in range(n):
+                    block[_G, i] = gains[i] / (best if best > 0 else 1.0)
+                    if kind == LOSS1:
                         block[_V, i] *= block[_G, i] * discount[i]
             parts = by_distance, by_discount, half, 0.01 if norm and z[0] > z[n - 1] else 0.0
-            z *= sigma
+            for i in range(n):
+                z[i] *= sigma
             factor = sigma
             if norm:
                 factor *= _norm_factor(block, kind, delta, parts, sigma, end, weights.size > 0)
             else:
                 _logistic(block, kind, delta, parts, sigma, end)
-            block[_GRAD, :n] *= factor
-            block[_HESS, :n] *= factor * sigma
+            for i in range(n):
+                block[_GRAD, i] *= factor
+                block[_HESS, i] *= factor * sigma
         if not norm:
-            _share_alike(block, n)
+            for row in (_GRAD, _HESS):
+                share_alike(scores, labels, weights, items, block[row, :n])
         for i in range(n):
             gradient[items[i]], hessian[items[i]] = block[_GRAD, i], block[_HESS, i]
 
@@ -231,12 +236,13 @@ def _norm_factor(
 ) -> float:
     """Add up the pairs and return LightGBM's normalization factor, which ignores item weights."""
     n = block.shape[1] - APART
-    if weighted:
-        block[_V, :n] = 1.0
+    for i in range(n):
+        block[_V, i] = 1.0
     total = 2 * sigma * _logistic(block, kind, delta, parts, sigma, end)
     if weighted:
-        block[_V, :n] = block[_W, :n]
-        block[_GRAD, :n], block[_HESS, :n] = 0.0, 0.0
+        for i in range(n):
+            block[_V, i] = block[_W, i]
+            block[_GRAD, i], block[_HESS, i] = 0.0, 0.0
         _logistic(block, kind, delta, parts, sigma, end)
     return math.log2(1 + total) / total if total > 0 else 1.0
 
@@ -283,10 +289,8 @@ def _logistic(
             total += lambda_sum
         else:
             right, wrong = block[_RIGHT, some], block[_WRONG, some]
-            own_label = block[_Y, i], block[_V, i]
-            _weigh(
-                own_label, block[_Y, some], block[_V, some], block[_L, some], parts, right, wrong
-            )
+            y, v, later = block[_Y, some], block[_V, some], block[_L, some]
+            weigh_ones(block[_Y, i], block[_V, i], parts[2], y, v, later, right, wrong)
             grad_sum, hess_sum = _pair_row(block[_E, some], scale, right, wrong, *results)
         block[_GRAD, i] -= grad_sum
         block[_HESS, i] += hess_sum
@@ -364,25 +368,6 @@ def _normalized_row(
     return grad_sum, hess_sum, lambda_sum
 
 
-@compiled
-def _weigh(
-    own: tuple[float, float],
-    y: Array,
-    w: Array,
-    later: Array,
-    parts: tuple[float, float, float, float],
-    right: Array,
-    wrong: Array,
-) -> None:
-    """Write the weights of an item's pairs: ``right`` if it is preferred, else ``wrong``."""
-    label, weight = own
-    half = parts[2]
-    for j in range(right.size):
-        equal = half if label == y[j] else 0.0
-        right[j] = (1.0 if label > y[j] else equal) * weight * later[j]
-        wrong[j] = (1.0 if label < y[j] else equal) * w[j] * later[j]
-
-
 @compiled_reduction
 def _pair_row(
     e: Array, scale: float, right: Array, wrong: Array, gradient: Array, hessian: Array
@@ -403,35 +388,3 @@ def _pair_row(
         gradient[j] += grad
         hessian[j] += hess
     return grad_sum, hess_sum
-
-
-@compiled
-def _share_alike(block: Array, n: int) -> None:
-    """Give items of equal score, label and weight the mean of their derivatives."""
-    z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
-    start = 0
-    for i in range(1, n + 1):
-        if i < n and z[i] == z[start] and y[i] == y[start]:
-            continue
-        if i - start > 1:
-            order = np.arange(start, i)
-            sort_descending(w, order)
-            _share_runs(block[_GRAD], block[_HESS], w, order)
-        start = i
-
-
-@compiled
-def _share_runs(gradient: Array, hessian: Array, w: Array, order: Array) -> None:
-    """The same among items of equal score and label, sorted by weight."""
-    start = 0
-    for i in range(1, order.size + 1):
-        if i < order.size and w[order[i]] == w[order[start]]:
-            continue
-        first, second = 0.0, 0.0
-        for j in range(start, i):
-            first += gradient[order[j]]
-            second += hessian[order[j]]
-        for j in range(start, i):
-            gradient[order[j]] = first / (i - start)
-            hessian[order[j]] = second / (i - start)
-        start = i

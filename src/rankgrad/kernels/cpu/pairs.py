@@ -188,6 +188,17 @@ def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
         defined[b] |= labels[items[i]] != labels[items[0]]
     if not defined[b]:
         return np.zeros((0, 0))
+    sort_by_score(scores, labels, items)
+    block = new_block(7, items.size)
+    for i in range(items.size):
+        block[0, i], block[1, i] = scale * scores[items[i]], labels[items[i]]
+        block[2, i] = weights[items[i]] if weights.size else 1.0
+    return block
+
+
+@compiled
+def sort_by_score(scores: Array, labels: Array, items: Array) -> None:
+    """Sort items by descending score; of equal scores the less relevant item comes first."""
     sort_descending(scores, items)
     start = 0
     for i in range(1, items.size + 1):
@@ -199,17 +210,12 @@ def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
             sort_descending(labels, equal)
             _reverse(equal)
         start = i
-    block = new_block(7, items.size)
-    for i in range(items.size):
-        block[0, i], block[1, i] = scale * scores[items[i]], labels[items[i]]
-        block[2, i] = weights[items[i]] if weights.size else 1.0
-    return block
 
 
 @compiled
 def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) -> None:
     """Write the gradient by the scores, equal for items of equal score, label and weight."""
-    _share_alike(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
+    share_alike(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
     for i in range(items.size):
         arrays[6][items[i]] = scale * block[3, i]
 
@@ -312,14 +318,14 @@ def _one_weighted(block: Array, half: float, later: Array, end: int) -> float:
         exponentials(z, start, far, center, block[4])
         for i in range(start, min(near, end)):
             j = i + 1
-            _weigh_ones(y[i], w[i], half, y[j:], w[j:], later[j:n], right[j:], wrong[j:])
+            weigh_ones(y[i], w[i], half, y[j:], w[j:], later[j:n], right[j:], wrong[j:])
             total += _pair_row(i, math.exp(center - z[i]), block)
         start = near
     return total
 
 
 @compiled
-def _weigh_ones(
+def weigh_ones(
     label: float,
     weight: float,
     half: float,
@@ -329,6 +335,7 @@ def _weigh_ones(
     right: Array,
     wrong: Array,
 ) -> None:
+    """Write the weights of an item's pairs: ``right`` if it is preferred, else ``wrong``."""
     for j in range(y.size):
         equal = half if label == y[j] else 0.0
         right[j] = (1.0 if label > y[j] else equal) * weight * later[j]
@@ -409,7 +416,7 @@ def _row(
 
 
 @compiled
-def _share_alike(scores: Array, labels: Array, weights: Array, items: Array, out: Array) -> None:
+def share_alike(scores: Array, labels: Array, weights: Array, items: Array, out: Array) -> None:
     """Give items of equal score, label and weight the mean of their gradients."""
     start = 0
     for i in range(1, items.size + 1):

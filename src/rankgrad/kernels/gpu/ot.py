@@ -413,16 +413,16 @@ def _product(
         factor, term = _column_terms(points, items, begin, count, at, middle, x, sums, precise)
     total = tl.zeros([own, other], tl.float32)
     for left in range(low, high, other):
-        at = left + tl.arange(0, other)
+        place = left + tl.arange(0, other)
         if side == "rows":
             theirs, their_term = _column_terms(
-                points, items, begin, count, at, middle, x, sums, precise
+                points, items, begin, count, place, middle, x, sums, precise
             )
         else:
             theirs, their_term = _row_terms(
-                points, items, begin, count, at, middle, x, sums, precise
+                points, items, begin, count, place, middle, x, sums, precise
             )
-        weight = tl.load(vector + begin + at, mask=at < count, other=0.0)
+        weight = tl.load(vector + begin + place, mask=place < count, other=0.0)
         total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
     return tl.sum(total, 1)
 
