@@ -294,6 +294,17 @@ def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
     return found
 
 
+def read_folder(folder: Path, manifest: str, read: Callable[[Path], T]) -> T:
+    """:func:`snapshot` of one folder, which :func:`atomic_folder` may be replacing.
+
+    Args:
+        folder: the folder.
+        manifest: a file in it that differs between versions.
+        read: reads the folder at the path that it is given.
+    """
+    return snapshot(lambda: [folder / manifest], lambda: read(readable_path(folder)))
+
+
 def clean(path: Path, older: float = 0) -> None:
     """Remove temporary files that killed writers of a file or folder left.
 

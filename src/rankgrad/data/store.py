@@ -109,10 +109,7 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
         folder: of the store.
         verify: also read everything and compare it with the checksums it was written with.
     """
-    folder = Path(folder)
-    return files.snapshot(
-        lambda: [folder / MANIFEST], lambda: _open(files.readable_path(folder), verify=verify)
-    )
+    return files.read_folder(Path(folder), MANIFEST, lambda place: _open(place, verify=verify))
 
 
 def _open(folder: Path, *, verify: bool) -> Dataset:

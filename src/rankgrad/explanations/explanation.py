@@ -114,9 +114,7 @@ class Explanation:
         place = Path(run) / FOLDER / name
         if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{run} has no explanation {name!r}")
-        return files.snapshot(
-            lambda: [place / METADATA], lambda: cls._load(files.readable_path(place))
-        )
+        return files.read_folder(place, METADATA, cls._load)
 
     @classmethod
     def _load(cls, place: Path) -> Explanation:

@@ -150,11 +150,7 @@ class _Sort(autograd.ListFunction):
     @staticmethod
     @autograd.differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if is_legacy_batchedtensor(grad):
-            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
-            product = torch.ops.rankgrad.sort_vjp(grad, *ctx.saved_tensors, *kernel)
-        else:
-            product = _SortAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        product = _vjp(_SortAdjoint, torch.ops.rankgrad.sort_vjp, ctx, grad)
         return None, product, None, None, None, None
 
 
@@ -185,11 +181,7 @@ class _Rank(autograd.ListFunction):
     @staticmethod
     @autograd.differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if is_legacy_batchedtensor(grad):
-            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
-            product = torch.ops.rankgrad.rank_vjp(grad, *ctx.saved_tensors, *kernel)
-        else:
-            product = _RankAdjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        product = _vjp(_RankAdjoint, torch.ops.rankgrad.rank_vjp, ctx, grad)
         return product, None, None, None
 
 
@@ -201,6 +193,16 @@ class _RankAdjoint(autograd.ListDerivative):
         grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
     ) -> Tensor:
         return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, cache), scores, mask)
+
+
+def _vjp(adjoint: type[autograd.ListDerivative], operation: Any, ctx: Any, grad: Tensor) -> Tensor:
+    """The vector-Jacobian product, of batched gradients by the registered operation."""
+    if is_legacy_batchedtensor(grad):
+        kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
+        product: Tensor = operation(grad, *ctx.saved_tensors, *kernel)
+    else:
+        product = adjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+    return product
 
 
 def _sort(

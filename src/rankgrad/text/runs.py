@@ -188,10 +188,7 @@ class TextRun:
         place = self.path / folders.BEST
         if not files.readable_path(place).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
-        return files.snapshot(
-            lambda: [place / MANIFEST],
-            lambda: TextRanker.from_pretrained(files.readable_path(place)),
-        )
+        return files.read_folder(place, MANIFEST, TextRanker.from_pretrained)
 
     @property
     def weight(self) -> float | None:

@@ -293,10 +293,7 @@ class FittedRanker:
             folder: a saved model, or the ``best`` or ``last`` folder of a run.
             network: of the same class and sizes, where the model was trained with the user's own.
         """
-        place = Path(folder)
-        return files.snapshot(
-            lambda: [place / MANIFEST], lambda: cls._load(files.readable_path(place), network)
-        )
+        return files.read_folder(Path(folder), MANIFEST, lambda place: cls._load(place, network))
 
     @classmethod
     def _load(cls, folder: Path, network: nn.Module | None) -> FittedRanker:
