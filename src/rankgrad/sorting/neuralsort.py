@@ -97,7 +97,8 @@ class _CrossEntropy(ListFunction):
         terms = torch.zeros_like(scores, dtype=torch.float64)
         for logs, target, _ in _log_rows(scores, mask, order, by_rank, by_item, k, temperature):
             terms = terms - torch.where(target > 0, target * logs, 0.0).sum(1)
-        return terms.to(scores.dtype)
+        # A copy: PyTorch 2.11 loses the gradient of a conversion that changes nothing.
+        return terms.to(scores.dtype, copy=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
