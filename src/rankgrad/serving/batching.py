@@ -118,8 +118,10 @@ class Batcher:
             own = next(scores)
             if isinstance(own, Exception):
                 responses.append(own)
-            else:
-                responses.append(Response(request.respond(lists, own), len(lists.items)))
+                continue
+            content = _result(partial(request.respond, lists, own))
+            failed = isinstance(content, Exception)
+            responses.append(content if failed else Response(content, len(lists.items)))
         return responses
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
