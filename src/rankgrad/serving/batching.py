@@ -118,10 +118,8 @@ class Batcher:
             own = next(scores)
             if isinstance(own, Exception):
                 responses.append(own)
-                continue
-            content = _result(partial(request.respond, lists, own))
-            failed = isinstance(content, Exception)
-            responses.append(content if failed else Response(content, len(lists.items)))
+            else:
+                responses.append(_result(partial(_response, request, lists, own)))
         return responses
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
@@ -161,6 +159,10 @@ class Batcher:
         """End the thread; of what it computes, only the lists it is at are scored before."""
         self._closed = True
         self._thread.shutdown()
+
+
+def _response(request: Request, lists: Lists, scores: np.ndarray) -> Response:
+    return Response(request.respond(lists, scores), len(lists.items))
 
 
 def _result(compute: Callable[[], _Result]) -> _Result | Exception:
