@@ -84,6 +84,14 @@ def test_what_is_no_category_is_named_in_arrow(packed, post):
     assert error["field"] == "column 'color'[1]" and error["message"].endswith("found 7")
 
 
+def test_the_version_changes_with_the_trees(fitted, monkeypatch):
+    trees = fitted["trees"].network
+    first, again = (ServedRanker.of(fitted["trees"], name) for name in ("first", "again"))
+    monkeypatch.setattr(trees, "saved", trees.saved + b"\n")
+    changed = ServedRanker.of(fitted["trees"], "changed")
+    assert first.runtime == "rankgrad" and first.version == again.version != changed.version
+
+
 def test_the_service_says_which_there_are(call):
     model = call((("GET", "/models/trees"), {}))[0].json()
     assert model["categories"] == {"color": ["blue", "green", "red"], "size": ["3", "7"]}

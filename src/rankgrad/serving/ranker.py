@@ -17,6 +17,7 @@ from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.serving.categorical import CategoricalFeature, categorical_features
 from rankgrad.serving.layers import FoldedLayers
 from rankgrad.training import FittedRanker
+from rankgrad.training.fitted import TreeScorer
 from rankgrad.training.preparation import Preparation
 
 _FOLDED = 40  # items of a list, on average, from which folding takes less time
@@ -67,6 +68,8 @@ class ServedRanker:
             runtime, score = "onnxruntime", scorer(ranker, content, threads)
         except NoFormError:  # as of trees that split by categories
             content = b"".join(tensor.numpy().tobytes() for tensor in ranker.tensors().values())
+            if isinstance(ranker.network, TreeScorer):
+                content += ranker.network.saved
             runtime, score = "rankgrad", ranker.predict
         found = cls(
             name=name,
