@@ -95,9 +95,8 @@ class ServedRanker:
 
     def wrong_values(self, items: np.ndarray) -> np.ndarray:
         """Which values of items ``[n, f]`` are infinite, or missing where they may not be."""
-        if self.required.all():
-            return ~np.isfinite(items)
-        return np.isinf(items) | (np.isnan(items) & self.required)
+        wrong: np.ndarray = ~np.isfinite(items)
+        return wrong if self.required.all() else wrong & (self.required | ~np.isnan(items))
 
     def described(self) -> dict[str, Any]:
         """What the service says of it."""
