@@ -53,6 +53,8 @@ def test_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             exec(compile(code, str(page), "exec"), names)
         elif page.parent.name == "tutorials":
             run_commands(code)
+    if page.name == "cross_encoder.md":  # it trains: on new lists it was 0.25 at random
+        assert names["evaluate"]() > 0.5
 
 
 def run_alone(page):
