@@ -231,6 +231,16 @@ def test_other_errors(post, lists):
     assert empty.json()["lists"] == [{"scores": [], "order": []}]
 
 
+@pytest.mark.parametrize("name", ["in_list", "plain"])
+def test_missing_values_where_the_ranker_takes_none(name, lists, post, call):
+    described = call((("GET", f"/models/{name}"), {}))[0].json()
+    assert not described["missing_values"]
+    for item, field in (({}, ".bm25"), ([1.0, None, 0.5, 2.0], "[1]")):
+        answer = post(f"/models/{name}/rank", json={"lists": [{"items": [item]}]})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["field"] == f"lists[0].items[0]{field}"
+
+
 def test_missing_values_where_the_ranker_takes_them(post, fitted):
     items = [[1.0, None, 0.5, 2.0], {"bm25": 1.0, "age": 0.5, "length": 2.0}]
     sent = {"lists": [{"items": [item]} for item in items]}

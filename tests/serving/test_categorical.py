@@ -95,4 +95,17 @@ def test_the_version_changes_with_the_trees(fitted, monkeypatch):
 def test_the_service_says_which_there_are(call):
     model = call((("GET", "/models/trees"), {}))[0].json()
     assert model["categories"] == {"color": ["blue", "green", "red"], "size": ["3", "7"]}
-    assert model["missing_values"]
+    assert not model["missing_values"]  # of numbers
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("model", ["network", "trees"])
+def test_categories_may_be_missing_and_numbers_may_not(model, arrow, post):
+    """Of rankers that were trained on complete data."""
+    for item, status in (({"bm25": 1.0}, 200), ({"color": "red", "size": 3}, 422)):
+        table = pa.table({name: [value] for name, value in item.items()})
+        sent = {"content": stream(table), "headers": {"content-type": ARROW}}
+        sent = sent if arrow else {"json": {"lists": [{"items": [item]}]}}
+        answer = post(f"/models/{model}/rank", **sent)
+        assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"] == "is missing" and "bm25" in answer.text

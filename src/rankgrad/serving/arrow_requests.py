@@ -84,9 +84,9 @@ class _Columns:
             else:
                 feature = ranker.categorical.get(self.names.index(field.name))
                 _check_feature_type(field.type, feature, name)
-        absent = [] if self.positional else [name for name in self.names if name not in seen]
-        if absent and not ranker.missing:
-            raise RequestError(422, "is missing", f"column {quote(absent[0])}")
+        for name, required in zip(self.names, ranker.required, strict=True):
+            if required and name not in seen and not self.positional:
+                raise RequestError(422, "is missing", f"column {quote(name)}")
 
     def features(self, table: Any) -> np.ndarray:
         """All features in order, ``[N, f]``."""
@@ -221,7 +221,7 @@ def _rows(column: Any, width: int) -> np.ndarray:
 
 def _check_values(items: np.ndarray, ranker: ServedRanker) -> None:
     """Raise an error that names the first value that is infinite, or missing where none may be."""
-    wrong = ~np.isfinite(items) if not ranker.missing else np.isinf(items)
+    wrong = ranker.wrong_values(items)
     if wrong.any():
         row, at = np.argwhere(wrong)[0].tolist()
         field = f"column {quote(ranker.feature_names[at])}[{row}]"
