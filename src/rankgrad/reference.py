@@ -101,7 +101,7 @@ def cell_entry(
         formula=value if lower_is_better else f"1 - {value}",
         paper=relaxation.paper,
         cost=relaxation.cost,
-        use=f"{use}\n\nThe relaxation: {relaxation.use}",
+        use=f"{use}\n\nThe relaxation: {relaxation.use[0].lower()}{relaxation.use[1:]}",
         elsewhere=_written()["elsewhere"].get(name, elsewhere),
         symbols=". ".join(symbols),
     )
@@ -116,7 +116,7 @@ def _with_noise(found: Entry, name: str) -> Entry:
         formula=rf"{noise['formula']}, \quad L(s) = {found.formula}",
         paper=f"{noise['paper']} {found.paper}",
         cost=f"For each sample: {found.cost}",
-        use=f"{noise['use']} Without noise: {found.use}",
+        use=f"{noise['use']}\n\nWithout noise: {found.use}",
         elsewhere=_written()["elsewhere"].get(f"gumbel_{name}", ""),
         symbols=f"{noise['symbols']}. {found.symbols}",
     )

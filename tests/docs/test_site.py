@@ -221,6 +221,22 @@ def test_every_kind_of_spec_has_an_example(monkeypatch):
         registry.get(example)
 
 
+def test_links_of_pages_resolve_where_the_repository_is_read():
+    """But for pages of the reference, which `make docs` writes (docs/install.md says so)."""
+    lost = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+        assert not re.search(r"\)\{ *\w+=", text), f"{page}: attributes are text there"
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+            path = (page.parent / link).resolve()
+            if not path.exists() and DOCS / "reference" not in path.parents:
+                lost.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not lost, "\n".join(lost)
+
+
+CUT_FORMULA = "[...document.querySelectorAll('.formula')].some(e => e.scrollWidth > e.clientWidth)"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     pytest.importorskip("zensical")
@@ -343,7 +359,23 @@ def test_every_page_is_in_the_navigation(site):
     assert {page.name for page in lost} <= {"404.html"}
 
 
+def watch(view, base, troubles):
+    """Note errors, and requests of anything but the site."""
+    view.on("console", lambda m: m.type == "error" and troubles.append(m.text))
+    view.on("pageerror", lambda error: troubles.append(str(error)))
+    view.on("request", lambda r: r.url.startswith((base, "data:")) or troubles.append(r.url))
+
+
+def search(view):
+    while view.evaluate("document.activeElement.tagName") == "BODY":
+        view.keyboard.press("Control+k")  # until the script listens
+        view.wait_for_timeout(300)
+    view.keyboard.type("Sinkhorn")
+    view.locator("text=Sinkhorn without >> visible=true").first.wait_for()
+
+
 def test_pages_fit_a_phone_and_stay_offline(site):
+    """From a server and, with its search too, from disk."""
     api = pytest.importorskip("playwright.sync_api")
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser_path is None:
@@ -357,18 +389,12 @@ def test_pages_fit_a_phone_and_stay_offline(site):
             browser = playwright.chromium.launch(
                 executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"]
             )
-            view = browser.new_page(viewport={"width": 390, "height": 800})
-            view.on("console", lambda m: m.type == "error" and troubles.append(m.text))
-            view.on("pageerror", lambda error: troubles.append(str(error)))
-            view.on(
-                "request", lambda r: r.url.startswith((base, "data:")) or troubles.append(r.url)
-            )
-            view.goto(base + "index.html")
-            while view.evaluate("document.activeElement.tagName") == "BODY":
-                view.keyboard.press("Control+k")  # until the script listens
-                view.wait_for_timeout(300)
-            view.keyboard.type("Sinkhorn")
-            view.locator("text=Sinkhorn without >> visible=true").first.wait_for()
+            disk = site.as_uri() + "/"
+            for place, name in ((disk, "reference/losses/softmax.html"), (base, "index.html")):
+                view = browser.new_page(viewport={"width": 390, "height": 800})
+                watch(view, place, troubles)
+                view.goto(place + name)
+                search(view)
             index = json.loads((site / "search.json").read_text()) | {"items": []}
             # Each page would read a megabyte of it again.
             view.route("**/search.json", lambda route: route.fulfill(json=index))
@@ -377,6 +403,8 @@ def test_pages_fit_a_phone_and_stay_offline(site):
                 view.goto(base + name)
                 if view.evaluate("document.documentElement.scrollWidth > innerWidth"):
                     troubles.append(f"{name} scrolls sideways")
+                if view.evaluate(CUT_FORMULA):
+                    troubles.append(f"{name} has a formula that is cut")
             browser.close()
         server.shutdown()
     assert not troubles, "\n".join(troubles[:20])

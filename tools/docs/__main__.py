@@ -76,6 +76,10 @@ def render(folder: Path, out: Path) -> None:
     )
     if done.returncode or not (folder / "site" / "index.html").exists():
         sys.exit(done.stdout + done.stderr)
+    # A page opened from disk may not fetch JSON: its search index is a script.
+    worker = (ROOT / "tools" / "docs" / "offline_search.js").read_text()
+    index = (folder / "site" / "search.json").read_text()
+    (folder / "site" / "search.js").write_text(f"{worker}\nvar __index = {index};\n")
     if out.exists():
         shutil.rmtree(out)
     shutil.copytree(folder / "site", out)
@@ -93,9 +97,8 @@ def _link_files(page: Path, pages: Path) -> str:
         shutil.copy(source, target)
         return f"]({up[3:]}files/{link[1]})"
 
-    return re.sub(
-        rf"\]\({re.escape(up)}((?:benchmarks|examples|src|tests)/[^)#]+)\)", copy, page.read_text()
-    )
+    text = page.read_text().replace(f"]({up}CONTRIBUTING.md", f"]({up[3:]}contributing.md")
+    return re.sub(rf"\]\({re.escape(up)}((?:benchmarks|examples|src|tests)/[^)#]+)\)", copy, text)
 
 
 if __name__ == "__main__":
