@@ -142,6 +142,23 @@ def test_features_that_are_constant_in_long_lists():
         np.testing.assert_allclose(by_pytorch, found, atol=1e-5, rtol=2e-6)
 
 
+def test_quantiles_over_all_of_float32():
+    """Differences of these values are infinite; none of them is missing."""
+    features = np.linspace(-3.4e38, 3.4e38, 80).astype(np.float32).reshape(40, 2)
+    features[:, 1] = -1e38
+    features[::4, 1] = -3e38
+    settings = Settings(model="mlp(hidden=[4])", transforms=("quantile(output=uniform)",))
+    ranker = FittedRanker.new(settings, features[::39])
+    features[1, 1] = 3e38  # above all of training
+    expected = ranker.transform(torch.from_numpy(features))
+    assert expected.isfinite().all() and (expected[:, 0].diff() > 0).all()
+    np.testing.assert_array_equal(Preparation.of(ranker)(features, np.array([0, 40])), expected)
+    ours = ranker.transform.steps[0](torch.from_numpy(features).double()).float()
+    np.testing.assert_allclose(expected, ours, atol=1e-6)
+    onnx = session(to_onnx(ranker)).run(["scores"], {"features": features[None]})[0][0]
+    np.testing.assert_allclose(onnx, ranker.predict(features), atol=1e-6)
+
+
 def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
     features, offsets = uneven_lists()
     ranker = FittedRanker.new(Settings(), features, offsets)

@@ -9,7 +9,8 @@ import numpy as np
 from rankgrad.compilation import compile_cached
 
 _ROWS = 256  # searched at a time, so that a column of quantiles stays in the processor's cache
-_HALF, _ZERO = np.float32(0.5), np.float32(0)
+_HALF, _ZERO, _ONE = np.float32(0.5), np.float32(0), np.float32(1)
+WIDE = 1e30  # quantiles beyond are halved before they are subtracted: float32 ends at 3e38
 
 _compiled = partial(compile_cached, nogil=True)
 
@@ -22,6 +23,8 @@ class Knots:
         below, gap, index, last: ``[features, 2^p]``, by the number of knots below x. Between two
             knots the fraction is ``(index + (x - below) / gap) / last``.
         middle: ``[features, 2^p]``: the fraction at the next knot, where x is equal to it.
+        scale: ``[features, 1]``: 1/2 where a difference of x may exceed float32, else 1. ``below``
+            and ``gap`` are of ``scale x``.
     """
 
     def __init__(self, features: int, width: int, last: int) -> None:
@@ -32,6 +35,7 @@ class Knots:
         self.gap = np.full((features, size), np.inf, np.float32)
         self.index = np.zeros((features, size), np.float32)
         self.middle = np.zeros((features, size), np.float32)
+        self.scale = np.ones((features, 1), np.float32)
 
     def sizes(self) -> np.ndarray:
         """For each feature a power of 2 above the number of its knots, which a search halves."""
@@ -52,6 +56,8 @@ class Knots:
             )
             made.index[at, 1 : count + 1] = first + counts - 1
             made.index[at, count + 1 :] = made.last
+            made.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
+            values = values * made.scale[at]
             made.below[at, 1 : count + 1] = values
             made.gap[at, 1:count] = values[1:] - values[:-1]
         return made
@@ -109,6 +115,8 @@ def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> 
         values = some[:n]
         for column in range(rows.shape[1]):
             own = table[column]
+            wide = max(abs(own[0]), abs(own[size - 1])) > WIDE
+            scale = _HALF if wide else _ONE
             for i in range(n):
                 values[i] = rows[first + i, column]
             _count_below(values, own, counts)
@@ -120,7 +128,7 @@ def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> 
                     place = np.float32(count + ends[column, count] - 1) * _HALF
                 else:
                     low = max(count - 1, 0)
-                    gap = own[min(count, size - 1)] - own[low]
-                    part = (value - own[low]) / gap if gap > 0 else _ZERO
+                    gap = own[min(count, size - 1)] * scale - own[low] * scale
+                    part = (value * scale - own[low] * scale) / gap if gap > 0 else _ZERO
                     place = np.float32(low) + part
                 levels[first + i, column] = place / last

@@ -26,7 +26,7 @@ from rankgrad.data.blocks import (
     sample_rows,
     varies_in_lists,
 )
-from rankgrad.data.quantile_kernel import quantile_levels
+from rankgrad.data.quantile_kernel import WIDE, quantile_levels
 from rankgrad.deprecation import renamed_attributes
 from rankgrad.shapes import Float, Int, Real
 from rankgrad.specs import Registry, Spec, spec_of
@@ -602,12 +602,14 @@ def _is_plain(values: Tensor) -> bool:
 def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
     """Where the values of each feature stand among its quantiles, from 0 to 1."""
     last = table.shape[-1] - 1
+    wide = torch.maximum(table[:, :1].abs(), table[:, last:].abs()) > WIDE
+    scale = torch.where(wide, 0.5, 1.0).to(table.dtype)
     left: Int[Tensor, "f m"] = torch.searchsorted(table, columns)
     right: Int[Tensor, "f m"] = torch.searchsorted(table, columns, right=True)
-    below = table.gather(-1, (left - 1).clamp(min=0))
-    gap = table.gather(-1, left.clamp(max=last)) - below
+    below = table.gather(-1, (left - 1).clamp(min=0)) * scale
+    gap = table.gather(-1, left.clamp(max=last)) * scale - below
     between = (left - 1).clamp(min=0) + torch.where(
-        gap > 0, (columns - below) / torch.where(gap > 0, gap, 1.0), 0.0
+        gap > 0, (columns * scale - below) / torch.where(gap > 0, gap, 1.0), 0.0
     )
     return torch.where(right > left, (left + right - 1) / 2, between) / last
 

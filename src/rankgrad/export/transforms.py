@@ -147,7 +147,8 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     def at(values: np.ndarray) -> str:
         return graph.add("GatherElements", values, count, axis=1)
 
-    apart = graph.add("Sub", columns, at(knots.below))
+    scaled = graph.add("Mul", columns, knots.scale) if (knots.scale < 1).any() else columns
+    apart = graph.add("Sub", scaled, at(knots.below))
     between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.gap)))
     fraction = graph.add("Div", between, float(knots.last))
     ends = np.full((len(knots.table), 1), np.inf, np.float32)

@@ -62,6 +62,7 @@ class Quantiles(NamedTuple):
         cells: ``[g, 2^p, 2]``: ``index`` and ``middle`` of
             :class:`~rankgrad.data.quantile_kernel.Knots`.
         last: ``[1]``, that of the knots.
+        scale: ``[g]``, that of the knots.
     """
 
     knots: np.ndarray
@@ -69,6 +70,7 @@ class Quantiles(NamedTuple):
     pivots: np.ndarray
     cells: np.ndarray
     last: np.ndarray
+    scale: np.ndarray
 
     @classmethod
     def of(cls, knots: Knots) -> Quantiles:
@@ -78,13 +80,15 @@ class Quantiles(NamedTuple):
         table[:, 0], table[:, 1:size] = 0, knots.table
         pivots = table[:, _APART::_APART].copy()
         cells = np.stack([knots.index, knots.middle], -1)
-        return cls(table, knots.sizes(), pivots, cells, np.array([knots.last], np.float32))
+        last, scale = np.array([knots.last], np.float32), knots.scale[:, 0].copy()
+        return cls(table, knots.sizes(), pivots, cells, last, scale)
 
     @classmethod
     def none(cls) -> Quantiles:
         """Those of a ranker without."""
         empty = np.empty((0, 0), np.float32)
-        return cls(empty, np.empty(0, np.int64), empty, empty[..., None], np.ones(1, np.float32))
+        one = np.ones(1, np.float32)
+        return cls(empty, np.empty(0, np.int64), empty, empty[..., None], one, one)
 
 
 @dataclass(frozen=True)
@@ -385,7 +389,7 @@ def _interpolate_column(
 
     What tables hold is copied first, so that vectors can divide it.
     """
-    knots, cells = quantiles.knots, quantiles.cells
+    knots, cells, scale = quantiles.knots, quantiles.cells, quantiles.scale[c]
     mean, deviation, fill, last = scaling
     for i in range(len(x)):
         at = np.uint32(below[i])
@@ -393,7 +397,8 @@ def _interpolate_column(
         scratch[2, i], scratch[3, i] = cells[c, at, 0], cells[c, at, 1]
     for i in range(len(x)):
         value, low, high = x[i], scratch[0, i], scratch[1, i]
-        part = (value - low) / (high - low) if below[i] > 0 else value - value
+        apart, gap = value * scale - low * scale, high * scale - low * scale
+        part = apart / gap if below[i] > 0 else value - value
         fraction = scratch[3, i] if high == value else (scratch[2, i] + part) / last
         found = (fraction - mean) / deviation
         values[i] = fill if np.isnan(found) else found
