@@ -278,8 +278,8 @@ class Found:
     def points(self) -> str:
         """Trainings of trees: on all lists all of them, on fewer the best three of a kind."""
         heads = ["data", "library", "columns", "lists", "options"]
-        heads += ["validation", "test", "trees", "seconds"]
-        lines = [_row(heads), "|:--|:--|:--|--:|:--" + "|--:" * 4 + "|"]
+        heads += ["validation", "test", "trees"]
+        lines = [_row(heads), "|:--|:--|:--|--:|:--" + "|--:" * 3 + "|"]
         shown: Counter[tuple[Any, ...]] = Counter()
         for key, own in sorted(self.trees.items(), key=lambda each: -each[1]["best_value"]):
             task = json.loads(key)
@@ -294,7 +294,7 @@ class Found:
             columns = "features and the list's" if task["in_list"] else "features"
             values = [f"{own['best_value']:.4f}", f"{own['test']:.4f}", own["trees"]]
             cells = [name, library, columns, f"{task['lists']:,}", point or "its defaults"]
-            lines.append(_row([*cells, *values, f"{own['seconds']:.0f}"]))
+            lines.append(_row([*cells, *values]))
         return "\n".join(lines)
 
 

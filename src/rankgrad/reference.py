@@ -6,7 +6,7 @@ import inspect
 import re
 import textwrap
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -30,9 +30,9 @@ class Entry:
         formula: LaTeX.
         paper: where it is from, with the equation.
         cost: time and memory for a list of n items.
-        use: when to choose it.
-        elsewhere: its names in other libraries, and how ours differs; of a loss of the grid, only
-            if its metric is NDCG.
+        use: when to choose it; of a loss of the grid, a second paragraph is about its relaxation.
+        elsewhere: its names in other libraries, and how ours differs; empty for a loss of the grid
+            that none of them has.
         symbols: what the letters of the formula are, as Markdown.
         title: of a metric, its name in words, and its usual abbreviations.
         permutation: of a metric, the formula over a relaxed permutation.
@@ -71,7 +71,9 @@ def entry(kind: Kind, name: str) -> Entry | None:
 _UNMEASURED = "No page of results has it: compare it on your data (docs/tutorials/comparing.md)."
 
 
-def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) -> Entry | None:
+def cell_entry(
+    family: str, metric: str, through: Route, lower_is_better: bool, stochastic: bool = False
+) -> Entry | None:
     """The entry of a loss of the grid, from those of its relaxation and its metric.
 
     Args:
@@ -79,6 +81,7 @@ def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) 
         metric: by name.
         through: what the metric goes through by default.
         lower_is_better: of the metric; the loss is then the metric itself.
+        stochastic: with Gumbel noise on the scores.
 
     Returns:
         None if the relaxation or the metric has no entry, or no relaxed form is written.
@@ -89,17 +92,33 @@ def cell_entry(family: str, metric: str, through: Route, lower_is_better: bool) 
     relaxation, measured = entry("relaxations", family), entry("metrics", metric)
     if relaxation is None or measured is None or not getattr(measured, through):
         return None
-    value = getattr(measured, through)
+    name, value = f"{family}_{metric}", getattr(measured, through)
+    elsewhere = relaxation.elsewhere if metric == "ndcg" else ""
     symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
-    numbers = _written()["measured"].get(f"{family}_{metric}", _UNMEASURED)
-    use = (measured.as_loss, numbers, f"{family}: {relaxation.use}")
-    return Entry(
+    numbers = _written()["measured"].get(name, _UNMEASURED)
+    use = " ".join(part for part in (measured.as_loss, numbers) if part)
+    found = Entry(
         formula=value if lower_is_better else f"1 - {value}",
         paper=relaxation.paper,
         cost=relaxation.cost,
-        use=" ".join(part for part in use if part),
-        elsewhere=relaxation.elsewhere if metric == "ndcg" else "",
+        use=f"{use}\n\nThe relaxation: {relaxation.use[0].lower()}{relaxation.use[1:]}",
+        elsewhere=_written()["elsewhere"].get(name, elsewhere),
         symbols=". ".join(symbols),
+    )
+    return _with_noise(found, name) if stochastic else found
+
+
+def _with_noise(found: Entry, name: str) -> Entry:
+    """The entry of the stochastic form of a loss of the grid."""
+    noise = _written()["noise"]
+    return replace(
+        found,
+        formula=rf"{noise['formula']}, \quad L(s) = {found.formula}",
+        paper=f"{noise['paper']} {found.paper}",
+        cost=f"For each sample: {found.cost}",
+        use=f"{noise['use']}\n\nWithout noise: {found.use}",
+        elsewhere=_written()["elsewhere"].get(f"gumbel_{name}", ""),
+        symbols=f"{noise['symbols']}. {found.symbols}",
     )
 
 

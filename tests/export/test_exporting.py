@@ -369,11 +369,18 @@ def test_categories_have_no_threshold():
         Trees.of(scorer)
 
 
-@pytest.mark.parametrize("limit", [0.0, 1e-35, -1e-35, 1e-7, -3e-6, 0.5, -0.5, 31.0, 1e6])
+SLACK = np.float32(1e-6)
+NEAR_SLACK = [float((SLACK.view(np.int32) + ulps).view(np.float32)) for ulps in (-2, -1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "limit", [0.0, 1e-35, -1e-35, 1e-7, *NEAR_SLACK, -3e-6, 0.5, -0.5, 31.0, 1e6, 3e38, -3e38]
+)
 def test_thresholds_of_solr(limit):
     """Solr adds 1e-6; zeros, which most features are, must not cross over."""
     limit = np.float32(limit)
-    compared = engines._solr_threshold(limit) + np.float32(1e-6)
-    assert compared < limit
+    threshold = engines._solr_threshold(limit)
+    compared = threshold + SLACK
+    assert compared < limit <= np.nextafter(threshold, np.float32(np.inf)) + SLACK
     for value in (np.float32(0), limit, limit + np.float32(1), limit - np.float32(1)):
         assert (value <= compared) == (value < limit)

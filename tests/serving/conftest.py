@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 
 import numpy as np
 import pytest
@@ -21,7 +22,13 @@ def lists():
 
 @pytest.fixture(scope="session")
 def fitted(lists):
-    """Rankers whose scores depend on the list, on the item, and trees."""
+    """Rankers whose scores depend on the list, on the item, and trees.
+
+    The trees are trained with missing values, the others without any.
+    """
+    features = np.array(lists.features)
+    features[np.random.default_rng(0).random(features.shape) < 0.2] = np.nan
+    missing = dataclasses.replace(lists, features=features)
     specs = {
         "in_list": "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score, ties])",
         "plain": "mlp(hidden=[4])",
@@ -30,7 +37,9 @@ def fitted(lists):
     plain = {"transforms": ("standardize",), "epochs": 2, "device": "cpu"}
     tree = {"transforms": (), "epochs": 3, "device": "cpu"}
     return {
-        name: fit(Settings(model=spec, **(tree if name == "trees" else plain)), lists, lists).model
+        name: fit(Settings(model=spec, **tree), missing).model
+        if name == "trees"
+        else fit(Settings(model=spec, **plain), lists, lists).model
         for name, spec in specs.items()
     }
 

@@ -1,14 +1,18 @@
 """The service in this process: what it answers, and what it says is wrong."""
 
+import asyncio
+import dataclasses
 import json
 import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from serving_requests import ARROW, stream
+from serving_requests import ARROW, send, stream
 
 from rankgrad.serving import Limits, create_app
+from rankgrad.serving import app as app_module
+from rankgrad.serving.bodies import to_json_body
 
 
 @pytest.fixture
@@ -77,6 +81,48 @@ def test_names_of_lists_in_arrow_are_texts_or_integers(lists, post, names):
         content=stream(pa.table({"list": names, **columns})), headers={"content-type": ARROW}
     )
     assert answer.status_code == 422 and "must be of texts or integers" in answer.text
+
+
+def test_a_feature_may_be_called_list(lists, fitted, served):
+    ranker = dataclasses.replace(served["plain"], feature_names=("list", *lists.feature_names[1:]))
+    rows = items_of(lists, 0)[:3]
+    ours = fitted["plain"].predict(rows)
+    columns = dict(zip(ranker.feature_names, rows.T, strict=True))
+    packed = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)
+    names = ["q", "q", "r"]
+    tables = [pa.table(columns), pa.table([names, packed], ["list", "features"])]
+    wrong = pa.table({**columns, "list": names})
+    sent = [
+        (("POST", "/rank"), {"content": stream(table), "headers": {"content-type": ARROW}})
+        for table in (*tables, wrong)
+    ]
+    by_name, by_position, texts = asyncio.run(send(create_app({"plain": ranker}), *sent))
+    for answer, lengths in ((by_name, [3]), (by_position, [2, 1])):
+        scores = [one["scores"] for one in answer.json()["lists"]]
+        assert list(map(len, scores)) == lengths
+        np.testing.assert_allclose(np.concatenate(scores), ours, atol=1e-5)
+    error = texts.json()["error"]
+    assert (texts.status_code, error["field"]) == (422, "column 'list'")
+    assert "must be of numbers" in error["message"]
+
+
+def test_what_fails_is_a_500_of_its_own_request(lists, served, monkeypatch, caplog):
+    def respond(ranker, lists, scores):
+        if lists.ids == ["1"]:
+            raise OverflowError("beyond")
+        return to_json_body(ranker, lists, scores)
+
+    monkeypatch.setattr(app_module, "to_json_body", respond)
+    sent = [(("POST", "/rank"), {"json": body(lists, at)}) for at in range(3)]
+    app = create_app(served)
+    good, failed, other = asyncio.run(send(app, *sent))
+    assert [good.status_code, failed.status_code, other.status_code] == [200, 500, 200]
+    assert failed.json() == {
+        "error": {"field": None, "message": "the service failed: its log says why"}
+    }
+    assert "OverflowError: beyond" in caplog.text
+    (metrics,) = asyncio.run(send(app, (("GET", "/metrics"), {})))
+    assert 'rankgrad_requests_total{model="in_list",status="500"} 1.0' in metrics.text
 
 
 def test_requests_at_once_are_scored_together(lists, fitted, call):
@@ -183,6 +229,16 @@ def test_other_errors(post, lists):
         assert found.json()["error"]["field"] is None
     empty = post(json={"lists": [{"items": []}]})
     assert empty.json()["lists"] == [{"scores": [], "order": []}]
+
+
+@pytest.mark.parametrize("name", ["in_list", "plain"])
+def test_missing_values_where_the_ranker_takes_none(name, lists, post, call):
+    described = call((("GET", f"/models/{name}"), {}))[0].json()
+    assert not described["missing_values"]
+    for item, field in (({}, ".bm25"), ([1.0, None, 0.5, 2.0], "[1]")):
+        answer = post(f"/models/{name}/rank", json={"lists": [{"items": [item]}]})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["field"] == f"lists[0].items[0]{field}"
 
 
 def test_missing_values_where_the_ranker_takes_them(post, fitted):

@@ -84,7 +84,28 @@ def test_what_is_no_category_is_named_in_arrow(packed, post):
     assert error["field"] == "column 'color'[1]" and error["message"].endswith("found 7")
 
 
+def test_the_version_changes_with_the_trees(fitted, monkeypatch):
+    trees = fitted["trees"].network
+    first, again = (ServedRanker.of(fitted["trees"], name) for name in ("first", "again"))
+    monkeypatch.setattr(trees, "saved", trees.saved + b"\n")
+    changed = ServedRanker.of(fitted["trees"], "changed")
+    assert first.runtime == "rankgrad" and first.version == again.version != changed.version
+
+
 def test_the_service_says_which_there_are(call):
     model = call((("GET", "/models/trees"), {}))[0].json()
     assert model["categories"] == {"color": ["blue", "green", "red"], "size": ["3", "7"]}
-    assert model["missing_values"]
+    assert not model["missing_values"]  # of numbers
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("model", ["network", "trees"])
+def test_categories_may_be_missing_and_numbers_may_not(model, arrow, post):
+    """Of rankers that were trained on complete data."""
+    for item, status in (({"bm25": 1.0}, 200), ({"color": "red", "size": 3}, 422)):
+        table = pa.table({name: [value] for name, value in item.items()})
+        sent = {"content": stream(table), "headers": {"content-type": ARROW}}
+        sent = sent if arrow else {"json": {"lists": [{"items": [item]}]}}
+        answer = post(f"/models/{model}/rank", **sent)
+        assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"] == "is missing" and "bm25" in answer.text

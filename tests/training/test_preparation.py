@@ -7,6 +7,7 @@ import pytest
 import torch
 from learnable import lists as learnable
 
+from rankgrad.export.onnx_format import session, to_onnx
 from rankgrad.models import models
 from rankgrad.models.tabm import TabMNet
 from rankgrad.serving.layers import FoldedLayers
@@ -33,12 +34,13 @@ def uneven_lists():
     return features, offsets
 
 
+@pytest.mark.parametrize("impute", ["impute(fill=median)", "impute"])
 @pytest.mark.parametrize("transforms", TRANSFORMS)
-def test_inputs_are_those_of_the_network(transforms):
+def test_inputs_are_those_of_the_network(transforms, impute):
     features, offsets = uneven_lists()
     assert np.diff(offsets).max() > 1024 and 1 in np.diff(offsets)
     model = "tabm(hidden=[4], members=2, in_list=[rank, score, ties])"
-    steps = (*transforms, "impute(fill=median)")
+    steps = (*transforms, impute)
     ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
     found = Preparation.of(ranker)(features, offsets)
     for start, stop in pairwise(offsets):
@@ -82,7 +84,6 @@ def test_large_weights_are_not_folded():
     [
         ("log1p",),
         ("standardize", "quantile(output=uniform)"),
-        Settings().transforms,  # missing values are imputed by regression
     ],
 )
 def test_other_transforms_are_left_to_onnx(transforms):
@@ -91,6 +92,35 @@ def test_other_transforms_are_left_to_onnx(transforms):
     assert Preparation.of(ranker) is None
     scores = ServedRanker.of(ranker, "a").score(features, offsets)
     np.testing.assert_allclose(scores, ranker.predict(features, offsets), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "transforms"),
+    [
+        (Settings().model, Settings().transforms),
+        (Settings().model, ("standardize",)),
+        ("mlp(hidden=[8])", Settings().transforms),
+    ],
+)
+def test_copies_of_items_with_missing_values_are_tied(model, transforms):
+    """In predict, in the service and in ONNX, which agree; also where a copy is far away."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(3000, 10)).astype(np.float32)
+    features[random.random(features.shape) < 0.1] = np.nan
+    ranker = FittedRanker.new(Settings(model=model, transforms=transforms), features)
+    served, run = ServedRanker.of(ranker, "a"), session(to_onnx(ranker)).run
+    for length in (3, 30, 101, 400) * 5:
+        items = features[random.choice(len(features), length, replace=False)]
+        items = np.concatenate([items, items[:3]])
+        found = ranker.predict(items)
+        np.testing.assert_array_equal(found[:3], found[-3:])
+        offsets = np.array([0, len(items)])
+        np.testing.assert_allclose(served.score(items, offsets), found, atol=1e-5)
+        onnx = run(["scores"], {"features": items[None]})[0][0]
+        np.testing.assert_allclose(onnx, found, atol=1e-5)
+        np.testing.assert_allclose(onnx[:3], onnx[-3:], atol=1e-6)
+        by_pytorch = scores_by_pytorch(ranker, items, offsets)
+        np.testing.assert_allclose(by_pytorch, found, atol=1e-5)
 
 
 def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
@@ -135,9 +165,37 @@ def test_predictions_are_those_of_transforms_and_network(model, monkeypatch):
     if not ranker.per_item:
         with pytest.raises(ValueError, match="offsets"):
             ranker.predict(features, offsets[::-1])
-    features[7, 3] = np.inf
-    with pytest.raises(ValueError, match=r"index 3 .* is infinite: features\[7, 3\] = inf"):
-        ranker.predict(features, offsets)
+    features[7, 3] = np.finfo(np.float32).max  # two of which have a sum that is infinite
+    features[8, 3] = np.finfo(np.float32).max
+    assert np.isfinite(ranker.predict(features, offsets)).all()
+    for row in (len(features) - 3, 7):
+        features[row, 3] = np.inf
+        said = rf"index 3 .* is infinite: features\[{row}, 3\] = inf"
+        with pytest.raises(ValueError, match=said):
+            ranker.predict(features, offsets)
+
+
+def test_rankers_on_other_devices(monkeypatch):
+    """Their tensors have no arrays, and predict leaves them where they are."""
+    features, offsets = uneven_lists()
+    ranker = FittedRanker.new(Settings(), features, offsets)
+    copied, to_array = [], torch.Tensor.numpy
+
+    def copy(tensor):
+        copied.append(tensor.clone())
+        return copied[-1]
+
+    def numpy(tensor):
+        assert any(tensor is one for one in copied), "an array of a tensor that is not on the CPU"
+        return to_array(tensor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "cpu", copy)
+        patched.setattr(torch.Tensor, "numpy", numpy)
+        assert Preparation.of(ranker) is not None
+    monkeypatch.setattr(Preparation, "of", None)
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        ranker.to("meta").predict(features)
 
 
 def test_a_network_of_ones_own_is_left_to_pytorch():

@@ -76,6 +76,10 @@ def render(folder: Path, out: Path) -> None:
     )
     if done.returncode or not (folder / "site" / "index.html").exists():
         sys.exit(done.stdout + done.stderr)
+    # A page opened from disk may not fetch JSON: its search index is a script.
+    worker = (ROOT / "tools" / "docs" / "offline_search.js").read_text()
+    index = (folder / "site" / "search.json").read_text()
+    (folder / "site" / "search.js").write_text(f"{worker}\nvar __index = {index};\n")
     if out.exists():
         shutil.rmtree(out)
     shutil.copytree(folder / "site", out)

@@ -45,6 +45,8 @@ API = [
     or importlib.util.find_spec(module.rpartition(".")[2])
 ]
 
+CONTENT = Path(__file__).resolve().parents[2] / "docs"
+
 Nav = list[dict[str, Any]]
 
 _JUMPS = "It jumps where ranks change: weights of pairs are those of the current ranks."
@@ -362,8 +364,14 @@ def _known(known: Entry) -> str:
 
 
 def _link_pages(text: str) -> str:
-    """A text in which pages of ``docs/`` are links."""
-    return re.sub(r"\bdocs/([\w/-]+/(\w+)\.md)", r"[\2](../../\1)", text)
+    """A text in which pages of ``docs/`` are links, by their titles."""
+
+    def link(page: re.Match[str]) -> str:
+        first = (CONTENT / page[1]).read_text().partition("\n")[0]
+        title = first.removeprefix("# ") if first.startswith("# ") else f"table of {page[2]}"
+        return f"[{title}](../../{page[1]})"
+
+    return re.sub(r"\bdocs/([\w/-]+/(\w+)\.md)", link, text)
 
 
 def _link_papers(text: str) -> str:

@@ -128,6 +128,7 @@ def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
 
 def _advice(kind: str, name: str) -> list[str]:
     """Its formula, paper, use, cost and names elsewhere."""
+    from rankgrad.cli.formulas import plain_formula
     from rankgrad.reference import Kind, cell_entry, entry
 
     of: Kind = "metrics" if kind == "metrics" else "losses"
@@ -139,13 +140,15 @@ def _advice(kind: str, name: str) -> list[str]:
 
         family, metric = cell
         lower = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
-        found = cell_entry(family, metric, cell_route(family, metric), lower)
+        noise = name.startswith("gumbel_")
+        found = cell_entry(family, metric, cell_route(family, metric), lower, noise)
         sort = entry("relaxations", family)
-        relaxation = f", with {sort.formula}" if sort else ""
+        relaxation = f", with {plain_formula(sort.formula)}" if sort else ""
     if found is None:
         return []  # a model, or registered by a user
-    lines = {"Formula (LaTeX)": found.formula + relaxation, "Symbols": _sentence(found.symbols)}
-    lines |= {"Paper": found.paper, "Use": found.use, "Cost": found.cost}
+    formula = plain_formula(found.formula) + relaxation
+    lines = {"Formula": formula, "Symbols": _sentence(found.symbols), "Paper": found.paper}
+    lines |= {"Use": found.use.replace("\n\n", "\n"), "Cost": found.cost}
     lines |= {"Elsewhere": found.elsewhere}
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 
@@ -203,10 +206,13 @@ def _summary(factory: Any) -> str:
 
 def _of_cell(factory: Any) -> str:
     """The documentation of the loss that a cell of the grid makes."""
-    from rankgrad.losses.relaxed import GridLoss
+    from rankgrad.losses.relaxed import GridLoss, cell_parts
 
     made = factory()
     minus = "" if made.metric.lower_is_better else "1 - "
-    text = f"{minus}{made.metric} through {made.relaxation}."
+    parts = cell_parts(made.cell)
+    family = parts[0] if parts else made.relaxation
+    noise = ", the mean over samples of Gumbel noise" if made.relaxation.stochastic else ""
+    text = f"{minus}{made.metric} through {family}{noise}."
     known = inspect.getdoc(type(made)) if type(made) is not GridLoss else ""
     return f"{text}\n\n{known}" if known else text

@@ -434,8 +434,11 @@ class Impute(Transform):
         missing, constants = values.isnan(), self.values.to(values.dtype)
         filled = torch.where(missing, constants, values)
         if self.weights.numel():
-            known = (filled - constants) @ self.weights.to(values.dtype)
-            filled = torch.where(missing, constants + known, values)
+            # In float64, then rounded: a matrix product rounds by a row's place in it, and copies
+            # of an item must be tied.
+            apart = filled.double() - constants.double()
+            known = constants + apart @ self.weights.double()
+            filled = torch.where(missing, known.to(values.dtype), values)
         if not len(self.indicated):
             return filled
         indicators = missing.index_select(-1, self.indicated).to(values.dtype)

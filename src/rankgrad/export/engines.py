@@ -257,15 +257,29 @@ def _solr_threshold(limit: np.float32) -> np.float32:
     """The threshold for which Solr sends an item left if it is below the limit.
 
     Solr adds 1e-6 to what it reads, in float32, and goes left if x is not above that: so it is the
-    largest number that stays below the limit with 1e-6 added.
+    largest number that stays below the limit with 1e-6 added. There may be millions of numbers
+    between it and ``limit - 1e-6``, so it is found by bisection.
     """
-    up, down = np.float32(np.inf), np.float32(-np.inf)
-    found = np.float32(limit - SOLR_SLACK)
-    while found + SOLR_SLACK >= limit:
-        found = np.nextafter(found, down)
-    while np.nextafter(found, up) + SOLR_SLACK < limit:
-        found = np.nextafter(found, up)
-    return found
+    low, high = _place(np.float32(-np.inf)), _place(limit)  # below the limit, and not below it
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _number_at(middle) + SOLR_SLACK < limit:
+            low = middle
+        else:
+            high = middle
+    return _number_at(low)
+
+
+def _place(number: np.float32) -> int:
+    """The place of a number among all of float32 in ascending order; that of 0 is 0."""
+    place = int(np.abs(number).view(np.int32))
+    return -place if number < 0 else place
+
+
+def _number_at(place: int) -> np.float32:
+    """The number at a :func:`_place`."""
+    number = np.int32(abs(place)).view(np.float32)
+    return -number if place < 0 else number
 
 
 def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:

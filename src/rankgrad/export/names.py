@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rankgrad.export.transforms import steps_of
+from rankgrad.data.transforms import Impute, Pipeline
+from rankgrad.export.trees import features_with_missing
 from rankgrad.training import FittedRanker
 from rankgrad.training.fitted import TreeScorer
 
@@ -19,7 +20,18 @@ def feature_names(ranker: FittedRanker) -> list[str]:
 
 
 def takes_missing_values(ranker: FittedRanker) -> bool:
-    """Whether features may be NaN: trees know what to do with it, networks impute it."""
-    if isinstance(ranker.network, TreeScorer):
+    """Whether features that are numbers may be NaN.
+
+    They may if there were missing values in the training data, or the settings say how to impute
+    them.
+    """
+    if any(isinstance(step, Impute) for step in Pipeline(ranker.settings.transforms).modules()):
         return True
-    return any(step.name in ("impute", "split_columns") for step in steps_of(ranker.transform))
+    imputations = [step for step in ranker.transform.modules() if isinstance(step, Impute)]
+    if any(len(step.indicated) or len(step.weights) for step in imputations):
+        return True
+    if not isinstance(ranker.network, TreeScorer):
+        return False
+    sources, categories = ranker.transform.sources.tolist(), ranker.categories
+    missing = {sources[at] for at in features_with_missing(ranker.network)}
+    return any(categories is None or categories[at] is None for at in missing)

@@ -101,8 +101,11 @@ def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
     constants = _array(transform.values)
     filled = graph.add("Where", missing, constants, values)
     if transform.weights.numel():
-        known = graph.add("MatMul", graph.add("Sub", filled, constants), _array(transform.weights))
-        filled = graph.add("Where", missing, graph.add("Add", known, constants), values)
+        # As in the transform: in float64, then rounded.
+        means, weights = constants.astype(np.float64), _array(transform.weights).astype(np.float64)
+        apart = graph.add("Sub", graph.add("Cast", filled, to=11), means)
+        known = graph.add("Add", graph.add("MatMul", apart, weights), means)
+        filled = graph.add("Where", missing, graph.add("Cast", known, to=1), values)
     if not len(transform.indicated):
         return filled
     chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)

@@ -66,8 +66,7 @@ class Trees:
             NoFormError: there are categorical splits, which have no threshold.
         """
         if scorer.model.name == "lightgbm":
-            booster = library("lightgbm").Booster(model_str=scorer.saved.decode())
-            dumped = [tree["tree_structure"] for tree in booster.dump_model()["tree_info"]]
+            dumped = _dump_lightgbm(scorer)
             missing = frozenset(at for tree in dumped for at in _missing_in_lightgbm(tree))
             return cls(tuple(map(_of_lightgbm, dumped)), missing=missing)
         learner = json.loads(scorer.saved)["learner"]
@@ -175,6 +174,19 @@ def _of_xgboost(tree: dict[str, Any], at: int) -> Node:
         _of_xgboost(tree, left),
         _of_xgboost(tree, tree["right_children"][at]),
     )
+
+
+def features_with_missing(scorer: TreeScorer) -> frozenset[int]:
+    """The features that had missing values in training, of trees that split by categories too."""
+    if scorer.model.name != "lightgbm":
+        return Trees.of(scorer).missing
+    return frozenset(at for tree in _dump_lightgbm(scorer) for at in _missing_in_lightgbm(tree))
+
+
+def _dump_lightgbm(scorer: TreeScorer) -> list[dict[str, Any]]:
+    """The roots of LightGBM's trees."""
+    booster = library("lightgbm").Booster(model_str=scorer.saved.decode())
+    return [tree["tree_structure"] for tree in booster.dump_model()["tree_info"]]
 
 
 def _missing_in_lightgbm(node: dict[str, Any]) -> Iterator[int]:

@@ -120,9 +120,10 @@ class Loss(DeclaresKernel, nn.Module):
         return call if call is not None and ops.ready(call.name, lists.flat.scores) else None
 
     def never_waits(self, lists: Lists) -> bool:
-        """Whether it computes these lists without waiting for a GPU, by a kernel or as it is.
+        """Whether a CUDA graph can compute these lists, by a kernel or by the eager form.
 
-        Training captures such losses in CUDA graphs.
+        Training captures such losses. Outside of graphs an eager form may wait for a GPU to check
+        the labels.
         """
         return self.kernel_call(lists) is not None or says_capturable(self)
 

@@ -124,8 +124,9 @@ class RelaxedMetric(Loss):
     @property
     @override
     def kernel_reduces(self) -> bool:
-        # The mean over samples comes before that over lists.
-        return super().kernel_reduces and not self.relaxation.stochastic
+        # The mean over samples comes before that over lists. PyTorch 2.11 does not compile a
+        # property of super().
+        return self.reduction != "none" and not self.relaxation.stochastic
 
     def _values(
         self, lists: Lists, call: KernelCall | None

@@ -135,7 +135,8 @@ class TabMNet(Scorer):
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         each = self.training and self.members > 1
         if not each:
-            scores = scores.mean(0, keepdim=True)
+            # In float64: a sum in float32 rounds by an item's place, and copies must be tied.
+            scores = scores.mean(0, keepdim=True, dtype=torch.float64).to(scores.dtype)
         if picked:
             assert mask is not None
             places = mask.expand(len(scores), *shape)

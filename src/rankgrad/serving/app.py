@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -172,6 +173,10 @@ class Service:
                 response.headers["retry-after"] = "1"
         except ClientDisconnect:
             response = Response(status_code=_CLIENT_GONE)
+        except Exception:
+            logging.getLogger(__name__).exception("a request to the ranker %s failed", label)
+            failed = RequestError(500, "the service failed: its log says why")
+            response = _response(failed.status, failed.body())
         self.metrics.request(label, response.status_code, items, time.perf_counter() - began)
         return response
 

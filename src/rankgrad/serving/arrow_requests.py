@@ -19,7 +19,8 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     """The lists of an Arrow stream: features by name or position, and ``list``.
 
     There is a column for each feature; or one column ``features`` of arrays of all of them. Rows of
-    one list are beside each other; without a column ``list``, all rows are one list. Columns of
+    one list are beside each other; without a column ``list``, all rows are one list. If a feature
+    is called ``list``, such a column names the lists only beside ``features``. Columns of
     categories are of texts, or of their codes.
 
     Raises:
@@ -38,7 +39,8 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     except (pa.ArrowException, OSError, ValueError) as error:
         said = " ".join(str(error).split())[:200]
         raise RequestError(400, f"the body is not an Arrow stream: {said}") from None
-    offsets, ids = _lists(table, limits)
+    names = _values(table.column("list")) if columns.grouped else None
+    offsets, ids = _lists(names, len(table), limits)
     items = columns.features(table)
     _check_values(items, ranker)
     return Lists(np.ascontiguousarray(items), offsets, ids)
@@ -64,13 +66,14 @@ class _Columns:
         self.ranker, self.names = ranker, ranker.feature_names
         self.positional = "features" in schema.names and "features" not in self.names
         known = {"features"} if self.positional else set(self.names)
+        self.grouped = "list" in schema.names and "list" not in known
         seen = set()
         for field in schema:
             name = f"column {quote(field.name)}"
             if field.name in seen:
                 raise RequestError(422, "is there twice", name)
             seen.add(field.name)
-            if field.name == "list":
+            if self.grouped and field.name == "list":
                 _check_list_type(field.type)
             elif field.name not in known:
                 beside = self.positional and field.name in self.names
@@ -81,9 +84,9 @@ class _Columns:
             else:
                 feature = ranker.categorical.get(self.names.index(field.name))
                 _check_feature_type(field.type, feature, name)
-        absent = [] if self.positional else [name for name in self.names if name not in seen]
-        if absent and not ranker.missing:
-            raise RequestError(422, "is missing", f"column {quote(absent[0])}")
+        for name, required in zip(self.names, ranker.required, strict=True):
+            if required and name not in seen and not self.positional:
+                raise RequestError(422, "is missing", f"column {quote(name)}")
 
     def features(self, table: Any) -> np.ndarray:
         """All features in order, ``[N, f]``."""
@@ -187,11 +190,11 @@ def _values(column: Any) -> list[Any]:
     return values
 
 
-def _lists(table: Any, limits: Limits) -> tuple[np.ndarray, list[Any]]:
-    if "list" not in table.column_names:
-        check_count(len(table), limits.items, "body", "rows, which are one list without 'list',")
-        return np.array([0, len(table)]), [None]
-    names = _values(table.column("list"))
+def _lists(names: list[Any] | None, rows: int, limits: Limits) -> tuple[np.ndarray, list[Any]]:
+    """The offsets of lists and their ids, by the list that each row names."""
+    if names is None:
+        check_count(rows, limits.items, "body", "rows, which are one list without 'list',")
+        return np.array([0, rows]), [None]
     begins = [at for at in range(len(names)) if at == 0 or names[at] != names[at - 1]]
     ids = [names[at] for at in begins]
     if len(set(ids)) < len(ids):
@@ -218,7 +221,7 @@ def _rows(column: Any, width: int) -> np.ndarray:
 
 def _check_values(items: np.ndarray, ranker: ServedRanker) -> None:
     """Raise an error that names the first value that is infinite, or missing where none may be."""
-    wrong = ~np.isfinite(items) if not ranker.missing else np.isinf(items)
+    wrong = ranker.wrong_values(items)
     if wrong.any():
         row, at = np.argwhere(wrong)[0].tolist()
         field = f"column {quote(ranker.feature_names[at])}[{row}]"

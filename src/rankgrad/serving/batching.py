@@ -119,7 +119,7 @@ class Batcher:
             if isinstance(own, Exception):
                 responses.append(own)
             else:
-                responses.append(Response(request.respond(lists, own), len(lists.items)))
+                responses.append(_result(partial(_response, request, lists, own)))
         return responses
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
@@ -159,6 +159,10 @@ class Batcher:
         """End the thread; of what it computes, only the lists it is at are scored before."""
         self._closed = True
         self._thread.shutdown()
+
+
+def _response(request: Request, lists: Lists, scores: np.ndarray) -> Response:
+    return Response(request.respond(lists, scores), len(lists.items))
 
 
 def _result(compute: Callable[[], _Result]) -> _Result | Exception:

@@ -152,8 +152,7 @@ class _Items:
             return None
         with np.errstate(over="ignore"):
             found = wide.astype(np.float32).reshape(len(rows), -1)
-        wrong = np.isinf(found) if self.ranker.missing else ~np.isfinite(found)
-        return None if wrong.any() else found
+        return None if self.ranker.wrong_values(found).any() else found
 
     def _item(self, item: Any, where: str) -> list[float]:
         """The same of one item; the first value that is wrong is named."""
@@ -179,7 +178,7 @@ class _Items:
 
     def _value(self, value: Any, at: int, where: str, present: bool = True) -> float:
         if value is None:
-            if self.ranker.missing:
+            if not self.ranker.required[at]:
                 return float("nan")
             said = "must be a number: this ranker takes no missing values"
             raise RequestError(422, said if present else "is missing", where)

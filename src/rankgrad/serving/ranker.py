@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.serving.categorical import CategoricalFeature, categorical_features
 from rankgrad.serving.layers import FoldedLayers
 from rankgrad.training import FittedRanker
+from rankgrad.training.fitted import TreeScorer
 from rankgrad.training.preparation import Preparation
 
 _FOLDED = 40  # items of a list, on average, from which folding takes less time
@@ -36,7 +38,7 @@ class ServedRanker:
         runtime: what computes: ``onnxruntime``; or ``rankgrad`` for trees and networks that have no
             ONNX form.
         per_item: whether an item's score depends on that item alone.
-        missing: whether it takes missing values.
+        missing: whether it takes missing values of features that are numbers.
         feature_names: in the order of its columns.
         categorical: features that are categories, by their columns.
         score: gives the scores ``[N]`` of items ``[N, f]``, of which list b is the rows
@@ -67,6 +69,8 @@ class ServedRanker:
             runtime, score = "onnxruntime", scorer(ranker, content, threads)
         except NoFormError:  # as of trees that split by categories
             content = b"".join(tensor.numpy().tobytes() for tensor in ranker.tensors().values())
+            if isinstance(ranker.network, TreeScorer):
+                content += ranker.network.saved
             runtime, score = "rankgrad", ranker.predict
         found = cls(
             name=name,
@@ -81,6 +85,18 @@ class ServedRanker:
         )
         found.score(np.zeros((1, ranker.n_features), np.float32), np.array([0, 1]))
         return found
+
+    @cached_property
+    def required(self) -> np.ndarray:
+        """Which features may not be missing, ``[f]``; an unknown category is a missing one."""
+        found = np.full(len(self.feature_names), not self.missing)
+        found[list(self.categorical)] = False
+        return found
+
+    def wrong_values(self, items: np.ndarray) -> np.ndarray:
+        """Which values of items ``[n, f]`` are infinite, or missing where they may not be."""
+        wrong: np.ndarray = ~np.isfinite(items)
+        return wrong if self.required.all() else wrong & (self.required | ~np.isnan(items))
 
     def described(self) -> dict[str, Any]:
         """What the service says of it."""

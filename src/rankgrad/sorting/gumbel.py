@@ -27,11 +27,11 @@ class Gumbel(Relaxation):
 
     Args:
         base: the relaxation to make stochastic.
-        scale: β > 0 of the noise, or a schedule.
+        scale: of the noise, > 0, or a schedule.
         samples: how many noisy copies of each list.
-        log_scores: sort ``β log s + g`` instead (Pobrotyn and Białobrzeski §4.1): exact samples of
-            the Plackett-Luce model with weights s. A list with a score of 0 or less is moved up
-            first, until its lowest is 1.
+        log_scores: sort ``scale · log s + g`` instead (Pobrotyn and Białobrzeski §4.1): exact
+            samples of the Plackett-Luce model with weights s. A list with a score of 0 or less is
+            moved up first, until its lowest is 1.
         seed: a number or a ``torch.Generator``; None for PyTorch's own.
 
     >>> Gumbel(NeuralSort(0.1), samples=1000, seed=0)(torch.tensor([0.0, 1.0]), k=1)

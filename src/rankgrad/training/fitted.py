@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data.batches import Batches
+from rankgrad.data.blocks import check_infinite
 from rankgrad.data.dataset import Categories, Dataset, as_float32
 from rankgrad.data.transforms import Pipeline, SplitColumns
 from rankgrad.models import EmbeddedScorer, Model, Scorer, models
@@ -152,7 +153,7 @@ class FittedRanker:
             self.network.eval()
         try:
             with torch.inference_mode(), for_work(self._n_weights * len(features)):
-                if self._prepare is not None and self._device.type == "cpu":
+                if self._device.type == "cpu" and self._prepare is not None:
                     return self._prepared(self._prepare, features, offsets)
                 if self.per_item:
                     return self._items(features)
@@ -180,8 +181,11 @@ class FittedRanker:
             last = max(last, first + 1)
             start, stop = int(ends[first]), int(ends[last])
             rows = as_float32("features", features[start:stop], self.feature_names, first=start)
-            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start))
-            scores[start:stop] = network.score_inputs(inputs, None).numpy()
+            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start, start))
+            if self.per_item:
+                # The last rows of a product with one column are rounded differently: not items.
+                inputs = nn.functional.pad(inputs, (0, 0, 0, -len(inputs) % 8))
+            scores[start:stop] = network.score_inputs(inputs, None)[: stop - start].numpy()
             first = last
         return scores
 
@@ -201,7 +205,8 @@ class FittedRanker:
         for start in range(0, len(features), height):
             rows = features[start : start + height]
             block = np.array(as_float32("features", rows, self.feature_names, first=start))
-            values = self.transform.transform(torch.from_numpy(block).to(self._device))
+            check_infinite(torch.from_numpy(block), start)
+            values = self.transform(torch.from_numpy(block).to(self._device))
             scores[start : start + height] = self.network(values).float().cpu().numpy()
         return scores
 

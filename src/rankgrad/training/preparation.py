@@ -40,6 +40,8 @@ class Columns(NamedTuple):
         indicates: whether it is 1 where the raw one is missing and 0 elsewhere.
         mean, deviation: by which it is standardized.
         fill: in place of a missing value.
+        weights: ``[f, f]`` float64, none if all missing values are replaced by ``fill``; row j has
+            the weights W_kj of :class:`~rankgrad.data.transforms.Impute`.
     """
 
     sources: np.ndarray
@@ -47,6 +49,7 @@ class Columns(NamedTuple):
     mean: np.ndarray
     deviation: np.ndarray
     fill: np.ndarray
+    weights: np.ndarray
 
 
 class Quantiles(NamedTuple):
@@ -124,14 +127,19 @@ class Preparation:
         """Whether :meth:`folded` can be used: values are within some deviations of 0."""
         return "score" in self.in_list and len(self.quantiles.knots) > 0
 
-    def __call__(self, items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    def __call__(self, items: np.ndarray, offsets: np.ndarray, first: int = 0) -> np.ndarray:
         """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``.
+
+        Args:
+            items: raw features ``[N, f]``.
+            offsets: of the lists.
+            first: the number of the first row, by which an error names rows.
 
         Raises:
             ValueError: a value is infinite.
         """
-        if not math.isfinite(items.sum()):
-            check_infinite(torch.from_numpy(np.array(items)))
+        if np.isinf(items).any():
+            check_infinite(torch.from_numpy(np.array(items)), first)
         return self._computed(items, offsets, self.in_list)[0]
 
     def folded(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -171,21 +179,24 @@ class _Steps:
         self.knots: Knots | None = None
         self.scaling: tuple[np.ndarray, np.ndarray] | None = None
         self.fill: np.ndarray | None = None
+        self.weights = np.empty((0, 0))
         self.indicated = np.empty(0, np.int64)
 
     def take(self, step: nn.Module) -> bool:
         """Take in a transform; whether that is possible."""
         late = self.knots is not None or self.scaling is not None or self.fill is not None
         if isinstance(step, transforms.DropConstant) and not late:
-            self.sources = self.sources[step.kept.numpy()]
+            self.sources = self.sources[step.kept.cpu().numpy()]
         elif isinstance(step, transforms.Quantile) and not late and step.output == "uniform":
             self.knots = Knots.of(step.table.cpu().numpy())
         elif (
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
         ):
             self.scaling = _array(step.mean), _array(step.deviation)
-        elif isinstance(step, transforms.Impute) and self.fill is None and not len(step.weights):
-            self.fill, self.indicated = _array(step.values), step.indicated.numpy()
+        elif isinstance(step, transforms.Impute) and self.fill is None:
+            self.fill, self.indicated = _array(step.values), step.indicated.cpu().numpy()
+            if len(step.weights):
+                self.weights = _array(step.weights).T.astype(np.float64, order="C")
         else:
             return False
         return True
@@ -202,6 +213,7 @@ class _Steps:
             _float32(mean, pad),
             _float32(deviation, pad + 1),
             _float32(fill, pad),
+            self.weights,
         )
         return columns, Quantiles.none() if self.knots is None else Quantiles.of(self.knots)
 
@@ -234,7 +246,9 @@ def _prepare_lists(
         max_length = max(max_length, offsets[b + 1] - offsets[b])
     numbers, scratch = np.empty((2, max_length), np.float32), np.empty((4, max_length), np.float32)
     counts = np.empty((3, max_length), np.int32)
-    sources, indicates, mean, deviation, fill = columns
+    sources, indicates, mean, deviation, fill, weights = columns
+    regresses = len(weights) > 0
+    apart = np.empty(len(weights), np.float64)
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
         x, values, below = numbers[0, :n], numbers[1, :n], counts[0, :n]
@@ -242,7 +256,8 @@ def _prepare_lists(
         for c in range(len(sources)):
             for i in range(n):
                 x[i] = items[start + i, sources[c]] + _ZERO  # which makes -0 equal 0
-            scaling = mean[c], deviation[c], fill[c], quantiles.last[0]
+            filled = np.float32(np.nan) if regresses else fill[c]
+            scaling = mean[c], deviation[c], filled, quantiles.last[0]
             if indicates[c]:
                 for i in range(n):
                     values[i] = _ONE if np.isnan(x[i]) else _ZERO
@@ -251,7 +266,44 @@ def _prepare_lists(
             else:
                 _search(x, c, quantiles, below)
                 _interpolate(x, c, quantiles, scaling, below, scratch, values)
-            _derive(values, c, derived, counts, scratch, rows, affine)
+            if regresses:
+                for i in range(n):
+                    rows[i, c] = values[i]
+            else:
+                _derive(values, c, derived, counts, scratch, rows, affine)
+        if regresses:
+            for i in range(n):
+                _regress(rows[i], fill, weights, apart)
+            for c in range(len(sources)):
+                for i in range(n):
+                    values[i] = rows[i, c]
+                _derive(values, c, derived, counts, scratch, rows, affine)
+
+
+def _regress_row(
+    row: np.ndarray, means: np.ndarray, weights: np.ndarray, apart: np.ndarray
+) -> None:
+    """Replace the missing values of one item by regression, in an order that is the same for all.
+
+    Sums are in float64 and rounded, as those of :class:`~rankgrad.data.transforms.Impute` are.
+    """
+    count, missing = len(weights), 0
+    for k in range(count):
+        absent = np.isnan(row[k])
+        missing += absent
+        apart[k] = 0.0 if absent else np.float64(row[k]) - np.float64(means[k])
+    if missing == 0:
+        return
+    for j in range(count):
+        if np.isnan(row[j]):
+            row[j] = np.float32(np.float64(means[j]) + _dot(apart, weights[j]))
+
+
+def _dot_product(one: np.ndarray, other: np.ndarray) -> float:
+    total = 0.0
+    for k in range(len(one)):
+        total += one[k] * other[k]
+    return total
 
 
 def _derive_columns(
@@ -420,5 +472,7 @@ _score: Any = compile_cached(_score_column, fastmath={"reassoc"}, **_OPTIONS)
 _search: Any = compile_cached(_search_column, **_OPTIONS)
 _interpolate: Any = compile_cached(_interpolate_column, **_OPTIONS)
 _standardize: Any = compile_cached(_standardize_column, **_OPTIONS)
+_dot: Any = compile_cached(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
+_regress: Any = compile_cached(_regress_row, **_OPTIONS)
 _derive: Any = compile_cached(_derive_columns, **_OPTIONS)
 _prepare: Any = compile_cached(_prepare_lists, **_OPTIONS)

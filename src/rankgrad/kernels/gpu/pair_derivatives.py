@@ -264,12 +264,15 @@ def _load_item(
 @triton.jit
 def _add_tile(
     ranked, delta, start, wide, last, first, left, k, middle, steepness, by_distance, least,
-    score, lift, gain, weight, discount, cut, grads, hessians, lambdas,
+    score, lift, gain, weight, discount, cut, grads, hessians, lambdas, is_below,
     DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
     LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
-    SIDE: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    MIXED: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Add the pairs of a tile. SIDE: columns ranked below all rows (1), above (-1), or mixed."""
+    """Add the pairs of a tile.
+
+    Its columns are whole and ranked below all rows (``is_below``) or above them, unless MIXED.
+    """
     row = first + tl.arange(0, ROWS)
     column = left + tl.arange(0, COLUMNS)
     scores, gains, weights, discounts, cuts = _load_item(
@@ -283,23 +286,22 @@ def _add_tile(
         swap = tl.load(delta + (lane[None, :] - tl.arange(0, ROWS)[:, None]))
         swap *= by_distance
         if CUT == 1:
-            if SIDE == 1:
-                swap *= cuts[None, :]
-            elif SIDE == -1:
-                swap *= cut[:, None]
-            else:
+            if MIXED:
                 swap *= tl.where(column[None, :] > row[:, None], cuts[None, :], cut[:, None])
+            else:  # the factor of the lower item: one of the two is 1
+                swap *= tl.where(is_below, cuts, 1.0)[None, :]
+                swap *= tl.where(is_below, 1.0, cut)[:, None]
     if DISCOUNT:
         swap += tl.abs(discount[:, None] - discounts[None, :])
-    if (CUT == 2) & (SIDE != -1):
+    if CUT == 2:
         swap = tl.where((column[None, :] < k) | (row[:, None] < k), swap, 0.0)
-    if SIDE == 0:
+    if MIXED:
         swap = tl.where(column[None, :] < last, swap, 0.0)
     if NORM:
         gap = tl.abs(score[:, None] - scores[None, :])
         swap /= tl.where(least > 0, least + gap, 1.0)
     swap *= apart  # negative where the column's item is more relevant
-    if SIDE == 0:
+    if MIXED:
         scores = tl.where(column < last, scores, middle)
     if NEAR:
         t = lift[:, None] * tl.exp2((middle - scores) * steepness)[None, :]
@@ -354,31 +356,31 @@ def _sum_pairs(
         whole = tl.maximum(last // COLUMNS * COLUMNS, below)
         near = (top - bottom) * steepness <= 110.0
         mixed = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
-        for side in tl.static_range(-1, 2):
+        # One body of code for whole tiles of either side: warps on lists of unequal lengths are in
+        # different parts of the code, which should fit into the instruction cache.
+        for whole_tiles in tl.static_range(0, 2):
             tiles = mixed + (whole < last).to(tl.int32)
-            if side == -1:
-                tiles = above // COLUMNS
-            elif side == 1:
-                tiles = (whole - below) // COLUMNS
+            if whole_tiles:
+                tiles = (above + whole - below) // COLUMNS
             for tile in range(0, tiles):
                 left = tile * COLUMNS
-                if side == 0:
+                if whole_tiles:
+                    left = tl.where(left < above, left, left - above + below)
+                else:
                     left = tl.where(tile < mixed, above + left, whole)
-                elif side == 1:
-                    left += below
                 if near:
                     grads, hessians, lambdas = _add_tile(
                         ranked, delta, start, wide, last, first, left, k, middle, steepness,
                         by_distance, least, score, lift, gain, weight, discount, cut,
-                        grads, hessians, lambdas, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
-                        NORM, True, side, FAST, ROWS, COLUMNS,
+                        grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
+                        LINEAR, WEIGHTED, NORM, True, whole_tiles == 0, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
                 else:
                     grads, hessians, lambdas = _add_tile(
                         ranked, delta, start, wide, last, first, left, k, middle, steepness,
                         by_distance, least, score, lift, gain, weight, discount, cut,
-                        grads, hessians, lambdas, DISTANCE, DISCOUNT, CUT, SHORT, LINEAR, WEIGHTED,
-                        NORM, False, side, FAST, ROWS, COLUMNS,
+                        grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
+                        LINEAR, WEIGHTED, NORM, False, whole_tiles == 0, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
         to = ranked + start + row
         tl.store(to + 3 * wide, tl.sum(grads, 1) * sigma, mask=row < length)
