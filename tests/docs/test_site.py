@@ -221,6 +221,22 @@ def test_every_kind_of_spec_has_an_example(monkeypatch):
         registry.get(example)
 
 
+def test_links_of_pages_resolve_where_the_repository_is_read():
+    """But for pages of the reference, which `make docs` writes (docs/install.md says so)."""
+    lost = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+        assert not re.search(r"\)\{ *\w+=", text), f"{page}: attributes are text there"
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+            path = (page.parent / link).resolve()
+            if not path.exists() and DOCS / "reference" not in path.parents:
+                lost.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not lost, "\n".join(lost)
+
+
+CUT_FORMULA = "[...document.querySelectorAll('.formula')].some(e => e.scrollWidth > e.clientWidth)"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     pytest.importorskip("zensical")
@@ -387,6 +403,8 @@ def test_pages_fit_a_phone_and_stay_offline(site):
                 view.goto(base + name)
                 if view.evaluate("document.documentElement.scrollWidth > innerWidth"):
                     troubles.append(f"{name} scrolls sideways")
+                if view.evaluate(CUT_FORMULA):
+                    troubles.append(f"{name} has a formula that is cut")
             browser.close()
         server.shutdown()
     assert not troubles, "\n".join(troubles[:20])

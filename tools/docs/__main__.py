@@ -97,9 +97,8 @@ def _link_files(page: Path, pages: Path) -> str:
         shutil.copy(source, target)
         return f"]({up[3:]}files/{link[1]})"
 
-    return re.sub(
-        rf"\]\({re.escape(up)}((?:benchmarks|examples|src|tests)/[^)#]+)\)", copy, page.read_text()
-    )
+    text = page.read_text().replace(f"]({up}CONTRIBUTING.md", f"]({up[3:]}contributing.md")
+    return re.sub(rf"\]\({re.escape(up)}((?:benchmarks|examples|src|tests)/[^)#]+)\)", copy, text)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,9 @@ def _settings() -> str:
             f"{plain_markdown(Settings.model_fields[name].description)} |"
             for name in names
         ]
-        parts.append(f"## {panel}\n\n| setting | default | |\n|:--|:--|:--|\n" + "\n".join(rows))
+        parts.append(
+            f"## {panel}\n\n| setting | default | what it is |\n|:--|:--|:--|\n" + "\n".join(rows)
+        )
     described = describe_options(TextSettings)
     rows = [
         f"| `{name}` | `{_shown(field.default)}` | {described.get(name, '')} |"
@@ -127,7 +129,7 @@ def _settings() -> str:
     ]
     parts.append(
         "## Text rankers\n\nThose of `rankgrad text train`.\n\n"
-        "| setting | default | |\n|:--|:--|:--|\n" + "\n".join(rows)
+        "| setting | default | what it is |\n|:--|:--|:--|\n" + "\n".join(rows)
     )
     parts.append("## As TOML\n\nAll defaults:\n\n```toml\n" + Settings().to_toml() + "```")
     return "\n\n".join(parts) + "\n"

@@ -279,7 +279,10 @@ def _entry(kind: Kind, name: str) -> Entry:
 
 
 def _formula(latex: str) -> str:
-    return f"$$ {latex} $$"
+    """A formula, and what it is followed by on lines of their own: a phone's is short."""
+    first, *more = re.split(r",\s*(?=\\quad|\\text)", latex)
+    lines = [first, *(part.removeprefix(r"\quad ") for part in more)]
+    return "\n".join(f"$$ {line}{',' if line != lines[-1] else ''} $$" for line in lines)
 
 
 def _symbols(known: Entry) -> str:
@@ -320,7 +323,7 @@ def _options(parameters: Iterable[inspect.Parameter], *described: Any) -> str:
     ]
     if "k" in said and any(p.name == "k" for p in shown):
         rows.insert(0, f"| `@k` |  | {said['k']} |")
-    return "## Options\n\n| option | default | |\n|:--|:--|:--|\n" + "\n".join(rows)
+    return "## Options\n\n| option | default | what it is |\n|:--|:--|:--|\n" + "\n".join(rows)
 
 
 def _default(value: Any) -> str:
