@@ -16,6 +16,7 @@ from rankgrad.export import engine_notes, engines, export, exporting, to_onnx
 from rankgrad.export.names import feature_names
 from rankgrad.export.onnx_format import session
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
+from rankgrad.export.samples import sample_without_data
 from rankgrad.export.trees import Leaf, Split, Trees
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
@@ -340,10 +341,17 @@ def test_categories_and_missing_values(model, missing, tmp_path):
     codes = random.integers(-1, 3, len(missing.features)).astype(np.float32)
     features = np.array(missing.features)
     features[:, 4] = np.where(codes < 0, np.nan, codes)
+    features[:, 5] += 1000  # where a sample has its values, too
     names = (*(None,) * 4, ("red", "green", "blue"), *(None,) * 3)
     mixed = replace(missing, features=features, categories=names)
     trained = fit(Settings(model=model, epochs=2, device="cpu"), mixed).model
-    export(trained, tmp_path / "a.onnx")
+    assert export(trained, tmp_path / "a.onnx") < 1e-5
+    sample, real = sample_without_data(trained)
+    numbers = np.delete(sample[real], 4, axis=1)
+    assert 0.05 < np.isnan(numbers).mean() < 0.15
+    assert 990 < np.nanmedian(sample[real][:, 5]) < 1010
+    last = np.flatnonzero(real.sum(1) > 2)
+    np.testing.assert_array_equal(sample[last, 0], sample[last, real.sum(1)[last] - 1])
     run = session((tmp_path / "a.onnx").read_bytes()).run
     given, mask = padded(mixed)
     scores = run(["scores"], {"features": given, "mask": mask})[0]

@@ -191,6 +191,10 @@ def test_errors_name_the_field(sent, status, field, post):
         (f"x-{ARROW}", False),
         (f"{ARROW};q=much", True),
         ("*/*", False),
+        (f"*/*;q=1, {ARROW};q=0.1", False),
+        (f"application/*, */*;q=0, {ARROW};q=0.1", False),
+        (f"*/*, application/json;q=0.1, {ARROW};q=0.2", True),
+        (f"{ARROW}, */*", True),
     ],
 )
 def test_the_preferred_form_is_answered(accept, arrow, lists, post):
@@ -208,6 +212,40 @@ def test_a_number_that_no_parser_takes_is_named(item, field, post):
     error = response.json()["error"]
     assert (response.status_code, error["field"]) == (422, field), error
     assert "too large" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        ('{"lists": NaN}', "lists"),
+        ('{"lists": [{"items": [{"age": 1}, {"age": -Infinity}]}]}', "lists[0].items[1].age"),
+        ('{"lists": [{"items": [[1, 2, 3, NaN], 7]}]}', "lists[0].items[0][3]"),
+        ('{"lists": [NaN, }', None),
+        ("Infinity", "body"),
+    ],
+)
+def test_numbers_that_are_not_json_are_named(sent, field, post):
+    answer = post("/models/trees/rank", content=sent)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_scores_that_are_not_finite_are_errors(arrow, call, lists):
+    """Of the request that has such features, and not of others that are scored with it."""
+    rows = [*items_of(lists, 0)[:2].tolist(), [3e38, -3e38, 3e38, -3e38]]
+    columns = dict(zip(lists.feature_names, np.transpose(rows), strict=True))
+    table = pa.table({"list": [0, 0, 1], **columns})
+    sent = {"json": {"lists": [{"items": rows[:2]}, {"items": rows[2:]}]}}
+    if arrow:
+        sent = {"content": stream(table), "headers": {"content-type": ARROW}}
+    good, wrong = call(
+        (("POST", "/models/plain/rank"), {"json": body(lists, 0)}),
+        (("POST", "/models/plain/rank"), sent),
+    )
+    assert (good.status_code, wrong.status_code) == (200, 422), wrong.text
+    error = wrong.json()["error"]
+    assert error["field"] == ("row 2" if arrow else "lists[1].items[0]")
+    assert "not a finite number" in error["message"]
 
 
 def test_other_errors(post, lists):

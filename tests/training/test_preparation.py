@@ -123,6 +123,25 @@ def test_copies_of_items_with_missing_values_are_tied(model, transforms):
         np.testing.assert_allclose(by_pytorch, found, atol=1e-5)
 
 
+def test_features_that_are_constant_in_long_lists():
+    """And far from their mean, as flags of rare queries: rounding leaves nothing of them."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(20_000, 40)).astype(np.float32)
+    features[:, 1:] = 0
+    features[range(39), range(1, 40)] = 1
+    model = "tabm(hidden=[16], members=4, in_list=[rank, score])"
+    ranker = FittedRanker.new(Settings(model=model, transforms=("standardize",)), features)
+    run = session(to_onnx(ranker)).run
+    for length in (100, 999):
+        items = features[:length].copy()
+        items[:, 1:] = 1
+        found = ranker.predict(items)
+        onnx = run(["scores"], {"features": items[None]})[0][0]
+        np.testing.assert_allclose(onnx, found, atol=1e-5, rtol=2e-6)
+        by_pytorch = scores_by_pytorch(ranker, items, np.array([0, length]))
+        np.testing.assert_allclose(by_pytorch, found, atol=1e-5, rtol=2e-6)
+
+
 def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
     features, offsets = uneven_lists()
     ranker = FittedRanker.new(Settings(), features, offsets)

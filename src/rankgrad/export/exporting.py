@@ -57,7 +57,7 @@ def export(
         overwrite: replace a file that is there.
 
     Returns:
-        The largest difference between its scores and ours.
+        The largest difference between its scores and ours, relative to scores above 1.
 
     Raises:
         ValueError: the format cannot say what the ranker computes; or the scores differ.
@@ -130,7 +130,7 @@ def _compare(
             f"the exported ranker scores {theirs[worst]:.7g} where this one scores "
             f"{ours[worst]:.7g}, so nothing was written: {_MISSING if missing else _SCALE}"
         )
-    return float(differences.max(initial=0.0))
+    return float((differences / scale).max(initial=0.0))
 
 
 _SCALE = (

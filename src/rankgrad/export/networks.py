@@ -266,8 +266,11 @@ def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:
     """:func:`rankgrad.models.in_list.list_scores`."""
     real = graph.add("Unsqueeze", mask, np.array([-1]))
     lengths, items = _add_lengths(graph, mask), np.array([1])
-    total = graph.add("ReduceSum", graph.add("Where", real, values, 0.0), items)
-    mean = graph.add("Div", total, lengths)
+    # In float64: what rounding leaves of a constant feature would be amplified.
+    summed = graph.add("Cast", graph.add("Where", real, values, 0.0), to=11)
+    total = graph.add("ReduceSum", summed, items)
+    mean = graph.add("Div", total, graph.add("Cast", lengths, to=11))
+    mean = graph.add("Cast", mean, to=1)
     apart = graph.add("Where", real, graph.add("Sub", values, mean), 0.0)
     squares = graph.add("ReduceSum", graph.add("Mul", apart, apart), items)
     deviation = graph.add("Sqrt", graph.add("Div", squares, lengths))

@@ -38,7 +38,18 @@ def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
             codes = random.integers(-1, len(names), items).astype(np.float32)
             columns[:, at] = np.where(codes < 0, np.nan, codes)
     columns[(random.random(columns.shape) < _MISSING) & _may_be_missing(ranker)] = np.nan
-    return _padded(columns, np.array(_LENGTHS))
+    lengths = np.array(_LENGTHS)
+    ends = lengths.cumsum()[lengths > 2]
+    columns[ends - 1] = columns[ends - lengths[lengths > 2]]  # copies, which are tied
+    return _padded(columns, lengths)
+
+
+def _number_steps(ranker: FittedRanker) -> tuple[list[transforms.Transform], np.ndarray]:
+    """The transforms of features that are numbers, and which raw features these are."""
+    split = ranker.transform
+    if isinstance(split, transforms.SplitColumns):
+        return steps_of(split.numbers), np.flatnonzero(np.array(split.sizes) == 0)
+    return steps_of(split), np.arange(ranker.n_features)
 
 
 def _may_be_missing(ranker: FittedRanker) -> np.ndarray:
@@ -46,17 +57,18 @@ def _may_be_missing(ranker: FittedRanker) -> np.ndarray:
     found = np.zeros(ranker.n_features, bool)
     if isinstance(ranker.network, TreeScorer):
         found[ranker.transform.sources.numpy()[list(Trees.of(ranker.network).missing)]] = True
-    for step in steps_of(ranker.transform):
+    steps, numbers = _number_steps(ranker)
+    for step in steps:
         if isinstance(step, transforms.Impute) and (len(step.indicated) or not step.indicator):
-            found[:] = True
+            found[numbers] = True
     return found
 
 
 def _known_values(ranker: FittedRanker) -> list[np.ndarray]:
     """Values of each raw feature that transforms or trees have learned, if they have any."""
     found: list[np.ndarray] = [np.empty(0)] * ranker.n_features
-    sources = np.arange(ranker.n_features)
-    for step in steps_of(ranker.transform):
+    steps, sources = _number_steps(ranker)
+    for step in steps:
         learned = _learned(step)
         if learned is not None:
             for at, source in enumerate(sources):

@@ -136,7 +136,13 @@ def list_scores(
     """
     real = mask[..., None]
     lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
-    mean = features.where(real, 0.0).sum(-2, keepdim=True) / lengths
+    # Where a feature is constant in a list and far from 0, what rounding leaves of it is amplified.
+    # In training, where the time counts, the sums are of the features' own type.
+    exact = torch.is_inference_mode_enabled() or torch.compiler.is_exporting()
+    total = features.where(real, 0.0).sum(
+        -2, keepdim=True, dtype=torch.float64 if exact else features.dtype
+    )
+    mean = (total / lengths).to(features.dtype)
     apart = (features - mean).where(real, 0.0)
     deviation = (apart.square().sum(-2, keepdim=True) / lengths).sqrt()
     scores: Tensor = apart / (deviation + 0.1)

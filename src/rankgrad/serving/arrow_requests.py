@@ -43,7 +43,7 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     offsets, ids = _lists(names, len(table), limits)
     items = columns.features(table)
     _check_values(items, ranker)
-    return Lists(np.ascontiguousarray(items), offsets, ids)
+    return Lists(np.ascontiguousarray(items), offsets, ids, rows=True)
 
 
 def _check_size(body: bytes, ranker: ServedRanker, limits: Limits) -> None:

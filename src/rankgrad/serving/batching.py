@@ -162,6 +162,7 @@ class Batcher:
 
 
 def _response(request: Request, lists: Lists, scores: np.ndarray) -> Response:
+    lists.check_scores(scores)
     return Response(request.respond(lists, scores), len(lists.items))
 
 

@@ -64,21 +64,42 @@ class Limits:
 
 @dataclass(frozen=True)
 class Lists:
-    """The lists of a request: items ``[N, f]`` in float32, offsets ``[B + 1]``, and ids."""
+    """The lists of a request.
+
+    Attributes:
+        items: ``[N, f]`` in float32.
+        offsets: ``[B + 1]``.
+        ids: of the lists.
+        rows: whether the request has items as rows, as Arrow does, for errors.
+    """
 
     items: np.ndarray
     offsets: np.ndarray
     ids: list[Any]
+    rows: bool = False
+
+    def check_scores(self, scores: np.ndarray) -> None:
+        """Raise a 422 that names the first item whose score is not a finite number."""
+        wrong = np.flatnonzero(~np.isfinite(scores))
+        if not len(wrong):
+            return
+        row = int(wrong[0])
+        at = int(np.searchsorted(self.offsets, row, "right")) - 1
+        field = f"row {row}" if self.rows else f"lists[{at}].items[{row - self.offsets[at]}]"
+        said = "its features are too large: the score is not a finite number"
+        raise RequestError(422, said, field)
 
 
 def prefers_arrow(accept: str) -> bool:
     """Whether an ``Accept`` header names Arrow, and does not refuse it or prefer JSON.
 
+    JSON may be meant by a wildcard; Arrow is not.
+
     >>> from rankgrad.serving.bodies import ARROW, prefers_arrow
-    >>> prefers_arrow(f"{ARROW}, application/json"), prefers_arrow(f"*/*, {ARROW};q=0")
+    >>> prefers_arrow(f"{ARROW}, application/json"), prefers_arrow(f"*/*, {ARROW};q=0.1")
     (True, False)
     """
-    quality = {ARROW: 0.0, JSON: 0.0}
+    quality: dict[str, float] = {}
     for entry in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
         said = [part[2:] for part in parameters if part.startswith("q=")]
@@ -86,7 +107,9 @@ def prefers_arrow(accept: str) -> bool:
             quality[kind] = float(said[0]) if said else 1.0
         except ValueError:
             quality[kind] = 1.0
-    return quality[ARROW] > 0 and quality[ARROW] >= quality[JSON]
+    arrow = quality.get(ARROW, 0.0)
+    json = next((quality[kind] for kind in (JSON, "application/*", "*/*") if kind in quality), 0.0)
+    return arrow > 0 and arrow >= json
 
 
 def check_count(count: int, most: int, field: str, what: str) -> None:
@@ -104,8 +127,7 @@ def to_json_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> byte
         entry["scores"] = own.tolist()
         entry["order"] = np.argsort(-own, kind="stable").tolist()
         found.append(entry)
-    answer = {"model": ranker.name, "version": ranker.version, "lists": found}
-    return to_json(answer, inf_nan_mode="null")
+    return to_json({"model": ranker.name, "version": ranker.version, "lists": found})
 
 
 def to_arrow_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:

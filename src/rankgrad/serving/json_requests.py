@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import chain
 from operator import itemgetter
@@ -42,6 +43,7 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     except ValueError as error:
         if "out of range" in str(error):
             parse_json(_UNREADABLE.sub(b"9" * 400, body), ranker, limits)  # names the field
+        _refuse_nan(body)
         raise RequestError(400, f"the body is not JSON: {error}") from None
     entries = _array(value, "lists", "body")
     _check_names(value, ("lists",), "", "a body has 'lists'; the path names the ranker")
@@ -59,6 +61,32 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
         offsets,
         [identifier for identifier, _ in found],
     )
+
+
+def _refuse_nan(body: bytes) -> None:
+    """Raise an error that names the field if NaN or Infinity is all that is not JSON in a body."""
+    try:
+        value = from_json(body)
+    except ValueError:
+        return
+    field = _place_of_nan(value)
+    if field is not None:
+        said = "is not JSON: a missing value is null, and numbers are finite"
+        raise RequestError(400, said, field.removeprefix(".") or "body")
+
+
+def _place_of_nan(value: Any) -> str | None:
+    """Where in a value the first number is that is not finite."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    if isinstance(value, dict):
+        parts = ((f".{name[:100]}", part) for name, part in value.items())
+    elif isinstance(value, list):
+        parts = ((f"[{at}]", part) for at, part in enumerate(value))
+    else:
+        return None
+    found = ((name, _place_of_nan(part)) for name, part in parts)
+    return next((f"{name}{place}" for name, place in found if place is not None), None)
 
 
 def _list(entry: Any, where: str, limits: Limits) -> tuple[str | int | None, list[Any]]:

@@ -53,7 +53,7 @@ _SCORED = {
                 "required": ["scores", "order"],
                 "properties": {
                     "id": {"type": ["string", "integer"]},
-                    "scores": {"type": "array", "items": {"type": ["number", "null"]}},
+                    "scores": {"type": "array", "items": {"type": "number"}},
                     "order": {"type": "array", "items": {"type": "integer"}},
                 },
             },
