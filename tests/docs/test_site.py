@@ -237,6 +237,14 @@ def test_links_of_pages_resolve_where_the_repository_is_read():
 CUT_FORMULA = "[...document.querySelectorAll('.formula')].some(e => e.scrollWidth > e.clientWidth)"
 
 
+def test_pages_are_linked_by_their_titles(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools" / "docs")
+    import reference_pages
+
+    text = reference_pages._link_pages("Try it (docs/how-to/choose_a_loss.md).")
+    assert text == "Try it ([Choose a loss](../../how-to/choose_a_loss.md))."
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     pytest.importorskip("zensical")

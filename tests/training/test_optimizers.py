@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankgrad.training.optimizers import learning_rates, optimizers
+from rankgrad.training.optimizers import FusedAdam, learning_rates, optimizers
 
 
 @pytest.mark.parametrize("name", optimizers.names())
@@ -19,6 +19,29 @@ def test_each_optimizer_brings_a_loss_down(name):
         optimizer.step()
     assert after < before
     assert str(optimizers.get(str(optimizers.get(name)))) == name
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw(beta1=0.8)"])
+def test_the_kernel_alone_makes_the_steps_of_the_optimizer(name):
+    """The same bits, also where a parameter has no gradient at some step."""
+    found = []
+    for wrap in (lambda optimizer: optimizer, FusedAdam):
+        torch.manual_seed(0)
+        network = nn.Linear(3, 4)
+        optimizer = optimizers.get(name).build(network, 0.05, 0.1)
+        steps = wrap(optimizer)
+        for step in range(4):
+            network(torch.randn(8, 3)).square().mean().backward()
+            if step == 2:
+                network.bias.grad = None
+            optimizer.param_groups[0]["lr"] *= 0.5
+            steps.step()
+            steps.zero_grad()
+            assert all(each.grad is None for each in network.parameters())
+        state = [optimizer.state[each] for each in network.parameters()]
+        found.append([*network.parameters(), *(each[key] for each in state for key in each)])
+    assert len(found[0]) == 8
+    assert all(map(torch.equal, *found))
 
 
 def test_biases_do_not_decay():

@@ -113,9 +113,11 @@ def test_memory_maps_travel_by_name(tmp_path):
     )
 
 
-def test_one_process_on_a_cpu_does_without_fabric(monkeypatch):
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_one_process_on_a_cpu_does_without_fabric(monkeypatch, optimizer):
     """And trains as with it, clipping included."""
-    data, settings = lists(30), Settings(epochs=2, clip=0.01, device="cpu")
+    data = lists(30)
+    settings = Settings(epochs=2, clip=0.01, device="cpu", optimizer=optimizer)
     expected = fit(settings, data, data)
     with monkeypatch.context() as patched:
         patched.setattr(processes, "SingleProcess", lambda: _fabric(settings))

@@ -85,6 +85,7 @@ class _Part:
     lengths: Int[Tensor, " b"]  # before they were cut
     offsets: Int[Tensor, " b+1"]
     rows: Int[Tensor, " N"] | None  # of the items of flat batches of uncut lists
+    labels: Float[Tensor, " N"] | None  # of the same items, unless size is rounded up
 
 
 class Batches:
@@ -248,17 +249,20 @@ class Batches:
             bounds[place : place + last - first + 1] = ends[first : last + 1] - ends[first]
         arrays = (self.dataset.offsets[:-1][lists], lengths, bounds)
         starts, counts, offsets = (self._to_gather_device(numbers) for numbers in arrays)
-        rows = None
+        rows = labels = None
         if self.flat and self.resident and not cut:
             rows = self._flat_rows(starts, counts, int(ends[-1]))
+            labels = None if rounded else self._labels[rows]
         for place, each, (first, last) in zip(places, plan, pairwise(firsts), strict=False):
-            max_length = int(cut_lengths[first:last].max(initial=0))
+            max_length = uncut = int(cut_lengths[first:last].max(initial=0))
+            if cut:
+                uncut = int(lengths[first:last].max(initial=0))
             total = int(ends[last] - ends[first])
             size, max_length_bound = self._padded_size(len(each), max_length, total, rounded)
             yield _Part(
                 lists=each,
                 max_length=max_length,
-                uncut_max_length=int(lengths[first:last].max(initial=0)),
+                uncut_max_length=uncut,
                 total=total,
                 rounded=rounded,
                 size=size,
@@ -267,6 +271,7 @@ class Batches:
                 lengths=counts[first:last],
                 offsets=offsets[place : place + len(each) + 1],
                 rows=None if rows is None else rows[ends[first] : ends[last]],
+                labels=None if labels is None else labels[ends[first] : ends[last]],
             )
 
     def _padded_size(
@@ -288,7 +293,8 @@ class Batches:
         cut = keys is not None and part.uncut_max_length > part.max_length
         chosen = self._choose(part, keys) if keys is not None and cut else None
         rows, mask = (self._flat if self.flat else self._padded)(part, chosen)
-        labels, weights = self._labels[rows], self._weights
+        labels = self._labels[rows] if part.labels is None else part.labels
+        weights = self._weights
         return Batch(
             features=self._take(rows, mask),
             labels=labels if mask is None else labels.masked_fill(~mask, 0.0),

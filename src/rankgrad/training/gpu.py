@@ -72,42 +72,23 @@ class Finite(torch.autograd.Function):
         return gradients[0]
 
 
-class Total(torch.autograd.Function):
-    """The sum of lists' losses; and it, the number of those with a loss, and ``nan_flag``, as one.
+def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> Tensor:
+    """The sum of lists' losses, the number of those with a loss, and ``nan_flag``, in float64.
 
-    All are divided by the number of members that scored each list; only the first is
-    differentiated.
+    All are divided by the number of members that scored each list. They are not differentiated.
 
     >>> losses, defined = torch.tensor([0.5, 2.0, 9.0]), torch.tensor([True, True, False])
-    >>> total, sums = Total.apply(losses, defined, torch.tensor(0.0), 1)
-    >>> total.item(), sums.tolist()
-    (2.5, [2.5, 2.0, 0.0])
+    >>> sums_of(losses, defined, torch.tensor(0.0), 1).tolist()
+    [2.5, 2.0, 0.0]
     """
-
-    @staticmethod
-    @override
-    def forward(
-        ctx: Any, values: Tensor, defined: Tensor, nan_flag: Tensor, members: int
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(defined)
-        ctx.dtype, ctx.members = values.dtype, members
-        sums = torch.stack(
-            [
-                torch.where(defined, values, 0.0).sum(dtype=torch.float64),
-                defined.sum(dtype=torch.float64),
-                nan_flag.double(),
-            ]
-        )
-        if members > 1:
-            sums /= members
-        ctx.mark_non_differentiable(sums)
-        return sums[0].clone(), sums
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (defined,) = ctx.saved_tensors
-        return defined * (gradients[0] / ctx.members).to(ctx.dtype), None, None, None
+    sums = torch.stack(
+        [
+            torch.where(defined, values.detach(), 0.0).sum(dtype=torch.float64),
+            defined.sum(dtype=torch.float64),
+            nan_flag.double(),
+        ]
+    )
+    return sums.div_(members) if members > 1 else sums
 
 
 _MOST = 48  # sizes of batches that are captured

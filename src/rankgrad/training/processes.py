@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from rankgrad import checksums
 from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.data.dataset import Dataset
+from rankgrad.training.optimizers import FusedAdam
 from rankgrad.training.settings import Settings
 
 
@@ -159,8 +160,11 @@ class SingleProcess:
 
     def setup(
         self, module: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """The module and its optimizer as they are."""
+    ) -> tuple[nn.Module, torch.optim.Optimizer | FusedAdam]:
+        """The module as it is, and what makes the steps of its optimizer."""
+        types = {each.dtype for group in optimizer.param_groups for each in group["params"]}
+        if isinstance(optimizer, torch.optim.Adam) and len(types) == 1:
+            return module, FusedAdam(optimizer)
         return module, optimizer
 
     def backward(self, total: Tensor, gradient: Tensor) -> None:

@@ -23,7 +23,7 @@ from rankgrad.metrics import metrics
 from rankgrad.models import Scorer
 from rankgrad.threads import for_work, passes
 from rankgrad.training.fitted import FitResult, FittedRanker
-from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, Total, capturable, own_stream
+from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
 from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
 from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
 from rankgrad.training.processes import Interrupts
@@ -221,7 +221,7 @@ class Trainer:
 
     def _passes(self, batch: Batch, alone: bool = True, interrupted: bool = False) -> Tensor:
         """Forward and backward: gradients at the parameters, and the sums that a step gives."""
-        total, sums = self._loss(batch)
+        values, defined, sums = self._loss(batch)
         if self.ranks > 1:
             asking = torch.full_like(sums[:1], float(interrupted))
             sums = self.fabric.all_reduce(torch.cat([sums, asking]), reduce_op="sum")
@@ -229,8 +229,9 @@ class Trainer:
         # of them, those on which it is undefined left out. How many those of a group are is known
         # at its end.
         mean = self.loss.reduction == "mean"
-        count = sums[1].clamp(min=1e-12) if mean and alone else torch.ones_like(total)
-        self.fabric.backward(total, gradient=self.ranks / count)
+        count = sums[1].clamp(min=1e-12) if mean and alone else torch.ones_like(sums[1])
+        of_list = self.ranks / count / self.ranker.members
+        self.fabric.backward(values, gradient=defined * of_list.to(values.dtype))
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
@@ -247,26 +248,26 @@ class Trainer:
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the lists' losses; and that, the number of lists with a loss and a NaN flag.
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The lists' losses, where they are defined, and sums.
 
-        The flag is NaN if training diverged, else 0. On a CPU that raises at once. A GPU is not
-        waited for: it goes on to the end of the epoch, with zeros in place of scores that are not
-        finite.
+        The sums are that of the losses, the number of lists with one and a NaN flag. The flag is
+        NaN if training diverged, else 0. On a CPU that raises at once. A GPU is not waited for: it
+        goes on to the end of the epoch, with zeros in place of scores that are not finite.
         """
         scores = score(self.module, batch)
         nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0
         if not scores.is_cuda and math.isnan(nan_flag.item()):
             raise self._diverged()
         if len(batch) == 0:  # of another process's batch; all parameters still take part
-            none = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum()).double()
-            return none, torch.stack([none.detach(), torch.zeros_like(nan_flag), nan_flag])
+            values = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())[None]
+            defined = torch.zeros_like(values, dtype=torch.bool)
+            return values, defined, sums_of(values, defined, nan_flag, 1)
         members = self.ranker.members
         if scores.is_cuda:
             scores = Finite.apply(scores)
         values, defined = self.loss.values(_lists(scores, batch, members))
-        found: tuple[Tensor, Tensor] = Total.apply(values, defined, nan_flag, members)
-        return found
+        return values, defined, sums_of(values, defined, nan_flag, members)
 
     def _diverged(self) -> ValueError:
         return ValueError(
