@@ -395,10 +395,14 @@ def _interpolate_column(
         at = np.uint32(below[i])
         scratch[0, i], scratch[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
         scratch[2, i], scratch[3, i] = cells[c, at, 0], cells[c, at, 1]
+    if scale < _ONE:
+        for i in range(len(x)):
+            x[i] *= scale
+            scratch[0, i] *= scale
+            scratch[1, i] *= scale
     for i in range(len(x)):
         value, low, high = x[i], scratch[0, i], scratch[1, i]
-        apart, gap = value * scale - low * scale, high * scale - low * scale
-        part = apart / gap if below[i] > 0 else value - value
+        part = (value - low) / (high - low) if below[i] > 0 else value - value
         fraction = scratch[3, i] if high == value else (scratch[2, i] + part) / last
         found = (fraction - mean) / deviation
         values[i] = fill if np.isnan(found) else found
