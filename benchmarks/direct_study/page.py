@@ -26,7 +26,7 @@ Runs = list[dict[str, Any]]
 #: Losses of the study that the library has by another name.
 NAMES = {LOGLOG: "ndcg_bound@10(penalty=loglog)", BOUND: "ndcg_bound@10"}
 GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
-    "pairs' weights and slopes, candidates (medium)": plan.field,
+    "pairs' weights and derivatives, candidates (medium)": plan.field,
     "wider networks (medium)": plan.wider,
     "WEB30K's size": plan.web30k,
     "temperatures, standardized scores, continuation": plan.scales,
@@ -154,8 +154,10 @@ class Found:
         return "\n".join(lines)
 
     def field(self) -> str:
-        """Weights by slopes: test and training NDCG."""
-        lines = ["| weight of a pair | logistic slope | saturating slope | difference | p |"]
+        """Weights by derivatives: test and training NDCG."""
+        lines = [
+            "| weight of a pair | logistic derivative | saturating derivative | difference | p |"
+        ]
         lines.append("|:--|--:|--:|--:|--:|")
         words = {
             "none": "none (RankNet)",

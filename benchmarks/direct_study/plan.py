@@ -36,7 +36,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 LAMBDA, SOFTMAX = "lambdaloss@10", "softmax"
 BOUND, LOGLOG = "rank_bound@10", "rank_bound@10(p=1.0)"
 DIRECT = ("approx_ndcg", "neural_ndcg", "smoothi_ndcg@10")
-#: The two factors of a pair in the gradient: rows are weights, columns slopes.
+#: The two factors of a pair in the gradient: rows are weights, columns derivatives.
 FIELD = {
     ("none", "logistic"): "ranknet",
     ("none", "sigmoid"): "pair_field(weights=none, slope=sigmoid)",
@@ -133,7 +133,7 @@ def tasks(results: Results) -> list[Task]:
 
 
 def field() -> Iterable[Task]:
-    """Weights and slopes of pairs, and what may win, at medium size."""
+    """Weights and derivatives of pairs, and what may win, at medium size."""
     main = [LAMBDA, BOUND, SOFTMAX, *DIRECT, *FIELD.values(), *CANDIDATES]
     return [Task(MEDIUM, (spec,)) for spec in main]
 

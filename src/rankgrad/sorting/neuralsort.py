@@ -129,10 +129,10 @@ class _CrossEntropy(ListFunction):
         scores, mask, order, by_rank, by_item = ctx.saved_tensors
         rows = _log_rows(scores, mask, order, by_rank, by_item, ctx.k, ctx.temperature)
         by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
-        for logs, target, slope in rows:
+        for logs, target, coefficients in rows:
             wanted = grad.double()[:, None, :] * target
             change = logs.exp() * wanted.sum(-1, keepdim=True) - wanted
-            by_score = by_score + (slope * change).sum(1)
+            by_score = by_score + (coefficients * change).sum(1)
             by_distance = by_distance - change.sum(1)
         through = _absolute_differences_vjp(by_distance, scores, mask, order)
         result = ((by_score + through) / ctx.temperature).to(scores.dtype)
@@ -148,17 +148,21 @@ def _log_rows(
     k: int,
     temperature: float,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Some rows at a time: ``log P`` in float64, ``P*``, and the factors of the scores."""
+    """Some rows at a time: ``log P`` in float64, ``P*``, and the coefficients of the scores."""
     exact, (b, n) = scores.double(), scores.shape
     distances = _absolute_differences(exact, mask, order)
     length = mask.sum(-1, keepdim=True)
-    slopes = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
+    coefficients = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
     padding = (~mask & (length > 0))[:, None, :]
     for some in tiles(b * n // 2, k):
-        logits = (slopes[:, some] * exact[:, None, :] - distances[:, None, :]) / temperature
+        logits = (coefficients[:, some] * exact[:, None, :] - distances[:, None, :]) / temperature
         same = by_rank[:, some, None] == by_item[:, None, :]
         target = same / same.sum(-1, keepdim=True).clamp(min=1).double()
-        yield logits.masked_fill(padding, float("-inf")).log_softmax(-1), target, slopes[:, some]
+        yield (
+            logits.masked_fill(padding, float("-inf")).log_softmax(-1),
+            target,
+            coefficients[:, some],
+        )
 
 
 def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
