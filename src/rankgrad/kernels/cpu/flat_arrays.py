@@ -40,7 +40,7 @@ _RUN = 64  # length of the runs that are sorted by counting before they are merg
 _WHOLE = 32  # integer labels below it are sorted by counting
 _KINDS = 12  # up to so many distinct gains are counted instead of sorted
 
-NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR = range(10)
+NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR, SPEARMAN = range(11)
 METRICS = {
     "ndcg": NDCG,
     "dcg": DCG,
@@ -52,6 +52,7 @@ METRICS = {
     "rr": RR,
     "hits": HITS,
     "err": ERR,
+    "spearman": SPEARMAN,
 }
 
 
