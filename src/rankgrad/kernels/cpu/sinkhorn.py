@@ -193,20 +193,20 @@ def _scale(n: int, matrix: Band, columns: Band, left: Array, right: Array, optio
         _times(columns, left[2 * step - 1], sums)
         for j in range(n):
             v[j] = 1.0 / sums[j]
-        if not transposed and step > 1 and _is_settled(right[2 * step - 2, :n], v, tolerance):
+        if not transposed and step > 1 and _has_converged(right[2 * step - 2, :n], v, tolerance):
             return step - 1
         if transposed and step == iterations:
             return step
         _times(matrix, v, sums)
         for r in range(n):
             u[r] = 1.0 / sums[r]
-        if transposed and _is_settled(left[2 * step - 1, :n], u, tolerance):
+        if transposed and _has_converged(left[2 * step - 1, :n], u, tolerance):
             return step
     return iterations
 
 
 @compiled_reduction
-def _is_settled(before: Array, now: Array, tolerance: float) -> bool:
+def _has_converged(before: Array, now: Array, tolerance: float) -> bool:
     """Whether all sums under the previous scales are within the tolerance of one.
 
     The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
