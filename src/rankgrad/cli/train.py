@@ -78,9 +78,9 @@ def train(
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
     from rankgrad.training import fit
-    from rankgrad.training.defaults import for_data
     from rankgrad.training.fitting import check_data, check_run
     from rankgrad.training.loggers import loggers
+    from rankgrad.training.settings import for_data
     from rankgrad.training.tree_fitting import for_trees
 
     check_stdin(data, vali)
