@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import descending, invert, tie_groups, tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.validation import Schedule, number, set_temperature
 
@@ -48,19 +48,17 @@ class NeuralSort(Relaxation):
     def kernel(self) -> KernelCall | None:
         return KernelCall("neuralsort", (number(self.temperature),))
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         rows: Tensor = _PermutationRows.apply(scores, mask, k, number(self.temperature))
         return rows
 
     def cross_entropy(
         self,
-        scores: Float[Tensor, "b n"],
-        labels: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        labels: ItemValues,
+        mask: ItemMask,
         k: int,
-    ) -> Float[Tensor, "b n"]:
+    ) -> ItemValues:
         """``-Σ_{r<=k} P*_rj log P_rj`` of each item j, ``P*`` the exact permutation by labels.
 
         Items of equal label share their ranks in ``P*`` equally. In memory for a few rows at a
