@@ -29,8 +29,8 @@ from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
-from rankgrad.training.defaults import RULED, for_data
 from rankgrad.training.run import OnEpoch
+from rankgrad.training.settings import RULED, for_data
 from rankgrad.training.tree_fitting import for_trees
 
 with requires("train"):
@@ -74,7 +74,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
     Model and schedule that are left at their defaults follow the size of the training data
-    (:mod:`rankgrad.training.defaults`); ``verbose`` prints how, ``model="small"`` keeps them.
+    (:func:`rankgrad.training.settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
+    them.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to

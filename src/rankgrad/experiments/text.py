@@ -25,7 +25,7 @@ from rankgrad.text.runs import TextRun, metadata, save_evaluation
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TextData, TextFit, fit
 from rankgrad.training import evaluations
-from rankgrad.training.random_state import isolated
+from rankgrad.training.fitting import isolated
 from rankgrad.training.run import RUN
 
 FIRST_STAGE = "first stage"

@@ -23,7 +23,7 @@ from rankgrad.text.distillation import MixedLoss
 from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
-from rankgrad.training.random_state import isolated
+from rankgrad.training.fitting import isolated
 
 Lists = NDArray[np.int64]
 LossFunction = Callable[..., Tensor]

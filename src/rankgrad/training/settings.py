@@ -3,6 +3,9 @@
 Names, types, defaults and help texts of settings are written here and nowhere else: the options of
 ``rankgrad train`` and ``rankgrad compare`` are made of them. So this module imports nothing heavy;
 registries are imported where a spec is validated.
+
+What is left open follows the size of the training data (:func:`for_data`). Measured effect of these
+rules: ``docs/results/simulated.md``.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from rankgrad.extras import requires
 from rankgrad.quoting import quote, shorten
@@ -27,6 +30,9 @@ with requires("train"):
         field_validator,
     )
 
+if TYPE_CHECKING:
+    from rankgrad.data.dataset import Dataset
+
 
 def none(value: Any) -> Any:
     """None for the word ``none``: TOML and command lines have no None."""
@@ -38,7 +44,7 @@ MaybeCount = Annotated[Count | None, BeforeValidator(none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
 
 
-#: The most epochs, or trees, that the patience ``auto`` waits: see :mod:`.stopping`.
+#: The most epochs, or trees, that the patience ``auto`` waits: see :func:`.evaluations.is_over`.
 AUTO_PATIENCE = 20
 
 
@@ -340,3 +346,69 @@ class Settings(TomlSettings):
     def logged(self) -> tuple[str, ...]:
         """All validation metrics, the one that counts first."""
         return tuple(dict.fromkeys([self.metric, *self.metrics]))
+
+
+#: From this many training items on, the model is ``medium`` or ``large``.
+MANY_ITEMS = 50_000
+#: Up to this many training lists they have 20 epochs, from there on 10.
+MANY_LISTS = 10_000
+#: Settings that rules may change, or that keep rules of training from applying.
+RULED = ("model", "learning_rate", "schedule", "epochs", "patience")
+
+_ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes for an item
+
+
+def for_data(
+    settings: Settings, train: Dataset, explicit: Collection[str]
+) -> tuple[Settings, list[str]]:
+    """Settings with rules applied to what was not given, and sentences on those that were applied.
+
+    On few items the model is the default of :class:`Settings`; on many, a network that takes in
+    more, with a learning rate that falls to 0.
+
+    Args:
+        settings: with defaults where nothing was given.
+        train: training lists, those held out of them included.
+        explicit: names of settings that stay as they are. Rules of training apply only where the
+            model is left open, too: they were measured with it.
+
+    >>> import numpy as np
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training.settings import Settings, for_data
+    >>> features, offsets = np.zeros((60000, 2), np.float32), np.arange(0, 60001, 100)
+    >>> lists = Dataset(features, np.zeros(60000), offsets, np.arange(600).astype(str))
+    >>> settings, notes = for_data(Settings(device="cpu"), lists, explicit={"device"})
+    >>> settings.schedule, settings.epochs
+    ('cosine', 20)
+    >>> print(*notes)
+    60,000 training items and no GPU: model medium, cosine schedule of 20 epochs (model=small is \
+for fewer)
+    >>> for_data(Settings(), lists, explicit={"model"})[1]
+    []
+    """
+    if train.n_items < MANY_ITEMS or "model" in explicit:
+        return settings, []
+    model, why = _model(settings, train)
+    changes: dict[str, Any] = {"model": model}
+    what = f"model {model}"
+    if not set(RULED) & set(explicit):
+        epochs = 20 if len(train) <= MANY_LISTS else 10
+        changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
+        what += f", cosine schedule of {epochs} epochs"
+    note = f"{train.n_items:,} training items{why}: {what} (model=small is for fewer)"
+    return Settings(**settings.model_dump() | changes), [note]
+
+
+def _model(settings: Settings, train: Dataset) -> tuple[str, str]:
+    """The model for many items, and what of the machine decides it."""
+    import torch
+
+    from rankgrad.data.batches import process_memory
+
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        return "medium", " and no GPU"
+    longest = min(int(train.lengths.max()), settings.list_size or train.n_items)
+    needed = _ITEM_BYTES * settings.batch_size * longest
+    if 2 * needed > process_memory(torch.device("cuda")):
+        return "medium", f" in lists of up to {longest:,}, too long for large on this GPU"
+    return "large", " and a GPU"

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,15 +22,16 @@ from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import metrics
 from rankgrad.models import Scorer
 from rankgrad.threads import for_work, passes
+from rankgrad.training.evaluations import is_over, score, validate
 from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
 from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
 from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
 from rankgrad.training.processes import Interrupts
-from rankgrad.training.random_state import RandomState
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
-from rankgrad.training.stopping import is_over
-from rankgrad.training.validation import score, validate
+
+if TYPE_CHECKING:
+    from rankgrad.training.fitting import RandomState
 
 _DERIVED = 1 << 27  # values of features of which further columns are derived in memory
 _DELAY = {"cuda": 16}  # steps between two exchanges of stop requests among processes
