@@ -12,7 +12,7 @@ from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Json, TeacherLabels
 from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
-from rankgrad.cli.settings import settings_options
+from rankgrad.cli.settings import read_settings, settings_options
 from rankgrad.text.settings import TextSettings
 
 if TYPE_CHECKING:
@@ -159,12 +159,7 @@ def settings_of(
     if file is not None and paper is not None:
         raise ValueError("--protocol has settings of its own: leave out --settings")
     if file is not None:
-        if not file.is_file():
-            raise FileNotFoundError(f"there are no settings at {file}")
-        try:
-            return TextSettings.from_toml(file.read_text(encoding="utf-8"), **overrides)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
+        return read_settings(TextSettings, file, **overrides)
     values = {} if paper is None or paper.text is None else dict(paper.text.settings)
     values |= overrides
     if "model" not in values:

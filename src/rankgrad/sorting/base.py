@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
 from rankgrad.shapes import Bool, Float, ItemMask, ItemValues
-from rankgrad.specs import Registry, spec_of
+from rankgrad.specs import HasSpec, Registry
 from rankgrad.validation import Schedule, check_cutoff
 
 relaxations: Registry[Relaxation] = Registry("relaxation")
@@ -22,7 +22,7 @@ R = TypeVar("R", bound="Relaxation")
 
 
 @dataclass(frozen=True)
-class Relaxation(DeclaresKernel):
+class Relaxation(HasSpec, DeclaresKernel):
     """A relaxation of sorting in descending order.
 
     Calling it gives its native form, the first of ``forms``:
@@ -41,7 +41,6 @@ class Relaxation(DeclaresKernel):
     [3.0, 1.0, 2.0]
     """
 
-    name: ClassVar[str]
     limit: ClassVar[dict[str, Any]]
 
     @property
@@ -150,9 +149,6 @@ class Relaxation(DeclaresKernel):
                 if now is not value:
                     changes[field.name] = now
         return replace(self, **changes) if changes else self
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         raise TypeError(f"{type(self).__name__} gives {self.forms[0]}, not a permutation")

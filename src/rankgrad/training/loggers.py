@@ -21,7 +21,7 @@ from typing_extensions import TypedDict, override
 
 from rankgrad import files, schemas
 from rankgrad.extras import requires
-from rankgrad.specs import Registry, spec_of
+from rankgrad.specs import HasSpec, Registry
 from rankgrad.training.gpu import AsyncScalars
 from rankgrad.training.run import Job
 from rankgrad.training.settings import Settings
@@ -131,14 +131,13 @@ class _Runs(TypedDict):
     runs: dict[str, str]
 
 
-class Logger:
+class Logger(HasSpec):
     """Logs the epochs of one run.
 
     A subclass implements :meth:`start`, :meth:`log` and :meth:`finish`. Until it is started it
     holds its options alone, so that it can be sent to another process.
     """
 
-    name: ClassVar[str]
     _settings: Settings | None = None
 
     def begin(self, settings: Settings, folder: Path | None) -> None:
@@ -162,9 +161,6 @@ class Logger:
 
     def finish(self, failed: bool) -> None:
         """The run is over, or has ended with an error."""
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
 
 loggers.base_class = Logger
