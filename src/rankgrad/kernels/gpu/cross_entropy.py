@@ -9,15 +9,20 @@ and writes the gradient.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import presence
+from rankgrad.kernels.gpu.flat_lists import (
+    empty_results,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    presence,
+)
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
 
 _WHOLE = 8192  # the longest list that one program computes alone
 _SPAN = 4096
@@ -30,10 +35,8 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
     scores, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.shape[0] - 1
-    values = scores.new_empty(lists)
-    grad_scores = torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    values, grad_scores, defined = empty_results(batch)
+    lists = len(values)
     if lists == 0:
         return values, grad_scores, defined
     arguments = scores, labels, presence(mask, scores), presence(weights, scores), offsets
@@ -65,9 +68,7 @@ def _load(
     real = is_real(mask, at, inside, MASKED)
     score = tl.load(scores + at, mask=real, other=float("-inf"))
     label = tl.load(labels + at, mask=real, other=float("-inf"))
-    weight = tl.where(real, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weights + at, mask=real, other=0.0)
+    weight = load_weights(weights, at, real, WEIGHTED)
     return score, label, weight, real
 
 
@@ -122,9 +123,7 @@ def _list(
     NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The loss of a list and its gradient, computed by one program."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, width = list_span(offsets)
     row = tl.arange(0, SPAN)
     inside = row < width
     at = start + row
@@ -147,15 +146,12 @@ def _add(
     NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sums of a span of a list."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    at_list, start, _, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
     score, label, weight, real = _load(
-        scores, labels, mask, weights, start + row, row < width, MASKED, WEIGHTED
+        scores, labels, mask, weights, start + row, inside, MASKED, WEIGHTED
     )
     top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
-    to = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 8
+    to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
     tl.store(to, top)
     tl.store(to + 1, total)
     tl.store(to + 2, best)
@@ -212,13 +208,11 @@ def _join(
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a span of a list; the first program also writes the loss."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, width = list_span(offsets)
     first = tl.program_id(1) * SPAN
     if (first < width) | (first == 0):
         top, total, best, norm, mass, cost, items = _joined(
-            parts, at_list, spans, NORMALIZED, WIDTH
+            parts, at_list.to(tl.int64), spans, NORMALIZED, WIDTH
         )
         value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)

@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
@@ -92,11 +92,6 @@ def tile(max_length: int) -> tuple[int, int, int]:
     Short lists use one warp per block of rows: a sum across warps would cost more than it saves.
     """
     return (64, 1, 32) if max_length <= 512 else (128, 4, 512)
-
-
-def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
-    """An optional tensor, or a placeholder that the kernel does not read."""
-    return stand_in if optional is None else optional
 
 
 def gain_kind(metric: str, gain: str) -> int:
@@ -247,21 +242,15 @@ def _count(
     ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of items and their part of the ideal DCG; ideal ranks are counted."""
-    at_list = tl.program_id(0)
+    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    first = block * ROWS
-    row = first + tl.arange(0, ROWS)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
     ideal = 0.0
     if NORM == 0:
         key = gain_key(gain, real)
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
-        for left in range(0, tl.where(first < width, width, 0), COLUMNS):
+        for left in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
             valid = is_real(mask, start + column, column < width, MASKED)
             other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
@@ -288,18 +277,13 @@ def _lay_out(
     KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a span of a list, and a padded copy of them for sorting."""
-    at_list = tl.program_id(0).to(tl.int64)
-    block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = block * SPAN + tl.arange(0, SPAN)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
+    at_list, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
+    at_list = at_list.to(tl.int64)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     gain = tl.where(real, gain, 0.0)
     tl.store(gains + start + row, gain, mask=inside)
     tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
-    store_sums(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
+    store_sums(parts, at_list * tl.num_programs(1) + tl.program_id(1), 0.0, gain, real)
 
 
 @cached_launch

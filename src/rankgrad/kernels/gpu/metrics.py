@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.ideal_gain import presence
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.flat_lists import chunk_size, list_span, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_group
 
 #: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
@@ -91,7 +91,7 @@ class _Batch:
 
     def options(self, most: int, **more: Any) -> dict[str, Any]:
         """The constants of a kernel that reads at most this many ranks at a time."""
-        span = min(most, max(32, next_power_of_2(self.max_length)))
+        span = chunk_size(self.max_length, most)
         warps = min(16, max(1, span // 128))
         return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
 
@@ -218,14 +218,6 @@ def _single(number: float) -> float:
 
 
 @triton.jit
-def _walk(offsets):
-    """Where the list of this program starts, and its length."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
-    return begin, (tl.load(offsets + place + 1) - begin).to(tl.int32)
-
-
-@triton.jit
 def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
     """Which ranks of a sorted list hold a real item."""
     real = at < length
@@ -271,7 +263,7 @@ def _group(start, end, begin, at, real, TIED: tl.constexpr):
 @triton.jit(do_not_specialize=["steps"])
 def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
     """The start and end of each rank's group of equal scores."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
     here = begin + at
@@ -308,7 +300,7 @@ def _linear(
     WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sum over items of gain times mean discount of the tied ranks, divided by the norm."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     lasting = tl.full([], 0.0, tl.float64) + persistence + rest
     total = tl.zeros([SPAN], tl.float64)
     norms = tl.zeros([SPAN], tl.float64)
@@ -353,7 +345,7 @@ def _ap(
     TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Average precision; ties as McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`)."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     counting = tl.zeros([SPAN], tl.int32)
     before = tl.full([], 0.0, tl.float64)
@@ -415,7 +407,7 @@ def _first(
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The discount of the first relevant rank, in the first group that has a relevant item."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     firsts = tl.full([SPAN], 2147483647, tl.int32)
     counting = tl.zeros([SPAN], tl.int32)
     for left in range(0, length, SPAN):
@@ -481,7 +473,7 @@ def _tops(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """ERR's top grade of each list, and whether the list has a relevant item."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     highest = tl.zeros([SPAN], tl.float32) + grade
     for left in range(0, length, SPAN):
         at = left + tl.arange(0, SPAN)
@@ -511,7 +503,7 @@ def _chances(
 
     The probability to pass a whole group is stored at its last rank; at its other ranks it is 1.
     """
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     first = tl.program_id(1) * SPAN
     if (first < length) & (first < cut):
         top = tl.load(tops + tl.program_id(0))
@@ -579,7 +571,7 @@ def _cascade(
     offsets, ranked, hits, misses, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
     """``Σ_r hit_r / r · Π_{l<r} miss_l``."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
     for left in range(0, tl.minimum(length, cut), SPAN):

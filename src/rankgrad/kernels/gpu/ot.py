@@ -32,9 +32,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu.linear import as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
 from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_group
 
@@ -71,7 +72,7 @@ def through_ot(
     if len(scale):
         _linear_step[(len(scale),)](
             at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
-            metric=metric_options.name, chunk=_chunk(max_length),
+            metric=metric_options.name, chunk=chunk_size(max_length, _CHUNK),
         )  # fmt: skip
     return values, operator.adjoint(gains, grad), defined
 
@@ -160,10 +161,10 @@ class OptimalTransportOperator:
             _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
-            self.ranked, self.order, self.scores if self.mask is None else self.mask,
+            self.ranked, self.order, presence(self.mask, self.scores),
             self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
             1 / self.epsilon, self.max_length.bit_length(), masked=self.mask is not None,
-            chunk=_chunk(self.max_length),
+            chunk=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         return grad_scores
 
@@ -173,11 +174,11 @@ class OptimalTransportOperator:
 
     def _set_up(self, defined: Tensor | None) -> None:
         _squash[(self.lists,)](
-            self.ranked, self.scores if self.mask is None else self.mask,
-            self.scores if defined is None else defined, self.offsets, self.points, self.moments,
+            self.ranked, presence(self.mask, self.scores),
+            presence(defined, self.scores), self.offsets, self.points, self.moments,
             self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
             masked=self.mask is not None, chosen=defined is not None,
-            chunk=_chunk(self.max_length),
+            chunk=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         _find_limits[(self.lists, cdiv(self.grid[1], 64))](
             *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
@@ -229,10 +230,6 @@ class Tile(NamedTuple):
     def options(self) -> dict[str, Any]:
         """The tile as arguments of a kernel."""
         return {"own": self.own, "other": self.other, "num_warps": self.warps}
-
-
-def _chunk(length: int) -> int:
-    return min(_CHUNK, max(32, next_power_of_2(length)))
 
 
 @cached_launch

@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.ideal_gain import (
     IDEAL,
     gain_kind,
@@ -35,12 +36,11 @@ from rankgrad.kernels.gpu.ideal_gain import (
     list_sums,
     load_gains,
     norm_kind,
-    presence,
     scale_of,
     store_sums,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import (
     COUNTED,
@@ -351,12 +351,7 @@ def _count_pairs(
 
     Also their part of the norm, for which ideal ranks are counted.
     """
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
-    real = is_real(mask, begin + item, inside, masked)
+    at_list, begin, count, item, inside, real = list_block(mask, offsets, masked, height)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     gain = load_gains(labels, weights, begin + item, real, threshold, kind, weighted)
     exact = score.to(tl.float64)
@@ -768,11 +763,7 @@ def _through_pairs(
     metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Add the gradient through ``Σ_k |s_j - s_k|``, over all pairs of a list."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
+    _, begin, count, item, inside, _ = list_block(offsets, offsets, False, height)
     index = begin + item
     score = tl.load(numbers + index, mask=inside, other=0.0)
     result = tl.zeros([height, width], tl.float64)

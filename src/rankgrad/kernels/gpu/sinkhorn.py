@@ -34,9 +34,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.register_resident import (
     ResidentLayout,
@@ -346,7 +346,7 @@ class _Ranked:
             self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, scale, defined,
             values, grad_scores, self.size, 1 / scaling.temperature, weighing.k, self.shared,
             kind if kind in ("arp", "operator") else "loss", rows, parts,
-            max(32, min(1024, next_power_of_2(self.max_length))), num_warps=4,
+            chunk_size(self.max_length, 1024), num_warps=4,
         )  # fmt: skip
 
 

@@ -16,9 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, presence
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import count_items
 
