@@ -35,24 +35,22 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
     scores, labels, mask, weights, offsets, max_length = batch
-    values, grad_scores, defined = empty_results(batch)
+    values, *_ = results = empty_results(batch)
     lists = len(values)
     if lists == 0:
-        return values, grad_scores, defined
+        return results
     arguments = scores, labels, presence(mask, scores), presence(weights, scores), offsets
     kind = target == "softmax", mask is not None, weights is not None
     if max_length <= _WHOLE:
         span = max(32, next_power_of_2(max_length))
         warps = 1 if span <= 256 else min(16, span // 256)
-        _list[(lists,)](*arguments, values, grad_scores, defined, *kind, span, num_warps=warps)
-        return values, grad_scores, defined
+        _sum_span[(lists, 1)](*arguments, values, *results, *kind, True, span, num_warps=warps)
+        return results
     spans = cdiv(max_length, _SPAN)
     parts = scores.new_empty(lists, spans, 8)
-    _add[(lists, spans)](*arguments, parts, *kind, _SPAN, num_warps=8)
-    _join[(lists, spans)](
-        *arguments, parts, values, grad_scores, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
-    )
-    return values, grad_scores, defined
+    _sum_span[(lists, spans)](*arguments, parts, *results, *kind, False, _SPAN, num_warps=8)
+    _join[(lists, spans)](*arguments, parts, *results, spans, *kind, _SPAN, _WIDTH, num_warps=8)
+    return results
 
 
 @triton.jit
@@ -118,47 +116,34 @@ def _results(total, best, norm, mass, cost, items, NORMALIZED: tl.constexpr):
 
 @cached_launch
 @triton.jit
-def _list(
-    scores, labels, mask, weights, offsets, values, grad_scores, defined,
-    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+def _sum_span(
+    scores, labels, mask, weights, offsets, parts, values, grad_scores, defined,
+    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The loss of a list and its gradient, computed by one program."""
-    at_list, start, width = list_span(offsets)
-    row = tl.arange(0, SPAN)
-    inside = row < width
+    """The sums of a span of a list or, if it is the whole list, the loss and its gradient."""
+    at_list, start, width, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
     at = start + row
     score, label, weight, real = _load(scores, labels, mask, weights, at, inside, MASKED, WEIGHTED)
     top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
-    items = width
-    if MASKED:
-        items = tl.sum(real.to(tl.int32), 0)
-    value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
-    target, _ = _targets(label, best, weight, real, NORMALIZED)
-    tl.store(grad_scores + at, factor * _exp(score - top) - scale * target, mask=inside)
-    tl.store(values + at_list, value)
-    tl.store(defined + at_list, counts)
-
-
-@cached_launch
-@triton.jit
-def _add(
-    scores, labels, mask, weights, offsets, parts,
-    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
-) -> None:  # fmt: skip
-    """The sums of a span of a list."""
-    at_list, start, _, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
-    score, label, weight, real = _load(
-        scores, labels, mask, weights, start + row, inside, MASKED, WEIGHTED
-    )
-    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
-    to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
-    tl.store(to, top)
-    tl.store(to + 1, total)
-    tl.store(to + 2, best)
-    tl.store(to + 3, norm)
-    tl.store(to + 4, mass)
-    tl.store(to + 5, cost)
-    tl.store(to + 6, tl.sum(real.to(tl.float32), 0))
+    if ALL_ITEMS:
+        items = width
+        if MASKED:
+            items = tl.sum(real.to(tl.int32), 0)
+        value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
+        target, _ = _targets(label, best, weight, real, NORMALIZED)
+        tl.store(grad_scores + at, factor * _exp(score - top) - scale * target, mask=inside)
+        tl.store(values + at_list, value)
+        tl.store(defined + at_list, counts)
+    else:
+        to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
+        tl.store(to, top)
+        tl.store(to + 1, total)
+        tl.store(to + 2, best)
+        tl.store(to + 3, norm)
+        tl.store(to + 4, mass)
+        tl.store(to + 5, cost)
+        tl.store(to + 6, tl.sum(real.to(tl.float32), 0))
 
 
 @triton.jit

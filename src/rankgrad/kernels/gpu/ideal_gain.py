@@ -15,6 +15,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.segmented_sort import sort_lists
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
@@ -28,7 +29,7 @@ LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4,
 ROWS = 16
 COUNTED = 4096  # up to this length, ideal ranks are counted pair by pair; longer lists are sorted
 _WHOLE = 256  # the longest list that one program computes alone
-_SPAN = 4096  # sorted gains that one program sums
+_SPAN = 4096  # the most gains that one program sums
 
 
 def ideal_gain(
@@ -55,33 +56,23 @@ def ideal_gain(
     defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
     if lists == 0:
         return gains, scale, lengths, defined
-    if norm == IDEAL and max_length > COUNTED:
-        blocks = cdiv(max_length, _SPAN)
-        ranked = labels.new_empty(lists, max_length)
-        parts = labels.new_empty(lists, blocks, 4)
-        _lay_out[(lists, blocks)](
-            labels, presence(mask, labels), presence(weights, labels), offsets, threshold,
-            gains, ranked, parts, max_length, kind, mask is not None, weights is not None,
-            _SPAN, num_warps=8,
-        )  # fmt: skip
-        _add_ideal[(lists, blocks)](
-            ranked.sort(dim=-1, descending=True).values, parts, max_length, k, _SPAN, num_warps=8
-        )
-    else:
-        whole = max_length <= _WHOLE
-        rows = max(16, next_power_of_2(max_length)) if whole else ROWS
-        if norm != IDEAL:
-            rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
-        blocks = max(1, cdiv(max_length, rows))
-        parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
-        _count[(lists, blocks)](
-            labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
-            gains, parts, scale, lengths, defined, kind, norm, mask is not None,
-            weights is not None, blocks == 1, rows, 16 if whole else 128,
-            num_warps=8 if rows > 64 else 4,
-        )  # fmt: skip
-        if blocks == 1:
-            return gains, scale, lengths, defined
+    whole, ranked = max_length <= _WHOLE, norm == IDEAL and max_length > COUNTED
+    rows = max(16, next_power_of_2(max_length)) if whole else ROWS
+    if norm != IDEAL or ranked:
+        rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
+    blocks = max(1, cdiv(max_length, rows))
+    at_once = blocks == 1 and not ranked
+    parts = scale if at_once else labels.new_empty(lists, blocks, 4)
+    _count[(lists, blocks)](
+        labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
+        gains, parts, scale, lengths, defined, kind, SUM if ranked else norm, mask is not None,
+        weights is not None, at_once, rows, 16 if whole else 128, num_warps=8 if rows > 64 else 4,
+    )  # fmt: skip
+    if at_once:
+        return gains, scale, lengths, defined
+    if ranked:
+        best = sort_lists(gains, None, offsets, max_length).scores
+        _add_ideal[(lists, blocks)](best, offsets, parts, k, rows, num_warps=8)
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
 
@@ -271,32 +262,14 @@ def _count(
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["max_length"])
-def _lay_out(
-    labels, mask, weights, offsets, threshold, gains, ranked, parts, max_length,
-    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
-) -> None:  # fmt: skip
-    """Gains of a span of a list, and a padded copy of them for sorting."""
-    at_list, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
-    at_list = at_list.to(tl.int64)
-    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
-    gain = tl.where(real, gain, 0.0)
-    tl.store(gains + start + row, gain, mask=inside)
-    tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
-    store_sums(parts, at_list * tl.num_programs(1) + tl.program_id(1), 0.0, gain, real)
-
-
-@cached_launch
-@triton.jit(do_not_specialize=["max_length", "k"])
-def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
-    """The ideal DCG of a span of sorted gains."""
-    at_list = tl.program_id(0).to(tl.int64)
-    block = tl.program_id(1)
-    position = block * SPAN + tl.arange(0, SPAN)
-    inside = (position < max_length) & ((k == 0) | (position < k))
-    gain = tl.load(ranked + at_list * max_length + position, mask=inside, other=0.0)
+@triton.jit(do_not_specialize=["k"])
+def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
+    """The ideal DCG of a block of sorted gains."""
+    at_list, start, _, position, inside, _ = list_block(offsets, offsets, False, ROWS)
+    counted = inside & ((k == 0) | (position < k))
+    gain = tl.load(ranked + start + position, mask=counted, other=0.0)
     ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
-    tl.store(parts + (at_list * tl.num_programs(1) + block) * 4, ideal)
+    tl.store(parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4, ideal)
 
 
 @triton.jit

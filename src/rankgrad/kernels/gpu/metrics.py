@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -55,15 +56,8 @@ def exact_metrics(
         labels, mask, weights, offsets, max_length, sort_lists(ranked, mask, offsets, max_length)
     )
     for row, metric in enumerate(described):
-        name = metric[0]
-        if name == "ap":
-            _launch_ap(batch, metric, row, values, relevant)
-        elif name == "err":
-            _launch_err(batch, metric, row, values, relevant)
-        elif name in ("rr", "hits"):
-            _launch_first(batch, metric, row, values, relevant)
-        else:
-            _launch_linear(batch, metric, row, values, relevant)
+        launch = _launch_err if metric[0] == "err" else _launch
+        launch(batch, metric, row, values, relevant)
     return values, relevant
 
 
@@ -77,7 +71,7 @@ class _Batch:
     offsets: Tensor
     max_length: int
     order: Sorted
-    _made: dict[str, Any] = field(default_factory=dict)
+    _ideal: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def lists(self) -> int:
@@ -103,97 +97,74 @@ class _Batch:
         """The start and end of each rank's group of ties; not read if ties are not averaged."""
         if not averaged:
             return self.offsets, self.offsets
-        if "groups" not in self._made:
-            start, end = torch.empty(
-                2, self.labels.numel(), dtype=torch.int32, device=self.labels.device
-            )
-            options = self.options(_TILE)
-            _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
-                self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
-                **options,
-            )  # fmt: skip
-            self._made["groups"] = start, end
-        found: tuple[Tensor, Tensor] = self._made["groups"]
-        return found
+        return self._groups
+
+    @cached_property
+    def _groups(self) -> tuple[Tensor, Tensor]:
+        shape, device = (2, self.labels.numel()), self.labels.device
+        start, end = torch.empty(shape, dtype=torch.int32, device=device)
+        options = self.options(_TILE)
+        _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
+            self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
+            **options,
+        )  # fmt: skip
+        return start, end
 
     def ideal(self, gain: str) -> Tensor:
         """The items of each list in descending order of their gains."""
         kind = "labels" if self.weights is None else gain  # gains increase with labels
-        if kind not in self._made:
+        if kind not in self._ideal:
             keys = self.labels
             if self.weights is not None:
                 keys = (keys if gain == "linear" else torch.exp2(keys) - 1) * self.weights
-            self._made[kind] = sort_lists(keys, self.mask, self.offsets, self.max_length).items
-        found: Tensor = self._made[kind]
-        return found
+            self._ideal[kind] = sort_lists(keys, self.mask, self.offsets, self.max_length).items
+        return self._ideal[kind]
 
+    @cached_property
     def discounts(self) -> Tensor:
         """``Σ_{r<=p} 1 / log2(1 + r)`` for p from 0 on."""
-        if "discounts" not in self._made:
-            ranks = torch.arange(
-                1, self.max_length + 2, dtype=torch.float64, device=self.labels.device
-            )
-            sums = ranks.log2_().reciprocal_()
-            sums[:1] = 0.0  # before the first rank
-            self._made["discounts"] = sums.cumsum(0)
-        found: Tensor = self._made["discounts"]
-        return found
+        ranks = torch.arange(1, self.max_length + 2, dtype=torch.float64, device=self.labels.device)
+        sums = ranks.log2_().reciprocal_()
+        sums[:1] = 0.0  # before the first rank
+        return sums.cumsum(0)
 
-    def scratch(self) -> tuple[Tensor, Tensor]:
+    @cached_property
+    def scratch(self) -> Tensor:
         """Two scratch tensors of one number per item, used by one metric after the other."""
-        if "scratch" not in self._made:
-            shape = 2, self.labels.numel()
-            self._made["scratch"] = torch.empty(
-                shape, dtype=torch.float64, device=self.labels.device
-            )
-        one, other = self._made["scratch"]
-        return one, other
+        return torch.empty(2, self.labels.numel(), dtype=torch.float64, device=self.labels.device)
 
 
-def _launch_linear(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
-) -> None:
+def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
+    """Compute one metric, not err, with one program per list."""
     name, k, averaged, linear, threshold, persistence = metric
-    gain = "binary"
-    if name in ("ndcg", "dcg", "arp"):
-        gain = "linear" if linear or name == "arp" else "exponential"
-    high = _single(persistence)
-    _linear[(batch.lists,)](
-        *batch.arrays, *batch.groups(averaged),
-        batch.ideal(gain) if name == "ndcg" else batch.offsets,
-        batch.discounts() if name in ("ndcg", "dcg") else batch.labels,
-        values, relevant, float(threshold), high, persistence - high, _cut(k), row,
-        METRIC=name, GAIN=gain, TIED=averaged, **batch.walking(),
-    )  # fmt: skip
-
-
-def _launch_ap(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
-) -> None:
-    _, k, averaged, _, threshold, _ = metric
-    scratch = batch.scratch() if averaged else (batch.labels, batch.labels)
-    _ap[(batch.lists,)](
-        *batch.arrays, *batch.groups(averaged), *scratch, values, relevant, float(threshold),
-        _cut(k), row, TIED=averaged, **batch.walking(),
-    )  # fmt: skip
-
-
-def _launch_first(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
-) -> None:
-    name, k, averaged, _, threshold, _ = metric
-    _first[(batch.lists,)](
-        *batch.arrays, *batch.groups(averaged), values, relevant, float(threshold), _cut(k), row,
-        METRIC=name, TIED=averaged, **batch.walking(),
-    )  # fmt: skip
+    grid, ranked = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
+    number, places = float(threshold), (_cut(k), row)
+    options = {"TIED": averaged, **batch.walking()}
+    if name == "ap":
+        scratch = batch.scratch if averaged else (batch.labels, batch.labels)
+        _ap[grid](*ranked, *scratch, values, relevant, number, *places, **options)
+    elif name in ("rr", "hits"):
+        _first[grid](*ranked, values, relevant, number, *places, METRIC=name, **options)
+    else:
+        gain = "binary"
+        if name in ("ndcg", "dcg", "arp"):
+            gain = "linear" if linear or name == "arp" else "exponential"
+        best = batch.ideal(gain) if name == "ndcg" else batch.offsets
+        discounts = batch.discounts if name in ("ndcg", "dcg") else batch.labels
+        high = _single(persistence)
+        _linear[grid](
+            *ranked, best, discounts, values, relevant, number, high, persistence - high, *places,
+            METRIC=name, GAIN=gain, **options,
+        )  # fmt: skip
 
 
 def _launch_err(
     batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
 ) -> None:
+    """Compute err: several programs of a list compute its probabilities."""
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
-    hits, misses = batch.scratch()
+    hits, misses = batch.scratch
     _tops[(batch.lists,)](*batch.arrays, tops, relevant, float(grade), row, **batch.walking())
     options = batch.options(_TILE, WEIGHTED=batch.weights is not None)
     _chances[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
