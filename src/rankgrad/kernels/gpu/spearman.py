@@ -14,9 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import ROWS, presence, tile
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    presence,
+)
+from rankgrad.kernels.gpu.ideal_gain import ROWS, tile
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 _CHUNK = 4096  # items of a list that one program reads at a time
 
@@ -38,7 +45,7 @@ def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         scores, labels, mask_, offsets, gains, by_score, mask is not None, ROWS, columns,
         num_warps=warps,
     )  # fmt: skip
-    chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
+    chunk = chunk_size(max_length, _CHUNK)
     _center[(lists,)](
         gains, by_score, mask_, weights_, offsets, scale, lengths, defined, mask is not None,
         weights is not None, chunk, num_warps=max(1, min(8, chunk // 128)),
@@ -53,11 +60,7 @@ def _count_ranks(
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Ranks by label, tied ones their mean, and ranks by score, tied ones in input order."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = row < length
+    _, start, length, row, inside, _ = list_block(mask, offsets, MASKED, ROWS)
     label = tl.load(labels + start + row, mask=inside, other=0.0)[:, None]
     score = tl.load(scores + start + row, mask=inside, other=0.0)[:, None]
     twice = tl.zeros([ROWS, COLUMNS], tl.int32)
@@ -76,16 +79,6 @@ def _count_ranks(
     tl.store(by_score + start + row, tl.sum(ahead, 1).to(tl.float32), mask=inside)
 
 
-@triton.jit
-def _load_weights(mask, weights, at, inside, MASKED: tl.constexpr, WEIGHTED: tl.constexpr):
-    """Whether items are real, and their weights, 0 on padding."""
-    real = is_real(mask, at, inside, MASKED)
-    weight = tl.where(real, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weights + at, mask=real, other=0.0)
-    return real, weight
-
-
 @cached_launch
 @triton.jit
 def _center(
@@ -93,9 +86,7 @@ def _center(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Replace the ranks by label of a list by gains, and write one over the norm."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, length = list_span(offsets)
     items = tl.zeros([CHUNK], tl.int32)
     whole = tl.zeros([CHUNK], tl.float32)
     labels = tl.zeros([CHUNK], tl.float32)
@@ -105,7 +96,8 @@ def _center(
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         inside = row < length
-        real, weight = _load_weights(mask, weights, start + row, inside, MASKED, WEIGHTED)
+        real = is_real(mask, start + row, inside, MASKED)
+        weight = load_weights(weights, start + row, real, WEIGHTED)
         rank = tl.load(gains + start + row, mask=inside, other=0.0)
         items += real.to(tl.int32)
         whole += weight
@@ -122,7 +114,8 @@ def _center(
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         inside = row < length
-        _, weight = _load_weights(mask, weights, start + row, inside, MASKED, WEIGHTED)
+        real = is_real(mask, start + row, inside, MASKED)
+        weight = load_weights(weights, start + row, real, WEIGHTED)
         far = tl.load(gains + start + row, mask=inside, other=0.0) - mean
         other = tl.load(by_score + start + row, mask=inside, other=0.0) - mean_by_score
         labels += weight * far * far
