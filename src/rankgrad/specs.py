@@ -17,7 +17,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rankgrad.deprecation import renamed_value
 from rankgrad.quoting import listing, quote
@@ -98,6 +98,15 @@ def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
         if value != parameter.default:
             options[parameter.name] = value
     return Spec(name, k, options)
+
+
+class HasSpec:
+    """A base class of what a spec names: ``str(object)`` is the spec."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name))
 
 
 class Registry(Generic[T]):

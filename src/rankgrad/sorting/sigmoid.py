@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.validation import Schedule, number, set_temperature
 
@@ -50,9 +50,7 @@ class SigmoidRanks(Relaxation):
     def kernel(self) -> KernelCall | None:
         return KernelCall("sigmoid", (number(self.alpha),))
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         ranks: Tensor = _SigmoidSums.apply(scores * number(self.alpha), mask)
         return torch.where(mask, ranks + 0.5, 0.0)
 
