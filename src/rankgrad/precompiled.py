@@ -36,7 +36,7 @@ TUNING = {"x86-64-v4": "-prefer-256-bit"}
 
 @functools.cache
 def host_level() -> str | None:
-    """The best level of this CPU; None on other CPUs, or where Numba is told for which."""
+    """The best level of this CPU; None on other CPUs, or if NUMBA_CPU_NAME or such is set."""
     if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
         return None
     features = binding.get_host_cpu_features()
