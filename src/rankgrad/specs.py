@@ -127,9 +127,8 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.base_class: type = object  # what an object of this kind is an instance of
-        self.preferred: tuple[
-            str, ...
-        ] = ()  # among names with the same ending, errors name these first
+        # Among names with the same ending, errors name these first.
+        self.preferred: tuple[str, ...] = ()
         self._factories: dict[str, Callable[..., T]] = {}
         self._former: dict[str, str] = {}
         self.also(lambda name: None, list)

@@ -51,6 +51,7 @@ class FastSort(Relaxation):
 
     name: ClassVar[str] = "fastsort"
     limit: ClassVar[dict[str, Any]] = {"strength": 1e-5}
+    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     strength: float | Schedule = 1.0
     regularization: Regularization = "l2"
@@ -58,11 +59,6 @@ class FastSort(Relaxation):
     def __post_init__(self) -> None:
         set_temperature(self, "strength")
         check_choice("regularization", self.regularization, REGULARIZATIONS)
-
-    @property
-    @override
-    def forms(self) -> tuple[Route, ...]:
-        return ("ranks",)
 
     @override
     def kernel(self) -> KernelCall | None:

@@ -34,16 +34,12 @@ class LapSum(Relaxation):
 
     name: ClassVar[str] = "lapsum"
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
+    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     temperature: float | Schedule = 1.0
 
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
-
-    @property
-    @override
-    def forms(self) -> tuple[Route, ...]:
-        return ("ranks",)
 
     @override
     def kernel(self) -> KernelCall | None:

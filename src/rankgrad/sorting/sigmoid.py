@@ -35,16 +35,12 @@ class SigmoidRanks(Relaxation):
 
     name: ClassVar[str] = "sigmoid"
     limit: ClassVar[dict[str, Any]] = {"alpha": 1e5}
+    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     alpha: float | Schedule = 1.0
 
     def __post_init__(self) -> None:
         set_temperature(self, "alpha")
-
-    @property
-    @override
-    def forms(self) -> tuple[Route, ...]:
-        return ("ranks",)
 
     @override
     def kernel(self) -> KernelCall | None:
