@@ -66,9 +66,9 @@ def test_scores_in_the_list_are_folded_into_the_weights(model):
     ranker = FittedRanker.new(Settings(model=model, transforms=steps), features, offsets)
     ranker.network.eval()
     prepare, layers = Preparation.of(ranker), FoldedLayers(ranker.network)
-    assert prepare.folds and FoldedLayers.fits(ranker.network)
+    assert FoldedLayers.fits(ranker.network)
     for start, stop in pairwise(offsets):
-        found = layers(*prepare.folded(features[start:stop]))
+        found = layers(prepare.entries(features[start:stop]), stop - start)
         np.testing.assert_allclose(found, ranker.predict(features[start:stop]), atol=2e-6)
 
 

@@ -144,16 +144,14 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
     """What scores flat lists with the layers of a network, behind a compiled preparation."""
     run = session(layers_to_onnx(network, prepare.width), threads).run
-    folded = (
-        FoldedLayers(network, threads) if prepare.folds and FoldedLayers.fits(network) else None
-    )
+    folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 
     def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         if folded is not None and len(items) >= _FOLDED * (len(offsets) - 1):
             if len(offsets) == 2:
-                return folded(*prepare.folded(items))
+                return folded(prepare.entries(items), len(items))
             parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
-            return np.concatenate([folded(*prepare.folded(part)) for part in parts])
+            return np.concatenate([folded(prepare.entries(part), len(part)) for part in parts])
         found: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
         return found
 

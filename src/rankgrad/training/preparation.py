@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from rankgrad.compilation import compile_cached
+from rankgrad.linking import compile_linked
 from rankgrad.data import transforms
 from rankgrad.data.blocks import check_infinite
 from rankgrad.data.quantile_kernel import Knots
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from rankgrad.training.fitted import FittedRanker
 
 _LONG = 1024  # items from which a list is sorted, not compared pair by pair
+_FEW = 8  # items of a list, below which none have a value that counts as that of many
+_VECTOR = 16  # values that arrays are padded to a multiple of
 _APART = 32  # knots from one pivot to the next
 _ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -59,8 +60,7 @@ class Quantiles(NamedTuple):
         knots: ``[g, 1 + 2^p]``: 0, the knots, and infinity; none if there are no quantiles.
         sizes: ``[g]``, a power of 2 above the number of a feature's knots.
         pivots: every 32nd knot.
-        cells: ``[g, 2^p, 2]``: ``index`` and ``middle`` of
-            :class:`~rankgrad.data.quantile_kernel.Knots`.
+        ends: ``[g, 1 + 2^p]``: how many quantiles are below a value, by the number of knots.
         last: ``[1]``, that of the knots.
         scale: ``[g]``, that of the knots.
     """
@@ -68,7 +68,7 @@ class Quantiles(NamedTuple):
     knots: np.ndarray
     sizes: np.ndarray
     pivots: np.ndarray
-    cells: np.ndarray
+    ends: np.ndarray
     last: np.ndarray
     scale: np.ndarray
 
@@ -79,16 +79,46 @@ class Quantiles(NamedTuple):
         table = np.full((features, 1 + max(int(size), 4 * _APART)), np.inf, np.float32)  # 4 pivots
         table[:, 0], table[:, 1:size] = 0, knots.table
         pivots = table[:, _APART::_APART].copy()
-        cells = np.stack([knots.index, knots.middle], -1)
+        ends = np.full((features, 1 + size), knots.last + 1, np.int32)
+        ends[:, :size] = knots.index + 1
+        ends[:, 0] = 0
         last, scale = np.array([knots.last], np.float32), knots.scale[:, 0].copy()
-        return cls(table, knots.sizes(), pivots, cells, last, scale)
+        return cls(table, knots.sizes(), pivots, ends, last, scale)
 
     @classmethod
     def none(cls) -> Quantiles:
         """Those of a ranker without."""
         empty = np.empty((0, 0), np.float32)
         one = np.ones(1, np.float32)
-        return cls(empty, np.empty(0, np.int64), empty, empty[..., None], one, one)
+        return cls(empty, np.empty(0, np.int64), empty, empty.astype(np.int32), one, one)
+
+
+class Entries(NamedTuple):
+    """The inputs of one list of n items, by transformed feature.
+
+    Of a feature that many items have the same value of, as counts and flags are, only the others
+    are entries, as differences from it; of others, all items are, as differences from the mean.
+
+    Attributes:
+        places: ``[g, n + 1 or more]``: 1 + the item of each entry.
+        values: ``[g, k, n + 1 or more]`` of the feature and of what is derived of it but scores;
+            those of the first are what the others are differences from.
+        counts: ``[g]``: how many entries there are, the first included.
+        scores: ``[2, g]``: the score of a value is the first times the difference, plus the second.
+    """
+
+    places: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+    scores: np.ndarray
+
+
+_NO_ENTRIES = Entries(
+    np.empty((0, 0), np.int32),
+    np.empty((0, 0, 0), np.float32),
+    np.empty(0, np.int64),
+    np.empty((0, 0), np.float32),
+)
 
 
 @dataclass(frozen=True)
@@ -126,11 +156,6 @@ class Preparation:
         """The number of columns it gives."""
         return self.n_columns * (1 + len(self.in_list))
 
-    @property
-    def folds(self) -> bool:
-        """Whether :meth:`folded` can be used: values are within some deviations of 0."""
-        return "score" in self.in_list and len(self.quantiles.knots) > 0
-
     def __call__(self, items: np.ndarray, offsets: np.ndarray, first: int = 0) -> np.ndarray:
         """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``.
 
@@ -144,32 +169,27 @@ class Preparation:
         """
         if np.isinf(items).any():
             check_infinite(torch.from_numpy(np.array(items)), first)
-        return self._computed(items, offsets, self.in_list)[0]
+        inputs = np.empty((len(items), self.width), np.float32)
+        places = {kind: self.n_columns * (1 + at) for at, kind in enumerate(self.in_list)}
+        starts = places.get("rank", 0), places.get("ties", 0), places.get("score", 0)
+        _prepare(items, offsets, self.columns, self.quantiles, starts, inputs, _NO_ENTRIES)
+        return inputs
 
-    def folded(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs of one list but for scores within it, and what these are.
-
-        Returns:
-            Inputs ``[n, width - g]``; and ``[2, g]``, the factor and the summand that make of a
-            feature its score in the list.
-        """
-        return self._computed(items, np.array([0, len(items)]), self._beside_scores)
-
-    @cached_property
-    def _beside_scores(self) -> tuple[str, ...]:
-        return tuple(kind for kind in self.in_list if kind != "score")
-
-    def _computed(
-        self, items: np.ndarray, offsets: np.ndarray, kinds: tuple[str, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        count = self.n_columns
-        inputs = np.empty((len(items), count * (1 + len(kinds))), np.float32)
-        affine = np.empty((2, count), np.float32)
-        places = {kind: count * (1 + at) for at, kind in enumerate(kinds)}
-        folded = 0 if "score" in self.in_list else -1
-        derived = places.get("rank", -1), places.get("score", folded), places.get("ties", -1)
-        _prepare(items, offsets, self.columns, self.quantiles, derived, inputs, affine)
-        return inputs, affine
+    def entries(self, items: np.ndarray) -> Entries:
+        """The inputs of one list, by column and without what most of its items have."""
+        kinds = [kind for kind in self.in_list if kind != "score"]
+        starts = [kinds.index(kind) + 1 if kind in kinds else 0 for kind in ("rank", "ties")]
+        count, size = self.n_columns, _padded(len(items))
+        found = Entries(
+            np.empty((count, size), np.int32),
+            np.empty((count, 1 + len(kinds), size), np.float32),
+            np.empty(count, np.int64),
+            np.empty((2, count), np.float32),
+        )
+        offsets, inputs = np.array([0, len(items)]), np.empty((0, 0), np.float32)
+        starts.append(int("score" in self.in_list))
+        _prepare(items, offsets, self.columns, self.quantiles, tuple(starts), inputs, found)
+        return found
 
 
 class _Steps:
@@ -236,52 +256,112 @@ def _prepare_lists(
     offsets: np.ndarray,
     columns: Columns,
     quantiles: Quantiles,
-    derived: tuple[int, int, int],
+    starts: tuple[int, int, int],
     inputs: np.ndarray,
-    affine: np.ndarray,
+    entries: Entries,
 ) -> None:
-    """All columns of all lists; one transformed feature of one list at a time.
+    """All columns of all lists, one transformed feature of one list at a time.
 
-    ``derived`` has the columns of ``inputs`` from which ranks, scores and ties are: -1 if they are
-    not wanted; 0 for scores of which only ``affine`` is wanted.
+    They are written to ``inputs``, or to ``entries`` where these are wanted. ``starts`` has the
+    places there from which ranks, ties and scores are, 0 if they are not wanted.
     """
     max_length = 0
     for b in range(len(offsets) - 1):
         max_length = max(max_length, offsets[b + 1] - offsets[b])
-    numbers, scratch = np.empty((2, max_length), np.float32), np.empty((4, max_length), np.float32)
-    counts = np.empty((3, max_length), np.int32)
+    size = _padded(max_length)
+    x, values = np.empty(size, np.float32), np.empty(size, np.float32)
+    scratch, whole = np.empty((2, size), np.float32), np.empty((4, size), np.int32)
     sources, indicates, mean, deviation, fill, weights = columns
-    regresses = len(weights) > 0
+    filled = np.empty((max_length if len(weights) > 0 else 0, len(sources)), np.float32)
     apart = np.empty(len(weights), np.float64)
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
-        x, values, below = numbers[0, :n], numbers[1, :n], counts[0, :n]
         rows = inputs[start : start + n]
+        regresses = len(weights) > 0 and _is_missing(items[start : start + n])
         for c in range(len(sources)):
             for i in range(n):
                 x[i] = items[start + i, sources[c]] + _ZERO  # which makes -0 equal 0
-            filled = np.float32(np.nan) if regresses else fill[c]
-            scaling = mean[c], deviation[c], filled, quantiles.last[0]
             if indicates[c]:
                 for i in range(n):
-                    values[i] = _ONE if np.isnan(x[i]) else _ZERO
-            elif len(quantiles.knots) == 0:
-                _standardize(x, scaling, values)
-            else:
-                _search(x, c, quantiles, below)
-                _interpolate(x, c, quantiles, scaling, below, scratch, values)
+                    x[i] = _ONE if np.isnan(x[i]) else _ZERO
+            m = _compact(x, n, values, whole[0])
+            some, below = values[: _padded(m)], whole[1, : _padded(m)]
+            fill_ = np.float32(np.nan) if regresses else fill[c]
+            scaling = mean[c], deviation[c], fill_, quantiles.last[0]
+            if len(quantiles.knots) == 0 and not indicates[c]:
+                _standardize(some, scaling)
+            elif not indicates[c]:
+                _search(some, c, quantiles, below)
+                _interpolate(some, c, quantiles, scaling, below, scratch, whole[2:])
             if regresses:
-                for i in range(n):
-                    rows[i, c] = values[i]
+                _write_column(some, whole[0], m, filled[:n], c)
             else:
-                _derive(values, c, derived, counts, scratch, rows, affine)
+                _derive(some, scratch, whole, (c, m, n), starts, rows, entries)
         if regresses:
             for i in range(n):
-                _regress(rows[i], fill, weights, apart)
+                _regress(filled[i], fill, weights, apart)
             for c in range(len(sources)):
                 for i in range(n):
-                    values[i] = rows[i, c]
-                _derive(values, c, derived, counts, scratch, rows, affine)
+                    x[i] = filled[i, c]
+                m = _compact(x, n, values, whole[0])
+                some = values[: _padded(m)]
+                _derive(some, scratch, whole, (c, m, n), starts, rows, entries)
+
+
+def _is_any_missing(items: np.ndarray) -> bool:
+    missing = 0
+    for i in range(items.shape[0]):
+        for j in range(items.shape[1]):
+            missing += np.isnan(items[i, j])
+    return missing > 0
+
+
+def _padded_size(count: int) -> int:
+    """A size for one entry more, of which vectors leave no rest."""
+    return (count // _VECTOR + 1) * _VECTOR
+
+
+def _compact_column(x: np.ndarray, n: int, some: np.ndarray, places: np.ndarray) -> int:
+    """Write a value that many items have, then those of the others; how many others there are.
+
+    The value is the least or the greatest, as 0 is in counts. If fewer than a quarter of the items
+    have it, or there are only some items, all count as others.
+
+    Args:
+        x: ``x[:n]`` are the values; those behind are written.
+        n: how many items.
+        some: written, up to a multiple of 16.
+        places: written; 1 + the item of each value.
+    """
+    size, bits = _padded(n), x.view(np.int32)
+    for i in range(n, size):
+        x[i] = x[0] if n > 0 else _ZERO
+    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+    for i in range(size):
+        ordered = bits[i] ^ ((bits[i] >> 31) & np.int32(0x7FFFFFFF))  # as the values are
+        low, high = min(low, ordered), max(high, ordered)
+    low ^= (low >> 31) & np.int32(0x7FFFFFFF)
+    high ^= (high >> 31) & np.int32(0x7FFFFFFF)
+    at_low, at_high = np.int32(0), np.int32(0)
+    for i in range(size):
+        at_low += bits[i] == low
+        at_high += bits[i] == high
+    at_low -= size - n if bits[0] == low else 0
+    at_high -= size - n if bits[0] == high else 0
+    base, m = low if at_low >= at_high else high, np.uint32(1)
+    if n < _FEW or 4 * max(at_low, at_high) < n:
+        some[0] = x[0]
+        for i in range(n):
+            some[i + 1], places[i + 1] = x[i], i + 1
+        m = np.uint32(n + 1)
+    else:
+        some[:1].view(np.int32)[0] = base
+        for i in range(n):
+            some[m], places[m] = x[i], i + 1
+            m = np.uint32(m + np.uint32(bits[i] != base))
+    for t in range(m, _padded(m - 1)):
+        some[t] = some[0]
+    return np.int64(m) - 1
 
 
 def _regress_row(
@@ -312,44 +392,79 @@ def _dot_product(one: np.ndarray, other: np.ndarray) -> float:
 
 def _derive_columns(
     values: np.ndarray,
-    c: int,
-    derived: tuple[int, int, int],
-    counts: np.ndarray,
     scratch: np.ndarray,
-    inputs: np.ndarray,
-    affine: np.ndarray,
+    whole: np.ndarray,
+    column: tuple[int, int, int],
+    starts: tuple[int, int, int],
+    rows: np.ndarray,
+    entries: Entries,
 ) -> None:
-    """Write a transformed feature of one list, and what is derived of it within the list."""
-    n = len(values)
-    of_ranks, of_scores, of_ties = derived
-    mean, factor = _ZERO, _ONE
+    """Write a transformed feature of one list, and what is derived of it within the list.
+
+    ``values`` and ``whole[0]`` have what :func:`_compact_column` found, transformed; ``column`` the
+    number of the feature, how many others there are, and how many items.
+    """
+    c, m, n = column
+    of_ranks, of_ties, of_scores = starts
+    ranks, ties, places = scratch[0], scratch[1], whole[0]
+    mean, factor = _score(values[: m + 1], n)
+    if m == n:
+        values[0] = mean
     if of_ranks > 0 or of_ties > 0:
-        _count(values, counts)
-        for i in range(n):
-            twice = np.float32(2 * counts[0, i] + counts[1, i])
-            scratch[0, i] = (twice * _HALF / np.float32(n) - _HALF) * _ROOT
-    if of_ties > 0:
-        for i in range(n):
-            others = np.float32(counts[1, i]) - _ONE
-            scratch[1, i] = (others + others) / (_ONE + others)
-    if of_scores >= 0:
-        mean, factor = _score(values)
-        affine[0, c], affine[1, c] = factor, -mean * factor
-    for i in range(n):
-        inputs[i, c] = values[i]
+        _count(values, m, n, whole[1:])
+        for t in range(len(values)):
+            twice = np.float32(2 * whole[1, t] + whole[2, t])
+            ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _ROOT
+            others = np.float32(whole[2, t]) - _ONE
+            ties[t] = (others + others) / (_ONE + others)
+        if m == n:
+            ranks[0] = ties[0] = _ZERO
+    if len(entries.counts) > 0:
+        factor = factor if of_scores > 0 else _ZERO
+        entries.counts[c] = m + 1
+        entries.scores[0, c], entries.scores[1, c] = factor, (values[0] - mean) * factor
+        for t in range(1, m + 1):
+            entries.places[c, t] = places[t]
+        _subtract(values, m, entries.values[c, 0])
         if of_ranks > 0:
-            inputs[i, of_ranks + c] = scratch[0, i]
-        if of_scores > 0:
-            inputs[i, of_scores + c] = (values[i] - mean) * factor
+            _subtract(ranks, m, entries.values[c, of_ranks])
         if of_ties > 0:
-            inputs[i, of_ties + c] = scratch[1, i]
+            _subtract(ties, m, entries.values[c, of_ties])
+        return
+    _write_column(values, places, m, rows, c)
+    if of_ranks > 0:
+        _write_column(ranks, places, m, rows, of_ranks + c)
+    if of_ties > 0:
+        _write_column(ties, places, m, rows, of_ties + c)
+    if of_scores > 0:
+        for t in range(len(values)):
+            values[t] = (values[t] - mean) * factor
+        _write_column(values, places, m, rows, of_scores + c)
 
 
-def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...], values: np.ndarray) -> None:
+def _subtract_first(values: np.ndarray, m: int, found: np.ndarray) -> None:
+    found[0] = values[0]
+    for t in range(1, m + 1):
+        found[t] = values[t] - values[0]
+
+
+def _write_values(
+    values: np.ndarray, places: np.ndarray, m: int, rows: np.ndarray, column: int
+) -> None:
+    """Write the values of all items to a column."""
+    n = len(rows)
+    if m < n:
+        for i in range(n):
+            rows[i, column] = values[0]
+    for t in range(1, m + 1):
+        rows[places[t] - 1, column] = values[t]
+
+
+def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...]) -> None:
     mean, deviation, fill, _ = scaling
     for i in range(len(x)):
         value = (x[i] - mean) / deviation
-        values[i] = fill if np.isnan(value) else value
+        x[i] = fill if np.isnan(value) else value
 
 
 def _search_column(x: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
@@ -383,18 +498,18 @@ def _interpolate_column(
     scaling: tuple[np.float32, ...],
     below: np.ndarray,
     scratch: np.ndarray,
-    values: np.ndarray,
+    between: np.ndarray,
 ) -> None:
-    """The quantiles of one feature of one list, standardized.
+    """Replace values of one feature by their quantiles, standardized.
 
     What tables hold is copied first, so that vectors can divide it.
     """
-    knots, cells, scale = quantiles.knots, quantiles.cells, quantiles.scale[c]
+    knots, ends, scale = quantiles.knots, quantiles.ends, quantiles.scale[c]
     mean, deviation, fill, last = scaling
     for i in range(len(x)):
         at = np.uint32(below[i])
         scratch[0, i], scratch[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
-        scratch[2, i], scratch[3, i] = cells[c, at, 0], cells[c, at, 1]
+        between[0, i], between[1, i] = ends[c, at], ends[c, at + np.uint32(1)]
     if scale < _ONE:
         for i in range(len(x)):
             x[i] *= scale
@@ -403,49 +518,70 @@ def _interpolate_column(
     for i in range(len(x)):
         value, low, high = x[i], scratch[0, i], scratch[1, i]
         part = (value - low) / (high - low) if below[i] > 0 else value - value
-        fraction = scratch[3, i] if high == value else (scratch[2, i] + part) / last
+        middle = np.float32(between[0, i] + between[1, i] - 1) * _HALF
+        index = np.float32(between[0, i] - 1) if below[i] > 0 else _ZERO
+        fraction = (middle if high == value else index + part) / last
         found = (fraction - mean) / deviation
-        values[i] = fill if np.isnan(found) else found
+        x[i] = fill if np.isnan(found) else found
 
 
-def _count_column(values: np.ndarray, counts: np.ndarray) -> None:
-    """How many items of the list are below each, and how many are as high, itself included.
+def _count_column(values: np.ndarray, m: int, n: int, counts: np.ndarray) -> None:
+    """How many items of the list are below each value, and how many are as high, itself included.
 
-    Items that as many are below are tied. In short lists four items at a time are compared with
-    all.
+    Args:
+        values: ``values[0]`` is that of ``n - m`` items, ``values[1:m + 1]`` those of the others;
+            what is behind is written.
+        m: how many others there are.
+        n: how many items.
+        counts: ``counts[0]`` and ``counts[1]`` are written, ``counts[2]`` used.
     """
-    n, below, tied, ends = len(values), counts[0], counts[1], counts[2]
-    if n > _LONG:
-        _count_sorted(values, below, tied)
-        return
-    for i in range(n):
-        below[i] = 0
-    even = n - n % 4
-    for j in range(0, even, 4):
+    base, below, tied = values[0], counts[0], counts[1]
+    if m > _LONG:
+        _count_sorted(values[1 : m + 1], below[1:], tied[1:])
+    else:
+        values[0] = np.float32(np.inf)
+        for t in range(m + 1, len(values)):
+            values[t] = np.float32(np.inf)
+        _count_pairs(values, m, counts)
+        values[0] = base
+    base_below, base_tied = 0, n - m
+    for t in range(1, m + 1):
+        value = values[t]
+        base_below += value < base
+        base_tied += value == base
+        below[t] += n - m if base < value else 0
+        tied[t] += n - m if base == value else 0
+    below[0], tied[0] = base_below, base_tied
+
+
+def _count_pairs_of(values: np.ndarray, m: int, counts: np.ndarray) -> None:
+    """:func:`_count_column` of the others alone, infinity around them.
+
+    Four values at a time are compared with all. Items that as many are below are tied.
+    """
+    below, tied, ends = counts[0], counts[1], counts[2]
+    for i in range(len(values)):
+        below[i], tied[i] = 0, 1
+    for j in range(0, m + 1, 4):
         a, b, c, d = values[j], values[j + 1], values[j + 2], values[j + 3]
-        for i in range(n):
+        for i in range(len(values)):
             value = values[i]
             below[i] += (a < value) + (b < value) + (c < value) + (d < value)
-    for j in range(even, n):
-        a = values[j]
-        for i in range(n):
-            below[i] += a < values[i]
     total = 0
-    for i in range(n):
+    for i in range(1, m + 1):
         total += below[i]
-        tied[i] = 1
-    if 2 * total == n * (n - 1):  # none are
+    if 2 * total == m * (m - 1):  # none are
         return
-    for i in range(n):
+    for i in range(m):
         ends[i] = 0
-    for i in range(n):
+    for i in range(1, m + 1):
         ends[np.uint32(below[i])] = 1
-    end = np.int32(n)
-    for place in range(n - 1, -1, -1):
+    end = np.int32(m)
+    for place in range(m - 1, -1, -1):
         begins = ends[place]
         ends[place] = end - place
         end = np.int32(place) if begins else end
-    for i in range(n):
+    for i in range(1, m + 1):
         tied[i] = ends[np.uint32(below[i])]
 
 
@@ -462,26 +598,40 @@ def _count_long_column(values: np.ndarray, below: np.ndarray, tied: np.ndarray) 
         first = end
 
 
-def _score_column(values: np.ndarray) -> tuple[np.float32, np.float32]:
-    """The m and a by which :func:`rankgrad.models.in_list.list_scores` is ``a (x - m)``."""
-    n, total, squares = len(values), 0.0, 0.0
-    for i in range(n):
+def _score_column(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
+    """The m and a by which :func:`rankgrad.models.in_list.list_scores` is ``a (x - m)``.
+
+    ``values[0]`` is that of all items but the others.
+    """
+    more = n - len(values) + 1
+    total, squares = 0.0, 0.0
+    for i in range(1, len(values)):
         total += values[i]
+    if more > 0:
+        total += more * np.float64(values[0])
     mean = np.float32(total / max(n, 1))
-    for i in range(n):
+    for i in range(1, len(values)):
         squares += (values[i] - mean) * (values[i] - mean)
+    if more > 0:
+        squares += more * ((values[0] - mean) * (values[0] - mean))
     return mean, _ONE / (np.float32(math.sqrt(squares / max(n, 1))) + _TENTH)
 
 
 #: Without the error model a division raises where Python's does, and its loop is not vectorized.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-_count_sorted: Any = compile_cached(_count_long_column, **_OPTIONS)
-_count: Any = compile_cached(_count_column, **_OPTIONS)
-_score: Any = compile_cached(_score_column, fastmath={"reassoc"}, **_OPTIONS)
-_search: Any = compile_cached(_search_column, **_OPTIONS)
-_interpolate: Any = compile_cached(_interpolate_column, **_OPTIONS)
-_standardize: Any = compile_cached(_standardize_column, **_OPTIONS)
-_dot: Any = compile_cached(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
-_regress: Any = compile_cached(_regress_row, **_OPTIONS)
-_derive: Any = compile_cached(_derive_columns, **_OPTIONS)
-_prepare: Any = compile_cached(_prepare_lists, **_OPTIONS)
+_padded: Any = compile_linked(_padded_size, **_OPTIONS)
+_count_sorted: Any = compile_linked(_count_long_column, **_OPTIONS)
+_count_pairs: Any = compile_linked(_count_pairs_of, **_OPTIONS)
+_count: Any = compile_linked(_count_column, **_OPTIONS)
+_score: Any = compile_linked(_score_column, fastmath={"reassoc"}, **_OPTIONS)
+_search: Any = compile_linked(_search_column, **_OPTIONS)
+_interpolate: Any = compile_linked(_interpolate_column, **_OPTIONS)
+_standardize: Any = compile_linked(_standardize_column, **_OPTIONS)
+_dot: Any = compile_linked(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
+_regress: Any = compile_linked(_regress_row, **_OPTIONS)
+_subtract: Any = compile_linked(_subtract_first, **_OPTIONS)
+_write_column: Any = compile_linked(_write_values, **_OPTIONS)
+_is_missing: Any = compile_linked(_is_any_missing, **_OPTIONS)
+_compact: Any = compile_linked(_compact_column, **_OPTIONS)
+_derive: Any = compile_linked(_derive_columns, **_OPTIONS)
+_prepare: Any = compile_linked(_prepare_lists, **_OPTIONS)
