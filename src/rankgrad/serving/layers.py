@@ -1,13 +1,14 @@
 """FoldedLayers: the layers of a network behind the entries of one list."""
 
+# mypy: disable-error-code="import-untyped"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -21,9 +22,10 @@ from rankgrad.models.tabm import TabMNet
 from rankgrad.training.preparation import Entries
 
 _WEIGHTS = 1 << 20  # of first layers, from which one matrix product of all lists takes less time
+_ROWS = 256  # of memory that is used again, one for each thread
 _LANES = 16  # numbers of a vector, which LLVM makes several of where the processor's are shorter
 #: Hidden units computed at a time: the weights of two columns stay in registers.
-_UNITS = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32
+_UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
 class FoldedLayers:
@@ -53,6 +55,7 @@ class FoldedLayers:
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
         self._kinds = tuple(range(len(order)))
+        self._free: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
         scores = add_behind_first(layers, graph, "hidden")
         content = graph.part(scores, {"hidden": ["items", width]})
@@ -68,11 +71,16 @@ class FoldedLayers:
 
     def __call__(self, entries: Entries, n: int) -> np.ndarray:
         """The scores of one list of n items, ``[n]``."""
-        # Rows beyond the items: the last rows of a product with one column round differently.
-        hidden = np.empty((n + -n % 8, len(self._bias)), np.float32)
-        tile = _aligned((1 + len(hidden), _UNITS))
+        rows = n + -n % 8  # the last rows of a product with one column round differently: no items
+        memory = self._free.pop() if self._free and rows <= _ROWS else None
+        if memory is None:
+            size = max(rows, _ROWS)
+            memory = _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
+        tile, hidden = memory[0], memory[1][:rows]
         _first_layer(entries, self._weight, self._bias, self._kinds, n, tile, hidden)
         scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
+        if rows <= _ROWS:
+            self._free.append(memory)
         return scores
 
 
@@ -150,7 +158,7 @@ def _add_columns_of(
 
         def pointer(array: Any, *at: Any) -> Any:
             indices = [cgutils.intp_t(one) if isinstance(one, int) else one for one in at]
-            return cgutils.get_item_pointer(target, builder, *array, indices)
+            return cgutils.get_item_pointer(target, builder, array[0], array[1], indices)
 
         def splat(array: Any, *at: Any) -> Any:
             number = builder.load(pointer(array, *at))
@@ -192,7 +200,9 @@ def _add_columns_of(
         ) as (entry, _):
             row = builder.sext(builder.load(pointer(places, names[0], entry)), cgutils.intp_t)
             factors = [
-                splat(values, c, kind, entry) for c in names for kind in range(len(signature.args[3]))
+                splat(values, c, kind, entry)
+                for c in names
+                for kind in range(len(signature.args[3]))
             ]
             add(row, factors, weights)
         return target.get_dummy_value()

@@ -21,7 +21,7 @@ from rankgrad.training import FittedRanker
 from rankgrad.training.fitted import TreeScorer
 from rankgrad.training.preparation import Preparation
 
-_FOLDED = 40  # items of a list, on average, from which folding takes less time
+_FOLDED = 30  # items of a list, on average, from which folding takes less time
 _PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -57,7 +57,7 @@ class ServedRanker:
 
     @classmethod
     def of(cls, ranker: FittedRanker, name: str, threads: int = 1) -> ServedRanker:
-        """A ranker made ready: its graph is built, and one item is scored.
+        """A ranker made ready: its graph is built, and a short and a long list are scored.
 
         Args:
             ranker: of networks or trees.
@@ -83,7 +83,8 @@ class ServedRanker:
             categorical=categorical_features(ranker.categories),
             score=score,
         )
-        found.score(np.zeros((1, ranker.n_features), np.float32), np.array([0, 1]))
+        for count in (1, _FOLDED):  # what compiles does so before the service is ready
+            found.score(np.zeros((count, ranker.n_features), np.float32), np.array([0, count]))
         return found
 
     @cached_property

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numba.core.options import DefaultOptions
 from torch import nn
 
-from rankgrad.linking import compile_linked
+from rankgrad.compilation import compile_cached
 from rankgrad.data import transforms
 from rankgrad.data.blocks import check_infinite
 from rankgrad.data.quantile_kernel import Knots
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 _LONG = 1024  # items from which a list is sorted, not compared pair by pair
 _FEW = 8  # items of a list, below which none have a value that counts as that of many
 _VECTOR = 16  # values that arrays are padded to a multiple of
-_APART = 32  # knots from one pivot to the next
+_CELLS = 256  # that a feature's range of values is divided into
+_LAST_CELL = np.float32(_CELLS - 1)
 _ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
@@ -56,19 +58,27 @@ class Columns(NamedTuple):
 class Quantiles(NamedTuple):
     """Quantiles, as a table by the number of knots below a value.
 
+    Between its first and last knot a feature has cells of equal width. Where a search begins is
+    known by the cell of a value.
+
     Attributes:
-        knots: ``[g, 1 + 2^p]``: 0, the knots, and infinity; none if there are no quantiles.
-        sizes: ``[g]``, a power of 2 above the number of a feature's knots.
-        pivots: every 32nd knot.
+        knots: ``[g, w]``: 0, the knots, and infinity; none if there are no quantiles.
         ends: ``[g, 1 + 2^p]``: how many quantiles are below a value, by the number of knots.
+        more: ``[g]``: how many more than knots, where that is one number, as it is if only the
+            first quantiles are tied; else -1.
+        cells: ``[g, 256]``: how many knots are in the cells before each.
+        grid: ``[2, g]``: the first knot, and how many cells there are to a unit.
+        steps: ``[g]``, of the search in a cell: a power of 2 above the number of its knots.
         last: ``[1]``, that of the knots.
         scale: ``[g]``, that of the knots.
     """
 
     knots: np.ndarray
-    sizes: np.ndarray
-    pivots: np.ndarray
     ends: np.ndarray
+    more: np.ndarray
+    cells: np.ndarray
+    grid: np.ndarray
+    steps: np.ndarray
     last: np.ndarray
     scale: np.ndarray
 
@@ -76,21 +86,31 @@ class Quantiles(NamedTuple):
     def of(cls, knots: Knots) -> Quantiles:
         """Those of a transform."""
         features, size = knots.index.shape
-        table = np.full((features, 1 + max(int(size), 4 * _APART)), np.inf, np.float32)  # 4 pivots
+        table = np.full((features, 2 * int(size)), np.inf, np.float32)
         table[:, 0], table[:, 1:size] = 0, knots.table
-        pivots = table[:, _APART::_APART].copy()
         ends = np.full((features, 1 + size), knots.last + 1, np.int32)
-        ends[:, :size] = knots.index + 1
-        ends[:, 0] = 0
+        ends[:, 0], ends[:, 1:size] = 0, knots.index[:, 1:] + 1
+        more = np.full(features, -1, np.int32)
+        cells, steps = np.zeros((features, _CELLS), np.int32), np.ones(features, np.int32)
+        grid = np.zeros((2, features), np.float32)
+        for c, row in enumerate(knots.table):
+            own = row[np.isfinite(row)]
+            if len(own) > 1 and knots.scale[c] == 1:
+                grid[:, c] = own[0], np.minimum((_CELLS - 1) / (own[-1] - own[0]), 1e30)
+            if (np.diff(ends[c, 1 : len(own) + 1]) == 1).all():
+                more[c] = ends[c, 1] - 1
+            at = np.clip((own - grid[0, c]) * grid[1, c], 0, _CELLS - 1).astype(np.int64)
+            counts = np.bincount(at, minlength=_CELLS)
+            cells[c, 1:], steps[c] = np.cumsum(counts)[:-1], 1 << int(counts.max()).bit_length()
         last, scale = np.array([knots.last], np.float32), knots.scale[:, 0].copy()
-        return cls(table, knots.sizes(), pivots, ends, last, scale)
+        return cls(table, ends, more, cells, grid, steps, last, scale)
 
     @classmethod
     def none(cls) -> Quantiles:
         """Those of a ranker without."""
-        empty = np.empty((0, 0), np.float32)
-        one = np.ones(1, np.float32)
-        return cls(empty, np.empty(0, np.int64), empty, empty.astype(np.int32), one, one)
+        floats, whole = np.empty((0, 0), np.float32), np.empty((0, 0), np.int32)
+        none, one = np.empty(0, np.int32), np.ones(1, np.float32)
+        return cls(floats, whole, none, whole, floats, none, one, one)
 
 
 class Entries(NamedTuple):
@@ -170,16 +190,13 @@ class Preparation:
         if np.isinf(items).any():
             check_infinite(torch.from_numpy(np.array(items)), first)
         inputs = np.empty((len(items), self.width), np.float32)
-        places = {kind: self.n_columns * (1 + at) for at, kind in enumerate(self.in_list)}
-        starts = places.get("rank", 0), places.get("ties", 0), places.get("score", 0)
-        _prepare(items, offsets, self.columns, self.quantiles, starts, inputs, _NO_ENTRIES)
+        self._compute(items, offsets, self.in_list, self.n_columns, inputs, _NO_ENTRIES)
         return inputs
 
     def entries(self, items: np.ndarray) -> Entries:
         """The inputs of one list, by column and without what most of its items have."""
-        kinds = [kind for kind in self.in_list if kind != "score"]
-        starts = [kinds.index(kind) + 1 if kind in kinds else 0 for kind in ("rank", "ties")]
-        count, size = self.n_columns, _padded(len(items))
+        kinds = tuple(kind for kind in self.in_list if kind != "score")
+        count, size = self.n_columns, _padded_size(len(items))
         found = Entries(
             np.empty((count, size), np.int32),
             np.empty((count, 1 + len(kinds), size), np.float32),
@@ -187,9 +204,61 @@ class Preparation:
             np.empty((2, count), np.float32),
         )
         offsets, inputs = np.array([0, len(items)]), np.empty((0, 0), np.float32)
-        starts.append(int("score" in self.in_list))
-        _prepare(items, offsets, self.columns, self.quantiles, tuple(starts), inputs, found)
+        self._compute(items, offsets, (*kinds, "score"), 1, inputs, found)
         return found
+
+    def _compute(
+        self,
+        items: np.ndarray,
+        offsets: np.ndarray,
+        kinds: tuple[str, ...],
+        apart: int,
+        inputs: np.ndarray,
+        entries: Entries,
+    ) -> None:
+        """Run the pass, which writes columns of the kinds, so many apart."""
+        starts = tuple(
+            (1 + kinds.index(kind)) * apart if kind in kinds else 0
+            for kind in ("rank", "ties", "score")
+        )
+        memory = _Memory.of(self.columns, int((offsets[1:] - offsets[:-1]).max(initial=0)))
+        tables = self.columns, self.quantiles
+        _prepare(items, offsets, tables, starts, inputs, entries, memory)
+
+
+class _Memory(NamedTuple):
+    """What the pass uses, since it allocates nothing: reference counts would take a quarter more.
+
+    Attributes:
+        x: raw values of a feature.
+        values, places: what :func:`_compact_column` writes, of one feature or of all.
+        scratch, counts: for the steps of one feature.
+        others: how many values :func:`_compact_column` found.
+        apart: ``[n, f]``, how far values are from their means, where missing ones are regressed.
+    """
+
+    x: np.ndarray
+    values: np.ndarray
+    scratch: np.ndarray
+    places: np.ndarray
+    counts: np.ndarray
+    others: np.ndarray
+    apart: np.ndarray
+
+    @classmethod
+    def of(cls, columns: Columns, max_length: int) -> _Memory:
+        """For lists of up to so many items."""
+        size, regresses = _padded_size(max_length), len(columns.weights) > 0
+        kept = len(columns.sources) if regresses else 1  # columns at a time
+        return cls(
+            np.empty(size, np.float32),
+            np.empty((kept, size), np.float32),
+            np.empty((2, size), np.float32),
+            np.empty((kept, size), np.int32),
+            np.empty((3, size), np.int32),
+            np.empty(kept, np.int64),
+            np.empty((max_length if regresses else 0, len(columns.weights))),
+        )
 
 
 class _Steps:
@@ -254,66 +323,82 @@ def _float32(*parts: np.ndarray) -> np.ndarray:
 def _prepare_lists(
     items: np.ndarray,
     offsets: np.ndarray,
-    columns: Columns,
-    quantiles: Quantiles,
+    tables: tuple[Columns, Quantiles],
     starts: tuple[int, int, int],
     inputs: np.ndarray,
     entries: Entries,
+    memory: _Memory,
 ) -> None:
     """All columns of all lists, one transformed feature of one list at a time.
 
     They are written to ``inputs``, or to ``entries`` where these are wanted. ``starts`` has the
     places there from which ranks, ties and scores are, 0 if they are not wanted.
     """
-    max_length = 0
-    for b in range(len(offsets) - 1):
-        max_length = max(max_length, offsets[b + 1] - offsets[b])
-    size = _padded(max_length)
-    x, values = np.empty(size, np.float32), np.empty(size, np.float32)
-    scratch, whole = np.empty((2, size), np.float32), np.empty((4, size), np.int32)
+    columns, quantiles = tables
     sources, indicates, mean, deviation, fill, weights = columns
-    filled = np.empty((max_length if len(weights) > 0 else 0, len(sources)), np.float32)
-    apart = np.empty(len(weights), np.float64)
+    regresses = len(weights) > 0
+    x, values, scratch, places, counts, others, apart = memory
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
         rows = inputs[start : start + n]
-        regresses = len(weights) > 0 and _is_missing(items[start : start + n])
         for c in range(len(sources)):
             for i in range(n):
                 x[i] = items[start + i, sources[c]] + _ZERO  # which makes -0 equal 0
             if indicates[c]:
                 for i in range(n):
                     x[i] = _ONE if np.isnan(x[i]) else _ZERO
-            m = _compact(x, n, values, whole[0])
-            some, below = values[: _padded(m)], whole[1, : _padded(m)]
-            fill_ = np.float32(np.nan) if regresses else fill[c]
-            scaling = mean[c], deviation[c], fill_, quantiles.last[0]
+            k = c if regresses else 0
+            m = _compact(x, n, values[k], places[k])
+            some, below = values[k, : _padded(m)], counts[0, : _padded(m)]
+            scaling = mean[c], deviation[c], quantiles.last[0]
             if len(quantiles.knots) == 0 and not indicates[c]:
                 _standardize(some, scaling)
             elif not indicates[c]:
                 _search(some, c, quantiles, below)
-                _interpolate(some, c, quantiles, scaling, below, scratch, whole[2:])
-            if regresses:
-                _write_column(some, whole[0], m, filled[:n], c)
-            else:
-                _derive(some, scratch, whole, (c, m, n), starts, rows, entries)
-        if regresses:
-            for i in range(n):
-                _regress(filled[i], fill, weights, apart)
-            for c in range(len(sources)):
-                for i in range(n):
-                    x[i] = filled[i, c]
-                m = _compact(x, n, values, whole[0])
-                some = values[: _padded(m)]
-                _derive(some, scratch, whole, (c, m, n), starts, rows, entries)
+                _interpolate(some, c, quantiles, scaling, below, scratch, counts[1:])
+            if not regresses:
+                for t in range(len(some)):
+                    some[t] = fill[c] if np.isnan(some[t]) else some[t]
+                _derive(some, places[k], scratch, counts, (c, m, n), starts, rows, entries)
+                continue
+            others[c] = m
+            if not indicates[c]:
+                _set_apart(some, places[k], m, fill[c], apart[:n, c])
+        for c in range(len(sources) if regresses else 0):
+            m = others[c]
+            some = values[c, : _padded(m)]
+            if not indicates[c]:
+                _regress(some[: m + 1], places[c], fill[c], weights[c], apart)
+            _derive(some, places[c], scratch, counts, (c, m, n), starts, rows, entries)
 
 
-def _is_any_missing(items: np.ndarray) -> bool:
-    missing = 0
-    for i in range(items.shape[0]):
-        for j in range(items.shape[1]):
-            missing += np.isnan(items[i, j])
-    return missing > 0
+def _set_apart_of(
+    values: np.ndarray, places: np.ndarray, m: int, mean: np.float32, apart: np.ndarray
+) -> None:
+    """Write how far values of items are from their mean, 0 where they are missing."""
+    if m < len(apart):
+        for i in range(len(apart)):
+            apart[i] = np.float64(values[0]) - np.float64(mean)
+    for t in range(1, m + 1):
+        far = np.float64(values[t]) - np.float64(mean)
+        apart[places[t] - 1] = 0.0 if np.isnan(far) else far
+
+
+def _regress_column(
+    values: np.ndarray,
+    places: np.ndarray,
+    mean: np.float32,
+    weights: np.ndarray,
+    apart: np.ndarray,
+) -> None:
+    """Replace missing values by regression, in an order that is the same for all items.
+
+    Sums are in float64 and rounded, as those of :class:`~rankgrad.data.transforms.Impute` are.
+    """
+    for t in range(1, len(values)):
+        if np.isnan(values[t]):
+            found = np.float64(mean) + _dot(apart[places[t] - 1], weights)
+            values[t] = np.float32(found)
 
 
 def _padded_size(count: int) -> int:
@@ -325,7 +410,7 @@ def _compact_column(x: np.ndarray, n: int, some: np.ndarray, places: np.ndarray)
     """Write a value that many items have, then those of the others; how many others there are.
 
     The value is the least or the greatest, as 0 is in counts. If fewer than a quarter of the items
-    have it, or there are only some items, all count as others.
+    have it, there are only some items or it is missing, all count as others.
 
     Args:
         x: ``x[:n]`` are the values; those behind are written.
@@ -349,38 +434,18 @@ def _compact_column(x: np.ndarray, n: int, some: np.ndarray, places: np.ndarray)
     at_low -= size - n if bits[0] == low else 0
     at_high -= size - n if bits[0] == high else 0
     base, m = low if at_low >= at_high else high, np.uint32(1)
-    if n < _FEW or 4 * max(at_low, at_high) < n:
-        some[0] = x[0]
+    some[:1].view(np.int32)[0] = base
+    if n < _FEW or 4 * max(at_low, at_high) < n or np.isnan(some[0]):
         for i in range(n):
             some[i + 1], places[i + 1] = x[i], i + 1
         m = np.uint32(n + 1)
     else:
-        some[:1].view(np.int32)[0] = base
         for i in range(n):
             some[m], places[m] = x[i], i + 1
             m = np.uint32(m + np.uint32(bits[i] != base))
     for t in range(m, _padded(m - 1)):
-        some[t] = some[0]
-    return np.int64(m) - 1
-
-
-def _regress_row(
-    row: np.ndarray, means: np.ndarray, weights: np.ndarray, apart: np.ndarray
-) -> None:
-    """Replace the missing values of one item by regression, in an order that is the same for all.
-
-    Sums are in float64 and rounded, as those of :class:`~rankgrad.data.transforms.Impute` are.
-    """
-    count, missing = len(weights), 0
-    for k in range(count):
-        absent = np.isnan(row[k])
-        missing += absent
-        apart[k] = 0.0 if absent else np.float64(row[k]) - np.float64(means[k])
-    if missing == 0:
-        return
-    for j in range(count):
-        if np.isnan(row[j]):
-            row[j] = np.float32(np.float64(means[j]) + _dot(apart, weights[j]))
+        some[t] = _ZERO
+    return int(np.int64(m)) - 1
 
 
 def _dot_product(one: np.ndarray, other: np.ndarray) -> float:
@@ -392,8 +457,9 @@ def _dot_product(one: np.ndarray, other: np.ndarray) -> float:
 
 def _derive_columns(
     values: np.ndarray,
+    places: np.ndarray,
     scratch: np.ndarray,
-    whole: np.ndarray,
+    counts: np.ndarray,
     column: tuple[int, int, int],
     starts: tuple[int, int, int],
     rows: np.ndarray,
@@ -401,21 +467,21 @@ def _derive_columns(
 ) -> None:
     """Write a transformed feature of one list, and what is derived of it within the list.
 
-    ``values`` and ``whole[0]`` have what :func:`_compact_column` found, transformed; ``column`` the
+    ``values`` and ``places`` are what :func:`_compact_column` found, transformed; ``column`` is the
     number of the feature, how many others there are, and how many items.
     """
     c, m, n = column
     of_ranks, of_ties, of_scores = starts
-    ranks, ties, places = scratch[0], scratch[1], whole[0]
+    ranks, ties = scratch[0], scratch[1]
     mean, factor = _score(values[: m + 1], n)
     if m == n:
         values[0] = mean
     if of_ranks > 0 or of_ties > 0:
-        _count(values, m, n, whole[1:])
+        _count(values, m, n, counts)
         for t in range(len(values)):
-            twice = np.float32(2 * whole[1, t] + whole[2, t])
+            twice = np.float32(2 * counts[0, t] + counts[1, t])
             ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _ROOT
-            others = np.float32(whole[2, t]) - _ONE
+            others = np.float32(counts[1, t]) - _ONE
             ties[t] = (others + others) / (_ONE + others)
         if m == n:
             ranks[0] = ties[0] = _ZERO
@@ -461,31 +527,25 @@ def _write_values(
 
 
 def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...]) -> None:
-    mean, deviation, fill, _ = scaling
+    mean, deviation, _ = scaling
     for i in range(len(x)):
-        value = (x[i] - mean) / deviation
-        x[i] = fill if np.isnan(value) else value
+        x[i] = (x[i] - mean) / deviation
 
 
 def _search_column(x: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
     """How many knots are below each value.
 
-    Values are compared with every pivot, which vectors do; between two pivots all values take a
-    step of their binary searches together, so that none waits for memory.
+    All values take a step of their binary searches together, so that none waits for memory.
     """
-    n, knots, pivots = len(x), quantiles.knots, quantiles.pivots
-    for i in range(n):
-        below[i] = 0
-    for k in range(0, quantiles.sizes[c] // _APART, 4):
-        p, q, r, s = pivots[c, k], pivots[c, k + 1], pivots[c, k + 2], pivots[c, k + 3]
-        for i in range(n):
-            value = x[i]
-            below[i] += (p < value) + (q < value) + (r < value) + (s < value)
-    for i in range(n):
-        below[i] *= np.int32(_APART)
-    step = np.int32(_APART >> 1)
+    knots, first, factor = quantiles.knots, quantiles.grid[0, c], quantiles.grid[1, c]
+    for i in range(len(x)):
+        cell = (x[i] - first) * factor
+        cell = cell if cell > _ZERO else _ZERO  # also of NaN
+        cell = cell if cell < _LAST_CELL else _LAST_CELL
+        below[i] = quantiles.cells[c, np.uint32(np.int32(cell))]
+    step = np.int32(quantiles.steps[c] >> 1)
     while step > 0:
-        for i in range(n):
+        for i in range(len(x)):
             next_ = np.int32(below[i] + step)
             below[i] = next_ if knots[c, np.uint32(next_)] < x[i] else below[i]
         step = np.int32(step >> 1)
@@ -504,12 +564,20 @@ def _interpolate_column(
 
     What tables hold is copied first, so that vectors can divide it.
     """
-    knots, ends, scale = quantiles.knots, quantiles.ends, quantiles.scale[c]
-    mean, deviation, fill, last = scaling
+    knots, ends, more = quantiles.knots, quantiles.ends, quantiles.more[c]
+    scale = quantiles.scale[c]
+    mean, deviation, last = scaling
     for i in range(len(x)):
         at = np.uint32(below[i])
         scratch[0, i], scratch[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
-        between[0, i], between[1, i] = ends[c, at], ends[c, at + np.uint32(1)]
+    if more >= 0:
+        for i in range(len(x)):
+            between[0, i] = below[i] + more if below[i] > 0 else 0
+            between[1, i] = below[i] + more + 1
+    else:
+        for i in range(len(x)):
+            at = np.uint32(below[i])
+            between[0, i], between[1, i] = ends[c, at], ends[c, at + np.uint32(1)]
     if scale < _ONE:
         for i in range(len(x)):
             x[i] *= scale
@@ -521,8 +589,7 @@ def _interpolate_column(
         middle = np.float32(between[0, i] + between[1, i] - 1) * _HALF
         index = np.float32(between[0, i] - 1) if below[i] > 0 else _ZERO
         fraction = (middle if high == value else index + part) / last
-        found = (fraction - mean) / deviation
-        x[i] = fill if np.isnan(found) else found
+        x[i] = (fraction - mean) / deviation
 
 
 def _count_column(values: np.ndarray, m: int, n: int, counts: np.ndarray) -> None:
@@ -619,19 +686,24 @@ def _score_column(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
 
 #: Without the error model a division raises where Python's does, and its loop is not vectorized.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-_padded: Any = compile_linked(_padded_size, **_OPTIONS)
-_count_sorted: Any = compile_linked(_count_long_column, **_OPTIONS)
-_count_pairs: Any = compile_linked(_count_pairs_of, **_OPTIONS)
-_count: Any = compile_linked(_count_column, **_OPTIONS)
-_score: Any = compile_linked(_score_column, fastmath={"reassoc"}, **_OPTIONS)
-_search: Any = compile_linked(_search_column, **_OPTIONS)
-_interpolate: Any = compile_linked(_interpolate_column, **_OPTIONS)
-_standardize: Any = compile_linked(_standardize_column, **_OPTIONS)
-_dot: Any = compile_linked(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
-_regress: Any = compile_linked(_regress_row, **_OPTIONS)
-_subtract: Any = compile_linked(_subtract_first, **_OPTIONS)
-_write_column: Any = compile_linked(_write_values, **_OPTIONS)
-_is_missing: Any = compile_linked(_is_any_missing, **_OPTIONS)
-_compact: Any = compile_linked(_compact_column, **_OPTIONS)
-_derive: Any = compile_linked(_derive_columns, **_OPTIONS)
-_prepare: Any = compile_linked(_prepare_lists, **_OPTIONS)
+#: What allocates nothing needs no reference counts of arrays.
+_COUNTED = hasattr(DefaultOptions, "_nrt")
+_count_sorted: Any = compile_cached(
+    _count_long_column, **_OPTIONS, **({"_nrt": True} if _COUNTED else {})
+)
+_OPTIONS |= {"_nrt": False} if _COUNTED else {}
+_padded: Any = compile_cached(_padded_size, **_OPTIONS)
+_count_pairs: Any = compile_cached(_count_pairs_of, **_OPTIONS)
+_count: Any = compile_cached(_count_column, **_OPTIONS)
+_score: Any = compile_cached(_score_column, fastmath={"reassoc"}, **_OPTIONS)
+_search: Any = compile_cached(_search_column, **_OPTIONS)
+_interpolate: Any = compile_cached(_interpolate_column, **_OPTIONS)
+_standardize: Any = compile_cached(_standardize_column, **_OPTIONS)
+_dot: Any = compile_cached(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
+_set_apart: Any = compile_cached(_set_apart_of, **_OPTIONS)
+_regress: Any = compile_cached(_regress_column, **_OPTIONS)
+_subtract: Any = compile_cached(_subtract_first, **_OPTIONS)
+_write_column: Any = compile_cached(_write_values, **_OPTIONS)
+_compact: Any = compile_cached(_compact_column, **_OPTIONS)
+_derive: Any = compile_cached(_derive_columns, **_OPTIONS)
+_prepare: Any = compile_cached(_prepare_lists, **_OPTIONS)
