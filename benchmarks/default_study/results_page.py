@@ -13,7 +13,20 @@ from typing import Any
 
 import choices
 import numpy as np
-from choices import BASE, FINAL, FRESH, FRESH_WEB30K, LARGE, MEDIUM, ONE, POINTWISE, SMALL, WEB30K
+from choices import (
+    ATTENTIVE,
+    BASE,
+    FINAL,
+    FRESH,
+    FRESH_WEB30K,
+    LARGE,
+    MEDIUM,
+    MORE_MEMBERS,
+    ONE,
+    POINTWISE,
+    SMALL,
+    WEB30K,
+)
 from data import Data
 from plan import Task
 from pool import read_results
@@ -95,6 +108,7 @@ def write(results: Path, path: Path) -> None:
         further=found.table([FINAL, *choices.further()], FINAL),
         others=found.others(),
         encodings=found.encodings(),
+        attention=found.attention(),
         columns=f"{found.best['columns']:.4f}",
         kinds=found.seeds(),
         points=found.points(),
@@ -174,11 +188,13 @@ class Found:
         lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
         for name, task in (
             ("large", LARGE),
+            ("large, attention, 32 members", _attentive(MORE_MEMBERS)),
             ("medium", ONE),
             ("large", replace(LARGE, data=SMALL)),
             ("large", replace(LARGE, data=replace(SMALL, world="pointwise"))),
             ("large", replace(LARGE, data=POINTWISE)),
             ("large, encoded", replace(LARGE, data=POINTWISE, model=choices.ENCODED)),
+            ("large, attention", _attentive(ATTENTIVE, POINTWISE)),
             ("large", replace(LARGE, data=WEB30K, recipe="short")),
             ("large", replace(LARGE, data=FRESH)),
             ("large", replace(LARGE, data=replace(FRESH, world="pointwise"))),
@@ -251,6 +267,15 @@ class Found:
             found += [f"{_name(data)}:", "", self.table([reference, *tasks], reference), ""]
         return "\n".join(found).rstrip()
 
+    def attention(self) -> str:
+        """Attention over the list, by world."""
+        found = []
+        for data in (MEDIUM, POINTWISE):
+            tasks = [task for task in choices.attentive() if task.data == data]
+            reference = replace(LARGE, data=data)
+            found += [f"{_name(data)}:", "", self.table([reference, *tasks], reference), ""]
+        return "\n".join(found).rstrip()
+
     def seeds(self) -> str:
         """Losses with the model that was chosen first, over the seeds that each has."""
         tasks = [*choices.eligible()[:3], *choices.table()]
@@ -298,6 +323,10 @@ class Found:
         return "\n".join(lines)
 
 
+def _attentive(model: str, data: Data = MEDIUM) -> Task:
+    return replace(LARGE, model=model, data=data, changes=(("graphs", False),))
+
+
 def _mean(runs: Runs, name: str) -> str:
     return f"{np.mean([run[name] for run in runs]):.4f}"
 
@@ -329,7 +358,7 @@ def _words(task: Task, reference: Task) -> str:
         found.append(_model(task.model))
     if task.losses != reference.losses:
         found.append(", then ".join(f"`{loss}`" for loss in task.losses))
-    found += [f"{name} {value}" for name, value in task.changes]
+    found += [f"{name} {value}" for name, value in task.changes if name != "graphs"]
     return "; ".join(found)
 
 

@@ -128,6 +128,10 @@ class AttentiveTabM(TabM):
             plain attention.
         layers: attention is over the outputs of so many hidden layers of ``head_width * heads``
             units; 0 for the inputs.
+        bins: of a piecewise linear encoding of features, as in :class:`EncodedTabM`; 0 for none.
+        of: how many blocks of inputs there are, of which the first is encoded.
+        seen_dropout: the share of what attention gives that is set to 0 in training.
+        gated: whether what attention gives is scaled by learned factors that start at 0.
     """
 
     name: ClassVar[str] = "attentive_tabm"
@@ -136,6 +140,10 @@ class AttentiveTabM(TabM):
     head_width: int = 24
     similar: bool = False
     layers: int = 0
+    bins: int = 0
+    of: int = 4
+    seen_dropout: float = 0.0
+    gated: bool = False
 
     def build(self, n_features: int) -> AttentiveNet:
         return AttentiveNet(self, n_features)
@@ -153,6 +161,9 @@ class AttentiveNet(TabMNet):
         super().__init__(model, n_features + wide + (model.heads if model.similar else 0))
         self.n_features, self.heads, self.similar = n_features, model.heads, model.similar
         self.per_item = False
+        if model.bins:
+            encoded = n_features // model.of
+            self.layers[0] = _Encoded(self.layers[0], encoded, model.bins, model.hidden[0])
         before: list[nn.Module] = []
         width = n_features
         for _ in range(model.layers):
@@ -162,12 +173,16 @@ class AttentiveNet(TabMNet):
         self.query, self.value = nn.Linear(width, wide), nn.Linear(width, wide)
         self.key = self.query if model.similar else nn.Linear(width, wide)
         self.sharpness = nn.Parameter(torch.full((model.heads, 1, 1), math.log(8.0)))
+        self.dropout = nn.Dropout(model.seen_dropout)
+        seen = wide + (model.heads if model.similar else 0)
+        self.gate = nn.Parameter(torch.zeros(seen)) if model.gated else None
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             mask = torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
         features = features.masked_fill(~mask[..., None], 0.0)
-        seen = self._attend(features, mask)
+        seen = self.dropout(self._attend(features, mask))
+        seen = seen if self.gate is None else seen * self.gate
         return self.score_inputs(torch.cat([features, seen], -1), mask)
 
     def _attend(self, items: Tensor, mask: Tensor) -> Tensor:

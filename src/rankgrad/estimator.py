@@ -29,8 +29,8 @@ from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
-from rankgrad.training.defaults import RULED, for_data
 from rankgrad.training.run import OnEpoch
+from rankgrad.training.settings import RULED, for_data
 from rankgrad.training.tree_fitting import for_trees
 
 with requires("train"):
@@ -42,6 +42,7 @@ with requires("train"):
 Array = np.ndarray[Any, Any]
 
 _MANIFEST, _MODEL = "ranker.json", "best"
+_FORMAT, _VERSION = "rankgrad ranker", 1
 _SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
 _DEFAULTS = Settings()
@@ -74,7 +75,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
     Model and schedule that are left at their defaults follow the size of the training data
-    (:mod:`rankgrad.training.defaults`); ``verbose`` prints how, ``model="small"`` keeps them.
+    (:func:`rankgrad.training.settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
+    them.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -468,8 +470,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.random_state, numbers.Integral):
             parameters["random_state"] = None
         manifest = {
-            "format": "rankgrad ranker",
-            "version": 1,
+            "format": _FORMAT,
+            "version": _VERSION,
             "parameters": parameters,
             "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
@@ -496,9 +498,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         path = Path(path)
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
-        saved = schemas.read_json(path / _MANIFEST, dict[str, Any])
-        if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
-            raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
+        saved = schemas.read_versioned(path / _MANIFEST, _FORMAT, _VERSION, "fit it again")
         schemas.check(path / _MANIFEST, saved, _Saved)
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone

@@ -21,7 +21,7 @@ from rankgrad.data import load, scores, store, synthetic
 from rankgrad.experiments import demo
 from rankgrad.models import models
 from rankgrad.text.settings import TextSettings
-from rankgrad.training import FittedRanker, RunFolder, Settings, defaults
+from rankgrad.training import FittedRanker, RunFolder, Settings
 from rankgrad.training.evaluations import Evaluated
 
 COMMANDS = (
@@ -209,7 +209,7 @@ def test_train_by_settings_and_options(in_json, folder, trained, tmp_path):
 
 
 def test_train_says_what_follows_the_size_of_the_data(rankgrad, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(defaults, "MANY_ITEMS", 1)
+    monkeypatch.setattr("rankgrad.training.settings.MANY_ITEMS", 1)
     own = ("--vali", folder / "vali.txt", "--epochs", 1, "--device", "cpu")
     for name, model, more in (("a", "medium", ()), ("b", "small", ("--model", "small"))):
         result = rankgrad("train", folder / "train.txt", "-o", tmp_path / name, *own, *more)

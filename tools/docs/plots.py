@@ -11,25 +11,37 @@ from rankgrad import losses, metrics
 #: The list that is plotted: the score of the item of label 2 moves, the others stay.
 LABELS = torch.tensor([2.0, 1.0, 0.0, 0.0, 1.0])
 SCORES = torch.tensor([0.0, 1.0, 0.5, -0.5, -1.0])
+#: Draws of the noise that the plot of a stochastic loss averages, and their seed.
+NOISES, SEED = 16, 0
 WIDTH, HEIGHT, LEFT, BOTTOM = 320, 190, 46, 34
 
 
-def sweep(name: str, points: int = 121) -> tuple[Tensor, Tensor, Tensor]:
+def sweep(name: str) -> tuple[Tensor, Tensor, Tensor]:
     """The loss and its derivative while one score moves.
 
     Args:
-        name: of the loss.
-        points: how many scores from -4 to 4.
+        name: of the loss. Of a stochastic one (``gumbel_``) the mean over ``NOISES`` draws of the
+            noise, the same at every score: the curves show the loss and not the draws.
 
     Returns:
-        The scores, the values and the derivatives, [points] each.
+        Scores from -4 to 4, the values and the derivatives, [points] each.
     """
+    draws, points = (NOISES, 61) if name.startswith("gumbel_") else (1, 121)
     moving, scores, labels = _lists(points)
     scores.requires_grad_()
-    rankgrad.kernels.use("eager")  # kernels take a second each to compile, and float64 is eager
-    values = losses.get(name, reduction="none")(scores, labels)
-    (gradient,) = torch.autograd.grad(values.sum(), scores)
+    noisy = (scores + _noise(draws)).flatten(0, 1) if draws > 1 else scores
+    with rankgrad.kernels.using("eager"):  # kernels take a second each to compile
+        loss = losses.get(name.removeprefix("gumbel_"), reduction="none")
+        values = loss(noisy, labels.repeat(draws, 1)).reshape(draws, points).mean(0)
+        (gradient,) = torch.autograd.grad(values.sum(), scores)
     return moving, values.detach(), gradient[:, 0]
+
+
+def _noise(draws: int) -> Tensor:
+    """Standard Gumbel noise for each item, [draws, 1, items]."""
+    random = torch.Generator().manual_seed(SEED)
+    uniform = torch.rand(draws, 1, len(SCORES), dtype=torch.float64, generator=random)
+    return -(-uniform.log()).log()
 
 
 def sweep_metric(name: str, points: int = 481) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import importlib.util
 import inspect
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ CONTENT = Path(__file__).resolve().parents[2] / "docs"
 
 Nav = list[dict[str, Any]]
 
+#: The libraries that tables of other names cover; those of a cell are in reference.toml.
+_NOWHERE = "None of allRank, rax, TF-Ranking, sentence-transformers and LightGBM has this loss."
 _JUMPS = "It jumps where ranks change: weights of pairs are those of the current ranks."
 _RETURNED = "A scalar comes back, or one value per list with `reduction=none`."
 
@@ -70,7 +74,9 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
     for family in FAMILIES:
         pages["relaxations"][family] = _page_of_relaxation(family, plots)
         for metric in grid_metrics(family):
-            pages["losses"][f"{family}_{metric}"] = _page_of_cell(family, metric, plots)
+            for noise in (False, True):
+                name = f"{'gumbel_' if noise else ''}{family}_{metric}"
+                pages["losses"][name] = _page_of_cell(family, metric, plots, noise)
     for name in METRICS.names():
         pages["metrics"][name] = _page_of_metric(name, plots)
     nav: Nav = []
@@ -83,21 +89,27 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
         below: list[Any] = [f"reference/{kind}/index.md"]
         below += [{name: f"reference/{kind}/{name}.md"} for name in names]
         if kind == "losses":
-            below += [
-                {
-                    f"{family}_": [
-                        {f"{family}_{metric}": f"reference/losses/{family}_{metric}.md"}
-                        for metric in grid_metrics(family)
-                    ]
-                }
-                for family in FAMILIES
-            ]
+            below += [*_grid_navigation(""), {"Gumbel forms": _grid_navigation("gumbel_")}]
         nav.append({kind.capitalize(): below})
     return [
         *nav,
         *write_grammar(folder),
         {"Command line": write_commands(folder / "cli")},
         {"Python": _write_api(folder / "api")},
+    ]
+
+
+def _grid_navigation(prefix: str) -> Nav:
+    """Losses of the grid, folded by relaxation."""
+    return [
+        {
+            f"{prefix}{family}_": [
+                {name: f"reference/losses/{name}.md"}
+                for metric in grid_metrics(family)
+                for name in (f"{prefix}{family}_{metric}",)
+            ]
+        }
+        for family in FAMILIES
     ]
 
 
@@ -115,6 +127,8 @@ def _write_api(folder: Path) -> list[Any]:
 
 def _shadowed(module: str, names: list[str]) -> str:
     """Names that are also those of submodules, which is what mkdocstrings finds: the submodules."""
+    if not _has_all(module):
+        return ""
     found = importlib.import_module(module)
     modules = set()
     for name in names:
@@ -127,15 +141,30 @@ def _shadowed(module: str, names: list[str]) -> str:
 
 
 def public_names(module: str) -> list[str]:
-    """The names of ``__all__`` but for modules; without one, what the module defines."""
+    """The names of ``__all__`` but for modules; without one, what the module defines.
+
+    A module without ``__all__`` is read, not imported: some of its packages take seconds to load.
+    """
+    if not _has_all(module):
+        return [
+            node.name
+            for node in _parsed(module).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+        ]
     found = importlib.import_module(module)
-    if hasattr(found, "__all__"):
-        return [name for name in found.__all__ if not inspect.ismodule(getattr(found, name))]
-    return [
-        name
-        for name, value in vars(found).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module
-    ]
+    return [name for name in found.__all__ if not inspect.ismodule(getattr(found, name))]
+
+
+def _parsed(module: str) -> ast.Module:
+    spec = importlib.util.find_spec(module)
+    return ast.parse(Path(str(spec and spec.origin)).read_text("utf-8"))
+
+
+def _has_all(module: str) -> bool:
+    return any(
+        isinstance(node, ast.Assign | ast.AnnAssign) and "__all__" in ast.unparse(node)
+        for node in _parsed(module).body
+    )
 
 
 def _cells() -> set[str]:
@@ -164,33 +193,59 @@ def _page_of_loss(name: str, draw: bool) -> str:
     )
 
 
-def _page_of_cell(family: str, metric: str, draw: bool) -> str:
-    name = f"{family}_{metric}"
+def _page_of_cell(family: str, metric: str, draw: bool, noise: bool) -> str:
+    """The page of a loss of the grid, or of its stochastic form."""
+    plain = f"{family}_{metric}"
+    name = f"gumbel_{plain}" if noise else plain
     relaxation, measured = _entry("relaxations", family), _entry("metrics", metric)
     lower = METRICS.get(metric).lower_is_better
-    known = cell_entry(family, metric, cell_route(family, metric), lower)
+    known = cell_entry(family, metric, cell_route(family, metric), lower, noise)
     if known is None:
         raise KeyError(f"reference.toml has no relaxed form of {metric} for {family}: add one")
     cutoff = getattr(METRICS.factory(metric), "has_cutoff", True)
     return _join(
-        f"# {name}: {measured.title} through {family}",
-        f"The metric [{metric}](../metrics/{metric}.md) through the relaxation "
-        f"[{family}](../relaxations/{family}.md): "
-        + ("the metric itself, as lower is better" if lower else "one minus the relaxed metric")
-        + (f". `{name}@10` has a cutoff, and " if cutoff else ". ")
-        + f"`gumbel_{name}(samples=8)` adds Gumbel noise to the scores and averages over samples.",
-        "The loss of a list, and the relaxed sort in it:",
-        _formula(known.formula),
+        f"# {name}: {measured.title} through {family}" + (" with Gumbel noise" if noise else ""),
+        _about_noise(plain) if noise else _about_cell(family, metric, lower, cutoff),
+        *_formulas_of_cell(known.formula),
         _formula(relaxation.formula),
         _symbols(known),
         _options(
             inspect.signature(LOSSES.factory(name)).parameters.values(),
-            *cell_classes(family, metric),
+            *cell_classes(family, metric, noise),
         ),
         _shapes(),
         _plots(name) if draw else "",
-        _known(known),
+        f"The mean over {plots.NOISES} draws of the noise, the same at every score."
+        if draw and noise
+        else "",
+        _known(replace(known, elsewhere=known.elsewhere or _NOWHERE)),
         _example(name, cutoff),
+    )
+
+
+def _formulas_of_cell(formula: str) -> list[str]:
+    """The loss of a list; of a stochastic form first the mean over the noise."""
+    *mean, loss = formula.split(r", \quad L(s) = ")
+    said = "L is the loss without noise" if mean else "The loss of a list"
+    return [*map(_formula, mean), f"{said}, and the relaxed sort in it:", _formula(loss)]
+
+
+def _about_cell(family: str, metric: str, lower: bool, cutoff: bool) -> str:
+    name = f"{family}_{metric}"
+    return (
+        f"The metric [{metric}](../metrics/{metric}.md) through the relaxation "
+        f"[{family}](../relaxations/{family}.md): "
+        + ("the metric itself, as lower is better" if lower else "one minus the relaxed metric")
+        + (f". `{name}@10` has a cutoff, and " if cutoff else ". ")
+        + f"[gumbel_{name}](gumbel_{name}.md) adds Gumbel noise to the scores."
+    )
+
+
+def _about_noise(plain: str) -> str:
+    return (
+        f"The stochastic form of [{plain}]({plain}.md): Gumbel noise is added to the scores, anew "
+        "at each call, and the loss is averaged over `samples` draws of it. More samples make the "
+        "gradient vary less, at as many times the cost; a `seed` makes the noise repeatable."
     )
 
 
@@ -238,26 +293,15 @@ def _index(kind: str, losses: list[str]) -> str:
     """What there is of a kind, one line each; losses of the grid as a table."""
     if kind == "losses":
         rows = [f"| [{name}]({name}.md) | {_summary(LOSSES.factory(name))} |" for name in losses]
-        metrics = grid_metrics()
-        grid = [
-            "| | " + " | ".join(f"[{m}](../metrics/{m}.md)" for m in metrics) + " |",
-            "|:--|" + ":-:|" * len(metrics),
-        ]
-        for family in FAMILIES:
-            cells = [
-                f"[{family}_<wbr>{metric}]({family}_{metric}.md)"
-                if metric in grid_metrics(family)
-                else ""
-                for metric in metrics
-            ]
-            row = f"| [{family}](../relaxations/{family}.md) | " + " | ".join(cells)
-            grid.append(row + " |")
         return _join(
             "# Losses",
             "| loss | |\n|:--|:--|\n" + "\n".join(rows),
             "## The grid: every metric through every relaxation",
-            "`<relaxation>_<metric>@k`, and with `gumbel_` in front the stochastic form.",
-            "\n".join(grid),
+            "`<relaxation>_<metric>@k`:",
+            _grid_table(""),
+            "## Gumbel forms: the same with noise on the scores",
+            "`gumbel_<relaxation>_<metric>@k`, the mean over `samples` draws of the noise:",
+            _grid_table("gumbel_"),
         )
     registry: Registry[Any] | None = METRICS if kind == "metrics" else None
     names = METRICS.names() if registry else list(FAMILIES)
@@ -269,6 +313,25 @@ def _index(kind: str, losses: list[str]) -> str:
     }
     rows = [f"| [{name}]({name}.md) | {said[name]} |" for name in names]
     return _join(f"# {kind.capitalize()}", "| | |\n|:--|:--|\n" + "\n".join(rows))
+
+
+def _grid_table(prefix: str) -> str:
+    """Losses of the grid as a table of links, relaxations down and metrics across."""
+    metrics = grid_metrics()
+    rows = [
+        "| | " + " | ".join(f"[{m}](../metrics/{m}.md)" for m in metrics) + " |",
+        "|:--|" + ":-:|" * len(metrics),
+    ]
+    shown = prefix.replace("_", "_<wbr>")
+    for family in FAMILIES:
+        cells = [
+            f"[{shown}{family}_<wbr>{metric}]({prefix}{family}_{metric}.md)"
+            if metric in grid_metrics(family)
+            else ""
+            for metric in metrics
+        ]
+        rows.append(f"| [{family}](../relaxations/{family}.md) | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
 
 def _entry(kind: Kind, name: str) -> Entry:

@@ -27,28 +27,8 @@ from rankgrad.cli import (
     text,
     train,
 )
-from rankgrad.cli.arguments import documentation
+from rankgrad.cli.docstrings import add_command, documentation
 from rankgrad.cli.errors import Commands
-
-#: The page of the documentation that the help of a command ends with.
-_PAGES = {
-    "demo": "tutorials/first_ranker.md",
-    "train": "tutorials/own_data.md",
-    "compare": "tutorials/comparing.md",
-    "reproduce": "how-to/reproduce.md",
-    "evaluate": "explanation/conventions.md",
-    "predict": "reference/formats.md",
-    "report": "how-to/report.md",
-    "explain": "explanations.md",
-    "distill": "tutorials/export.md",
-    "export": "export.md",
-    "serve": "serving.md",
-    "import": "reference/formats.md",
-    "data": "tutorials/own_data.md",
-    "losses": "how-to/choose_a_loss.md",
-    "metrics": "explanation/conventions.md",
-    "models": "how-to/models.md",
-}
 
 app = typer.Typer(
     cls=Commands,
@@ -83,27 +63,28 @@ def _rankgrad(
     """Train a ranker directly on the metric you report."""
 
 
-def _add(name: str, command: Callable[..., None]) -> None:
-    app.command(name, epilog=documentation(_PAGES[name]))(command)
-
-
-_add("demo", demo.demo)
-_add("train", train.train)
-_add("compare", compare.compare)
-_add("reproduce", reproduce.reproduce)
-_add("evaluate", evaluate.evaluate)
-_add("predict", predict.predict)
-_add("report", report.report)
-_add("explain", explain.explain)
-_add("distill", distill.distill)
-_add("export", export.export)
-_add("serve", serve.serve)
+#: Each command, and the page of the documentation that its help ends with.
+_COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "demo": (demo.demo, "tutorials/first_ranker.md"),
+    "train": (train.train, "tutorials/own_data.md"),
+    "compare": (compare.compare, "tutorials/comparing.md"),
+    "reproduce": (reproduce.reproduce, "how-to/reproduce.md"),
+    "evaluate": (evaluate.evaluate, "explanation/conventions.md"),
+    "predict": (predict.predict, "reference/formats.md"),
+    "report": (report.report, "how-to/report.md"),
+    "explain": (explain.explain, "explanations.md"),
+    "distill": (distill.distill, "tutorials/export.md"),
+    "export": (export.export, "export.md"),
+    "serve": (serve.serve, "serving.md"),
+    "import": (import_.import_, "reference/formats.md"),
+    "data": (data.data, "tutorials/own_data.md"),
+    "losses": (names.losses, "how-to/choose_a_loss.md"),
+    "metrics": (names.metrics, "explanation/conventions.md"),
+    "models": (names.models, "how-to/models.md"),
+}
+for _name, (_command, _page) in _COMMANDS.items():
+    add_command(app, _name, _command, _page)
 app.add_typer(text.app, name="text")
-_add("import", import_.import_)
-_add("data", data.data)
-_add("losses", names.losses)
-_add("metrics", names.metrics)
-_add("models", names.models)
 
 
 def main() -> None:

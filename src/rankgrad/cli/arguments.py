@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from rankgrad.training import FittedRanker
 
 
-def documentation(page: str) -> str:
-    """The last line of a command's help.
-
-    Args:
-        page: its path in ``docs``.
-    """
-    return f"Documentation: docs/{page}"
-
-
 Data = Annotated[
     Path,
     typer.Argument(

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from rankgrad.significance import Test
     from rankgrad.training import Settings
 
-_COMPARED, _TESTS = "What is compared", "Significance and tables"
-_TEXT = "Text, where DATA is a TREC run"
-
 
 @options.settings_options(
     *("transforms", "missing", "categorical", "list_size", "optimizer", "learning_rate"),
@@ -38,143 +35,30 @@ def compare(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Where every run has its folder; the same command goes on with what is there.",
-            show_default="for text runs that are there, their folder",
-        ),
-    ] = None,
-    losses: Annotated[
-        str | None,
-        typer.Option(
-            help="Losses, commas between them. See `rankgrad losses`.",
-            rich_help_panel=_COMPARED,
-            show_default="softmax",
-        ),
-    ] = None,
-    models: Annotated[
-        str | None,
-        typer.Option(
-            help="Models, commas between them; each with every loss. See `rankgrad models`.",
-            rich_help_panel=_COMPARED,
-            show_default="that of rankgrad train",
-        ),
-    ] = None,
-    lightgbm: Annotated[
-        bool,
-        typer.Option(
-            "--lightgbm", help="Also LightGBM's ranker, tuned.", rich_help_panel=_COMPARED
-        ),
-    ] = False,
-    xgboost: Annotated[
-        bool,
-        typer.Option("--xgboost", help="Also XGBoost's ranker, tuned.", rich_help_panel=_COMPARED),
-    ] = False,
-    trees: Annotated[
-        str | None,
-        typer.Option(
-            help="Losses for boosted trees, commas between them: with LightGBM, or with those of "
-            "--lightgbm and --xgboost that are given. Tuned as these are.",
-            rich_help_panel=_COMPARED,
-            show_default=False,
-        ),
-    ] = None,
-    folds: Annotated[
-        str,
-        typer.Option(help="all, or some such as 1,2.", rich_help_panel=_COMPARED),
-    ] = "all",
-    seeds: Annotated[
-        str,
-        typer.Option(help="How many, from 0 on; or which, such as 3,7.", rich_help_panel=_COMPARED),
-    ] = "1",
-    tune: Annotated[
-        int | None,
-        typer.Option(
-            help="Search learning rate and each loss's own options with this many trials on "
-            "validation data, fold by fold.",
-            min=1,
-            rich_help_panel=_COMPARED,
-            show_default="no search",
-        ),
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
+    losses: str | None = None,
+    models: str | None = None,
+    lightgbm: bool = False,
+    xgboost: bool = False,
+    trees: Annotated[str | None, typer.Option(show_default=False)] = None,
+    folds: str = "all",
+    seeds: str = "1",
+    tune: Annotated[int | None, typer.Option(min=1)] = None,
     metric: Metrics = None,
-    validation_metric: Annotated[
-        str | None,
-        typer.Option(
-            help="What chooses the best epoch, and the best trial.",
-            show_default="the first --metric, or that of --settings",
-        ),
-    ] = None,
+    validation_metric: str | None = None,
     workers: Workers = None,
-    settings: Annotated[
-        Path | None,
-        typer.Option(help="Settings that all share, in TOML; options go before them."),
-    ] = None,
-    test: Annotated[
-        str,
-        typer.Option(
-            metavar="[t|randomization]",
-            help="The paired test on per-query values.",
-            rich_help_panel=_TESTS,
-        ),
-    ] = "t",
-    correction: Annotated[
-        Literal["holm", "bonferroni", "none"],
-        typer.Option(help="For the number of rankers.", rich_help_panel=_TESTS),
-    ] = "bonferroni",
-    sides: Annotated[int, typer.Option(help="1 or 2.", min=1, max=2, rich_help_panel=_TESTS)] = 2,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="The ranker that all are tested against.",
-            rich_help_panel=_TESTS,
-            show_default="the best one",
-        ),
-    ] = None,
-    intervals: Annotated[
-        bool,
-        typer.Option("--intervals", help="Show 95% bootstrap intervals.", rich_help_panel=_TESTS),
-    ] = False,
-    format: Annotated[
-        TableFormat,
-        typer.Option(help="Of the table.", rich_help_panel=_TESTS),
-    ] = "terminal",
-    collection: Annotated[
-        str | None,
-        typer.Option(
-            help="The documents, as `rankgrad text train` takes them.", rich_help_panel=_TEXT
-        ),
-    ] = None,
-    topics: Annotated[
-        str | None,
-        typer.Option(
-            help="The queries.", rich_help_panel=_TEXT, show_default="those of the collection"
-        ),
-    ] = None,
-    qrels: Annotated[
-        Path | None,
-        typer.Option(
-            help="TREC judgments.", rich_help_panel=_TEXT, show_default="those of the collection"
-        ),
-    ] = None,
-    interpolate: Annotated[
-        bool,
-        typer.Option(
-            "--interpolate",
-            help="Mix scores with those of the first stage; validation chooses the weight.",
-            rich_help_panel=_TEXT,
-        ),
-    ] = False,
-    max_length: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens per input.", rich_help_panel=_TEXT, show_default="the model's limit"
-        ),
-    ] = None,
+    settings: Path | None = None,
+    test: Annotated[str, typer.Option(metavar="[t|randomization]")] = "t",
+    correction: Literal["holm", "bonferroni", "none"] = "bonferroni",
+    sides: Annotated[int, typer.Option(min=1, max=2)] = 2,
+    baseline: str | None = None,
+    intervals: bool = False,
+    format: TableFormat = "terminal",
+    collection: str | None = None,
+    topics: str | None = None,
+    qrels: Path | None = None,
+    interpolate: bool = False,
+    max_length: str | None = None,
     json: Json = False,
     **passed: Any,
 ) -> None:
@@ -184,6 +68,41 @@ def compare(
     command goes on after Ctrl-C or a crash, and with more losses, seeds or folds it makes only what
     is missing. The test lists are scored once, by the epoch that was best on validation. A run
     that fails is missing in the table, with its reason; then the exit code is 1.
+
+    Options:
+        output: Where every run has its folder; the same command goes on with what is there.
+            [default: for text runs that are there, their folder]
+        validation_metric: What chooses the best epoch, and the best trial. [default: the first
+            --metric, or that of --settings]
+        settings: Settings that all share, in TOML; options go before them.
+
+    What is compared:
+        losses: Losses, commas between them. See `rankgrad losses`. [default: softmax]
+        models: Models, commas between them; each with every loss. See `rankgrad models`.
+            [default: that of rankgrad train]
+        lightgbm: Also LightGBM's ranker, tuned.
+        xgboost: Also XGBoost's ranker, tuned.
+        trees: Losses for boosted trees, commas between them: with LightGBM, or with those of
+            --lightgbm and --xgboost that are given. Tuned as these are.
+        folds: all, or some such as 1,2.
+        seeds: How many, from 0 on; or which, such as 3,7.
+        tune: Search learning rate and each loss's own options with this many trials on validation
+            data, fold by fold. [default: no search]
+
+    Significance and tables:
+        test: The paired test on per-query values.
+        correction: For the number of rankers.
+        sides: 1 or 2.
+        baseline: The ranker that all are tested against. [default: the best one]
+        intervals: Show 95% bootstrap intervals.
+        format: Of the table.
+
+    Text, where DATA is a TREC run:
+        collection: The documents, as `rankgrad text train` takes them.
+        topics: The queries. [default: those of the collection]
+        qrels: TREC judgments. [default: those of the collection]
+        interpolate: Mix scores with those of the first stage; validation chooses the weight.
+        max_length: Tokens per input. [default: the model's limit]
 
     \b
     Examples:

@@ -24,13 +24,13 @@ def data(
     ] = None,
     fold: Fold = None,
     missing: Missing = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Stores: read everything and compare it with its checksums."),
-    ] = False,
+    verify: bool = False,
     json: Json = False,
 ) -> None:
     """Tell what a file, store or folder holds; without one, the data sets that are known.
+
+    Options:
+        verify: Stores: read everything and compare it with its checksums.
 
     \b
     Examples:

@@ -19,24 +19,11 @@ REPORT = "report.html"
 
 
 def demo(
-    size: Annotated[
-        Literal["small", "medium", "web30k"],
-        typer.Option(help="1,000 training queries for two cores; WEB10K's or WEB30K's for a GPU."),
-    ] = "small",
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A folder for the run folders and the report; an earlier demonstration's is "
-            "replaced.",
-        ),
-    ] = Path("rankgrad-demo"),
-    epochs: Annotated[int | None, typer.Option(help="At most, for each loss.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Of the data and of everything random.", min=0)] = 0,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="auto is a GPU where there is one.")
-    ] = "auto",
+    size: Literal["small", "medium", "web30k"] = "small",
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("rankgrad-demo"),
+    epochs: Annotated[int | None, typer.Option(min=1)] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     json: Json = False,
 ) -> None:
     """Train one model with five losses on a simulated search log, and compare them.
@@ -44,6 +31,13 @@ def demo(
     Pointwise, pairwise, likelihood and two direct metric losses, beside the best achievable, which
     is known because the data are simulated. No download, no GPU, under four minutes on two cores.
     At the end there is a report to open in a browser.
+
+    Options:
+        size: 1,000 training queries for two cores; WEB10K's or WEB30K's for a GPU.
+        output: A folder for the run folders and the report; an earlier demonstration's is replaced.
+        epochs: At most, for each loss.
+        seed: Of the data and of everything random.
+        device: auto is a GPU where there is one.
 
     \b
     Examples:

@@ -37,21 +37,12 @@ _DEFAULTS = {
 def distill(
     run: Run,
     data: Data,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="RUN2", help="The student's run folder.", show_default=False
-        ),
-    ],
-    vali: Annotated[
-        Path | None, typer.Option(help="Validation data, where DATA is a file.")
-    ] = None,
-    test: Annotated[Path | None, typer.Option(help="Test data, where DATA is a file.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN2", show_default=False)],
+    vali: Path | None = None,
+    test: Path | None = None,
     fold: Fold = None,
     teacher_labels: TeacherLabels = "shift",
-    temperature: Annotated[
-        float, typer.Option(help="Divides the teacher's scores, with shift and softmax.")
-    ] = 1.0,
+    temperature: float = 1.0,
     json: Json = False,
     **overrides: Any,
 ) -> None:
@@ -61,6 +52,12 @@ def distill(
     A student is such a ranker, trained listwise on what a better one, the teacher, says of the
     training lists. The labels of validation data choose its best epoch; on test data it is compared
     with its teacher, list by list.
+
+    Options:
+        output: The student's run folder.
+        vali: Validation data, where DATA is a file.
+        test: Test data, where DATA is a file.
+        temperature: Divides the teacher's scores, with shift and softmax.
 
     \b
     Examples:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad.cli.arguments import Device, Fold, Json, Split, check_stdin, load
+from rankgrad.cli.evaluate_trec import evaluate_runs, intervals, is_qrels
 from rankgrad.cli.predict import score
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.metrics import Evaluation, Metric
-    from rankgrad.significance import Interval
 
 Rankers = Annotated[
     list[Path],
@@ -40,79 +40,20 @@ DataOrQrels = Annotated[
 ]
 
 
-MetricNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        "-m",
-        help="A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; give it several times "
-        "for several. See `rankgrad metrics`.",
-        show_default="ndcg@5, ndcg@10, ap, rr; with QRELS nDCG@10, AP, RR, P@10, R@100",
-    ),
-]
-Complete = Annotated[
-    bool,
-    typer.Option(
-        "--complete",
-        "-c",
-        help="QRELS: average over all judged queries, those that are not in the run too.",
-    ),
-]
-Level = Annotated[
-    int | None,
-    typer.Option(
-        "--level",
-        "-l",
-        help="QRELS: the lowest grade that is relevant, in metrics of binary relevance.",
-        min=1,
-        show_default="1",
-    ),
-]
-TieRule = Annotated[
-    Literal["trec_eval", "average"] | None,
-    typer.Option(
-        help="QRELS: how equal scores rank: by document id, descending, as in trec_eval, or the "
-        "mean over their orders.",
-        show_default="trec_eval",
-    ),
-]
-Double = Annotated[
-    bool,
-    typer.Option("--double", help="QRELS: compare scores as float64; trec_eval has float32."),
-]
-Test = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[t|randomization]",
-        help="QRELS: the paired test of several runs against the first, Holm-corrected.",
-        show_default="t",
-    ),
-]
-
-
 def evaluate(
     rankers: Rankers,
     data: DataOrQrels,
     split: Split = None,
     fold: Fold = None,
-    metric: MetricNames = None,
+    metric: Annotated[list[str] | None, typer.Option("--metric", "-m")] = None,
     device: Device = "auto",
-    per_list: Annotated[
-        bool, typer.Option("--per-list", help="With --json, also the values of each list.")
-    ] = False,
-    save: Annotated[
-        bool,
-        typer.Option(
-            "--save",
-            help="Also keep the values of each list in the run folder for `rankgrad report`, under "
-            "the name of the split (test, for a file); what is there by that name is replaced.",
-        ),
-    ] = False,
-    complete: Complete = False,
-    level: Level = None,
-    ties: TieRule = None,
-    double: Double = False,
-    test: Test = None,
+    per_list: bool = False,
+    save: bool = False,
+    complete: Annotated[bool, typer.Option("--complete", "-c")] = False,
+    level: Annotated[int | None, typer.Option("--level", "-l", min=1)] = None,
+    ties: Literal["trec_eval", "average"] | None = None,
+    double: bool = False,
+    test: Annotated[str | None, typer.Option(metavar="[t|randomization]")] = None,
     json: Json = False,
 ) -> None:
     """Evaluate a trained ranker, scores from anywhere, or TREC runs, with exact metrics.
@@ -120,6 +61,21 @@ def evaluate(
     What the last path is decides: with data, each item has a score; with TREC judgments (QRELS),
     relevant documents that were not retrieved count, unjudged ones are not relevant, and equal
     scores rank as in trec_eval, whose numbers come out.
+
+    Options:
+        metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; give it several times
+            for several. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr; with QRELS
+            nDCG@10, AP, RR, P@10, R@100]
+        per_list: With --json, also the values of each list.
+        save: Also keep the values of each list in the run folder for `rankgrad report`, under the
+            name of the split (test, for a file); what is there by that name is replaced.
+        complete: QRELS: average over all judged queries, those that are not in the run too.
+        level: QRELS: the lowest grade that is relevant, in metrics of binary relevance.
+            [default: 1]
+        ties: QRELS: how equal scores rank: by document id, descending, as in trec_eval, or the mean
+            over their orders. [default: trec_eval]
+        double: QRELS: compare scores as float64; trec_eval has float32.
+        test: QRELS: the paired test of several runs against the first, Holm-corrected. [default: t]
 
     \b
     Examples:
@@ -132,8 +88,6 @@ def evaluate(
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
-    from rankgrad.cli.evaluate_trec import evaluate_runs, is_qrels
-
     if is_qrels(data):
         _refuse(f"{data} has TREC judgments", split=split, fold=fold, save=save)
         results = evaluate_runs(
@@ -230,17 +184,11 @@ def _save(
     found.save(run, layout.split_name(split or "test"))
 
 
-def _intervals(result: Evaluation) -> dict[str, Interval]:
-    from rankgrad.significance import bootstrap_interval
-
-    return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
-
-
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "lists": result.lists,
         "mean": dict(result.mean),
-        "interval95": _intervals(result),
+        "interval95": intervals(result),
         "without_relevant": dict(result.without_relevant),
         "conventions": {
             str(metric): {
@@ -261,7 +209,7 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
 def _show(result: Evaluation, weighted: bool, title: str) -> None:
     rows = [
         (name, f"{result.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
-        for name, (low, high) in _intervals(result).items()
+        for name, (low, high) in intervals(result).items()
     ]
     columns = ("metric", "mean", "95% interval")
     conventions = [*result.conventions]

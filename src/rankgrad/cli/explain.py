@@ -33,50 +33,19 @@ def explain(
     data: Data,
     split: Split = None,
     fold: Fold = None,
-    metric: Annotated[
-        str, typer.Option("--metric", "-m", help="The metric whose fall is measured.")
-    ] = "ndcg@10",
-    repeats: Annotated[int, typer.Option(help="Permutations of each feature.", min=1)] = 5,
-    permute: Annotated[
-        Literal["within", "across"],
-        typer.Option(
-            help="Permute a feature among the items of each list, or across lists. Within is right "
-            "for rankings: across, items get values that their query never has."
-        ),
-    ] = "within",
-    sample: Annotated[
-        int, typer.Option(help="Take importance on at most this many lists, drawn.", min=1)
-    ] = 1000,
-    queries: Annotated[
-        int, typer.Option(help="Queries whose pairs are explained, for --save and -o.", min=0)
-    ] = 20,
+    metric: Annotated[str, typer.Option("--metric", "-m")] = "ndcg@10",
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    permute: Literal["within", "across"] = "within",
+    sample: Annotated[int, typer.Option(min=1)] = 1000,
+    queries: Annotated[int, typer.Option(min=0)] = 20,
     query: Query = None,
-    above: Annotated[
-        int | None,
-        typer.Option(help="With --query: the upper item, its number in the list.", min=1),
-    ] = None,
-    below: Annotated[
-        int | None,
-        typer.Option(help="With --query: the lower item, its number in the list.", min=1),
-    ] = None,
-    top: Annotated[int, typer.Option(help="Features to print.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Of the permutations and draws.", min=0)] = 0,
+    above: Annotated[int | None, typer.Option(min=1)] = None,
+    below: Annotated[int | None, typer.Option(min=1)] = None,
+    top: Annotated[int, typer.Option(min=1)] = 20,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
     device: Device = "auto",
-    save: Annotated[
-        bool,
-        typer.Option(
-            "--save",
-            help="Keep it in the run folder, for the query inspector of `rankgrad report`.",
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A new folder for importance.csv, importance.svg, pairs.csv and explanation.json.",
-        ),
-    ] = None,
+    save: bool = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     json: Json = False,
 ) -> None:
     """Say which features a ranker relies on, and why one item stands above another.
@@ -88,6 +57,20 @@ def explain(
     With --query: what each feature adds to the difference of the scores of two items, by
     integrated gradients from a point at which the two are the same item, or by TreeSHAP of
     boosted trees; the parts add up to the difference.
+
+    Options:
+        metric: The metric whose fall is measured.
+        repeats: Permutations of each feature.
+        permute: Permute a feature among the items of each list, or across lists. Within is right
+            for rankings: across, items get values that their query never has.
+        sample: Take importance on at most this many lists, drawn.
+        queries: Queries whose pairs are explained, for --save and -o.
+        above: With --query: the upper item, its number in the list.
+        below: With --query: the lower item, its number in the list.
+        top: Features to print.
+        seed: Of the permutations and draws.
+        save: Keep it in the run folder, for the query inspector of `rankgrad report`.
+        output: A new folder for importance.csv, importance.svg, pairs.csv and explanation.json.
 
     \b
     Examples:

@@ -26,39 +26,17 @@ def import_(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="The store to write, or a .parquet file.", show_default=False
-        ),
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
     fold: Fold = None,
-    query: Annotated[str, typer.Option(help="Columnar files: the column of query ids.")] = "qid",
-    label: Annotated[str, typer.Option(help="Columnar files: the column of labels.")] = "label",
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Columnar files: a column to take as a feature; several times for several.",
-            show_default="all other numbers",
-        ),
-    ] = None,
-    weight: Annotated[
-        str | None, typer.Option(help="Columnar files: the column of item weights.")
-    ] = None,
-    id: Annotated[str | None, typer.Option(help="Columnar files: the column of item ids.")] = None,
-    fill: Annotated[
-        float | None, typer.Option(help="Columnar files: the value for missing features.")
-    ] = None,
+    query: str = "qid",
+    label: str = "label",
+    feature: list[str] | None = None,
+    weight: str | None = None,
+    id: str | None = None,
+    fill: float | None = None,
     missing: Missing = None,
     categorical: Categorical = None,
-    docids: Annotated[
-        bool,
-        typer.Option(
-            "--docids",
-            help="LETOR files: every row must have an item id, 'docid = X' in its comment. Without "
-            "it they are read if all rows have one.",
-        ),
-    ] = False,
+    docids: bool = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -66,6 +44,18 @@ def import_(
 
     A folder of splits becomes a folder of stores; one of folds, a folder of those. Known data sets
     are checked against their published counts.
+
+    Options:
+        output: The store to write, or a .parquet file.
+        query: Columnar files: the column of query ids.
+        label: Columnar files: the column of labels.
+        feature: Columnar files: a column to take as a feature; several times for several.
+            [default: all other numbers]
+        weight: Columnar files: the column of item weights.
+        id: Columnar files: the column of item ids.
+        fill: Columnar files: the value for missing features.
+        docids: LETOR files: every row must have an item id, 'docid = X' in its comment. Without it
+            they are read if all rows have one.
 
     \b
     Examples:

@@ -29,17 +29,11 @@ Run = Annotated[
 def predict(
     run: Run,
     data: Data,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The file to write; - is the standard output."),
-    ] = Path("-"),
-    format: Annotated[
-        Literal["plain", "parquet", "trec"] | None,
-        typer.Option(help="What to write.", show_default="by the file's name: .parquet, .run"),
-    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("-"),
+    format: Literal["plain", "parquet", "trec"] | None = None,
     split: Split = None,
     fold: Fold = None,
-    tag: Annotated[str, typer.Option(help="The name of the run in a TREC run file.")] = "rankgrad",
+    tag: str = "rankgrad",
     device: Device = "auto",
     overwrite: Overwrite = False,
 ) -> None:
@@ -48,6 +42,11 @@ def predict(
     Plain scores are one a line, in the order of the rows of the data. The data need no labels: a
     LETOR row may begin with its qid. Documents are called by their ids, which LETOR files have in
     comments (#docid = X).
+
+    Options:
+        output: The file to write; - is the standard output.
+        format: What to write. [default: by the file's name: .parquet, .run]
+        tag: The name of the run in a TREC run file.
 
     \b
     Examples:

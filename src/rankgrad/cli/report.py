@@ -25,44 +25,13 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
-        "report.html"
-    ),
-    part: Annotated[
-        str, typer.Option(help="Which evaluations to compare, by the part of the data.")
-    ] = "test",
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            "-m",
-            help="The metric of the headline.",
-            show_default="the one that chose the best epochs",
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="The ranker that the others are tested against.",
-            show_default="that of `rankgrad compare`, or the best, for each metric",
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[t|randomization]",
-            help="The paired test on per-query values.",
-            show_default="that of `rankgrad compare`, or t",
-        ),
-    ] = None,
-    correction: Annotated[
-        Literal["holm", "bonferroni", "none"] | None,
-        typer.Option(
-            help="For the number of rankers.",
-            show_default="that of `rankgrad compare`, or bonferroni",
-        ),
-    ] = None,
-    title: Annotated[str, typer.Option(help="Of the page.")] = "Ranking report",
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+    part: str = "test",
+    metric: Annotated[str | None, typer.Option("--metric", "-m")] = None,
+    baseline: str | None = None,
+    test: Annotated[str | None, typer.Option(metavar="[t|randomization]")] = None,
+    correction: Literal["holm", "bonferroni", "none"] | None = None,
+    title: str = "Ranking report",
     overwrite: Overwrite = False,
 ) -> None:
     """Write one page about runs: what won, by how much, how it learned, and on which queries.
@@ -70,6 +39,16 @@ def report(
     The page needs no network and no server: open it in a browser, or send it to someone. Runs are
     compared on their evaluations, which `rankgrad compare` makes, and `rankgrad evaluate RUN DATA
     --save`; those that have none are listed as missing.
+
+    Options:
+        output: The page to write.
+        part: Which evaluations to compare, by the part of the data.
+        metric: The metric of the headline. [default: the one that chose the best epochs]
+        baseline: The ranker that the others are tested against. [default: that of `rankgrad
+            compare`, or the best, for each metric]
+        test: The paired test on per-query values. [default: that of `rankgrad compare`, or t]
+        correction: For the number of rankers. [default: that of `rankgrad compare`, or bonferroni]
+        title: Of the page.
 
     \b
     Examples:

@@ -25,55 +25,19 @@ def reproduce(
         Paper | None,
         typer.Argument(metavar="PAPER", help="Which paper; all for --list.", show_default=False),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="A data set the paper uses, or a folder with several of them.", show_default=False
-        ),
-    ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(help="One table, such as smoothi_table1.", show_default="all of the paper"),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(help="One data set, such as MQ2008.", show_default="all that are found"),
-    ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="The folder of runs and tables."),
-    ] = Path("reproduced"),
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="A reduced version, to see that it runs: the table says so."),
-    ] = False,
-    extra: Annotated[
-        bool,
-        typer.Option("--extra", help="Also the rows of ours that are not in the paper."),
-    ] = False,
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search/--no-search",
-            help="Among learning rates and variants, on validation data; else the first is taken.",
-        ),
-    ] = True,
-    figures: Annotated[
-        bool,
-        typer.Option("--figures", help="The paper's figures instead of its tables."),
-    ] = False,
-    listed: Annotated[
-        bool,
-        typer.Option("--list", help="What there is, which data it needs, and whether it is there."),
-    ] = False,
-    seeds: Annotated[
-        int | None, typer.Option(help="How many.", min=1, show_default="as the protocol says")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(show_default=False)] = None,
+    table: str | None = None,
+    only: str | None = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER")] = Path("reproduced"),
+    quick: bool = False,
+    extra: bool = False,
+    search: Annotated[bool, typer.Option("--search/--no-search")] = True,
+    figures: bool = False,
+    listed: Annotated[bool, typer.Option("--list")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1)] = None,
     workers: Workers = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="auto is a GPU where there is one.")
-    ] = "auto",
-    format: Annotated[TableFormat, typer.Option(help="Of the tables.")] = "terminal",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    format: TableFormat = "terminal",
     json: Json = False,
 ) -> None:
     """Run a paper's tables under its own protocol, and print ours beside the published numbers.
@@ -81,6 +45,20 @@ def reproduce(
     Data, splits, preprocessing, network, losses, metrics and the test of significance are the
     paper's; where it is silent, what was chosen is printed under the table. The same command goes
     on after Ctrl-C or a crash. Data sets that are not there are named with where to get them.
+
+    Options:
+        data: A data set the paper uses, or a folder with several of them.
+        table: One table, such as smoothi_table1. [default: all of the paper]
+        only: One data set, such as MQ2008. [default: all that are found]
+        output: The folder of runs and tables.
+        quick: A reduced version, to see that it runs: the table says so.
+        extra: Also the rows of ours that are not in the paper.
+        search: Among learning rates and variants, on validation data; else the first is taken.
+        figures: The paper's figures instead of its tables.
+        listed: What there is, which data it needs, and whether it is there.
+        seeds: How many. [default: as the protocol says]
+        device: auto is a GPU where there is one.
+        format: Of the tables.
 
     \b
     Examples:

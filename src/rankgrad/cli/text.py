@@ -5,17 +5,19 @@ from __future__ import annotations
 import typer
 
 from rankgrad.cli import evaluate, text_index, text_rerank, text_retrieve, text_train
-from rankgrad.cli.arguments import documentation
+from rankgrad.cli.docstrings import add_command, documentation
+
+_PAGE = "how-to/text.md"
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Index, retrieve, rerank and evaluate text; train rankers that read it.",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=documentation("how-to/text.md"),
+    epilog=documentation(_PAGE),
 )
 
-app.command("index", epilog=documentation("how-to/text.md"))(text_index.index)
-app.command("retrieve", epilog=documentation("how-to/text.md"))(text_retrieve.retrieve)
-app.command("train", epilog=documentation("how-to/text.md"))(text_train.train)
-app.command("rerank", epilog=documentation("how-to/text.md"))(text_rerank.rerank)
-app.command("evaluate", epilog=documentation("how-to/text.md"))(evaluate.evaluate)
+add_command(app, "index", text_index.index, _PAGE)
+add_command(app, "retrieve", text_retrieve.retrieve, _PAGE)
+add_command(app, "train", text_train.train, _PAGE)
+add_command(app, "rerank", text_rerank.rerank, _PAGE)
+add_command(app, "evaluate", evaluate.evaluate, _PAGE)

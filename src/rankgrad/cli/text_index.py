@@ -28,23 +28,22 @@ CollectionFormat = Annotated[
 
 def index(
     collection: Collection,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The index to write, a folder.", show_default=False),
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
     format: CollectionFormat = None,
-    stop_words: Annotated[
-        Literal["english", "none"], typer.Option(help="Words that are left out.")
-    ] = "english",
-    stemmer: Annotated[
-        str | None,
-        typer.Option(help="A Snowball stemmer, such as english; needs PyStemmer."),
-    ] = None,
-    k1: Annotated[float, typer.Option("--k1", help="How fast repeated terms stop counting.")] = 1.5,
-    b: Annotated[float, typer.Option("--b", help="How much long documents are discounted.")] = 0.75,
+    stop_words: Literal["english", "none"] = "english",
+    stemmer: str | None = None,
+    k1: Annotated[float, typer.Option("--k1")] = 1.5,
+    b: Annotated[float, typer.Option("--b")] = 0.75,
     overwrite: Overwrite = False,
 ) -> None:
     """Index a collection for BM25.
+
+    Options:
+        output: The index to write, a folder.
+        stop_words: Words that are left out.
+        stemmer: A Snowball stemmer, such as english; needs PyStemmer.
+        k1: How fast repeated terms stop counting.
+        b: How much long documents are discounted.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from rankgrad import files
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Device, Overwrite
 from rankgrad.cli.printing import show_notes
@@ -25,32 +26,27 @@ def rerank(
     ],
     run: arguments.Run,
     collection: arguments.Collection,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The TREC run to write, also .gz.", show_default=False),
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
     topics: arguments.Topics = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
-    interpolate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WEIGHT",
-            help="The weight of the first stage's scores, from 0 to 1, or 'chosen' for that of the "
-            "run folder.",
-            show_default="scores of the model alone",
-        ),
-    ] = None,
+    interpolate: Annotated[str | None, typer.Option(metavar="WEIGHT")] = None,
     prompt: arguments.PromptFile = None,
-    batch_size: Annotated[int, typer.Option(help="Documents at a time.", min=1)] = 64,
-    precision: Annotated[
-        Literal["32-true", "bf16-mixed"], typer.Option(help="Of matrix products.")
-    ] = "32-true",
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
     device: Device = "auto",
-    tag: Annotated[str, typer.Option(help="The name of the run.")] = "rankgrad",
+    tag: str = "rankgrad",
     overwrite: Overwrite = False,
 ) -> None:
     """Rerank the candidates of a run.
+
+    Options:
+        output: The TREC run to write, also .gz.
+        interpolate: The weight of the first stage's scores, from 0 to 1, or 'chosen' for that of
+            the run folder. [default: scores of the model alone]
+        batch_size: Documents at a time.
+        precision: Of matrix products.
+        tag: The name of the run.
 
     \b
     Examples:
@@ -68,8 +64,7 @@ def rerank(
     from rankgrad.text.reading import Reading
     from rankgrad.text.runs import TextRun, is_text_run
 
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} is there already; --overwrite replaces it")
+    files.check_free(output, overwrite)
     trained = TextRun.open(model) if is_text_run(Path(model)) else None
     weight = _weight(interpolate, trained.weight if trained is not None else None)
     candidates = arguments.read(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rankgrad import files
 from rankgrad.cli.arguments import Overwrite
 from rankgrad.cli.printing import console, show_notes
 
@@ -38,20 +39,22 @@ def retrieve(
         ),
     ],
     topics: Topics,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The TREC run to write, also .gz.", show_default=False),
-    ],
-    depth: Annotated[int, typer.Option(help="Documents a query at most.", min=1)] = 100,
+    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    depth: Annotated[int, typer.Option(min=1)] = 100,
     format: TopicFormat = None,
     field: Field = "title",
-    tag: Annotated[str, typer.Option(help="The name of the run.")] = "bm25",
+    tag: str = "bm25",
     overwrite: Overwrite = False,
 ) -> None:
     """Retrieve the best documents for each topic by BM25.
 
     Documents without any of a query's words are not retrieved; equal scores are in order of
     document id, descending, as trec_eval ranks them.
+
+    Options:
+        output: The TREC run to write, also .gz.
+        depth: Documents a query at most.
+        tag: The name of the run.
 
     \b
     Examples:
@@ -64,8 +67,7 @@ def retrieve(
     from rankgrad.text.collections import read_topics
     from rankgrad.text.first_stage import BM25Index
 
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} is there already; --overwrite replaces it")
+    files.check_free(output, overwrite)
     texts = read_topics(topics, format, field=field)
     loaded = BM25Index.load(index)
     quiet = not sys.stderr.isatty()

@@ -12,13 +12,14 @@ from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Json, TeacherLabels
 from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
-from rankgrad.cli.settings import settings_options
+from rankgrad.cli.settings import read_settings, settings_options
 from rankgrad.text.settings import TextSettings
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.text import Callbacks, OneRun
+    from rankgrad.experiments.text import Callbacks, CrossValidation, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
+    from rankgrad.text.candidates import Candidates
 
 #: The panels of the help, and which settings are in each; losses, seeds and the prompt have
 #: options of their own.
@@ -40,61 +41,20 @@ _PANELS = {
 def train(
     run: arguments.Run,
     collection: arguments.Collection,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The folder of all run folders.", show_default=False),
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
     topics: arguments.Topics = None,
     qrels: arguments.Qrels = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
-    teacher: Annotated[
-        Path | None,
-        typer.Option(
-            help="A TREC run of a better ranker, such as an LLM reranker's: train on it instead of "
-            "the grades, or beside them, which evaluate as ever.",
-        ),
-    ] = None,
+    teacher: Path | None = None,
     teacher_labels: TeacherLabels = "shift",
-    losses: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--loss",
-            "-l",
-            help="See `rankgrad losses`; several times to compare several.",
-            show_default="softmax",
-        ),
-    ] = None,
-    folds: Annotated[
-        int | None,
-        typer.Option(help="Of the cross-validation by query.", min=3, show_default="5"),
-    ] = None,
-    only: Annotated[
-        list[int] | None,
-        typer.Option("--fold", help="Train on this fold alone; several times for several."),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="Train with this many seeds, from 0.", min=1, show_default="1"),
-    ] = None,
-    interpolate: Annotated[
-        bool,
-        typer.Option(
-            "--interpolate",
-            help="Mix scores with those of the first stage; validation chooses the weight.",
-        ),
-    ] = False,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="Train as a paper's table says, such as smoothi_table2: its losses, settings, "
-            "depth, folds and seeds; options go before them.",
-        ),
-    ] = None,
-    settings: Annotated[
-        Path | None,
-        typer.Option(help="Settings in TOML, as run folders have; options go before them."),
-    ] = None,
+    losses: Annotated[list[str] | None, typer.Option("--loss", "-l")] = None,
+    folds: Annotated[int | None, typer.Option(min=3)] = None,
+    only: Annotated[list[int] | None, typer.Option("--fold")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1)] = None,
+    interpolate: bool = False,
+    protocol: str | None = None,
+    settings: Path | None = None,
     prompt: arguments.PromptFile = None,
     json: Json = False,
     **passed: Any,
@@ -105,6 +65,19 @@ def train(
     --interpolate the weight of the first stage), the others are trained on. Every loss, fold and
     seed has its run folder in the output folder, beside the first stage's; `rankgrad report` makes
     a page of them. The same command again goes on where it was stopped.
+
+    Options:
+        output: The folder of all run folders.
+        teacher: A TREC run of a better ranker, such as an LLM reranker's: train on it instead of
+            the grades, or beside them, which evaluate as ever.
+        losses: See `rankgrad losses`; several times to compare several. [default: softmax]
+        folds: Of the cross-validation by query. [default: 5]
+        only: Train on this fold alone; several times for several.
+        seeds: Train with this many seeds, from 0. [default: 1]
+        interpolate: Mix scores with those of the first stage; validation chooses the weight.
+        protocol: Train as a paper's table says, such as smoothi_table2: its losses, settings,
+            depth, folds and seeds; options go before them.
+        settings: Settings in TOML, as run folders have; options go before them.
 
     \b
     Examples:
@@ -120,7 +93,7 @@ def train(
           --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
-    from rankgrad.experiments.text import CrossValidation, cross_validate
+    from rankgrad.experiments.text import CrossValidation
 
     passed["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
@@ -142,15 +115,22 @@ def train(
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
         show_notes([f"{empty} judged queries have no candidates: they count 0"])
-    with Watching(quiet=json) as watching:
+    train_all(plan, candidates, output, quiet=json)
+    _show(output, json)
+    if paper is not None and not json:
+        _show_published(paper)
+
+
+def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
+    """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
+    from rankgrad.experiments.text import cross_validate
+
+    with Watching(quiet) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
         raise interrupted(
             f"interrupted; {output} holds all that is needed: the same command goes on"
         )
-    _show(output, json)
-    if paper is not None and not json:
-        _show_published(paper)
 
 
 def _protocol(name: str | None) -> Protocol | None:
@@ -187,12 +167,7 @@ def settings_of(
     if file is not None and paper is not None:
         raise ValueError("--protocol has settings of its own: leave out --settings")
     if file is not None:
-        if not file.is_file():
-            raise FileNotFoundError(f"there are no settings at {file}")
-        try:
-            return TextSettings.from_toml(file.read_text(encoding="utf-8"), **overrides)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
+        return read_settings(TextSettings, file, **overrides)
     values = {} if paper is None or paper.text is None else dict(paper.text.settings)
     values |= overrides
     if "model" not in values:

@@ -27,32 +27,11 @@ _HOLDOUT, _FEWEST = 0.1, 10  # of the lists are held out to validate on, if ther
 @options.settings_options(defaults={"holdout": f"{_HOLDOUT} without validation data"})
 def train(
     data: Data,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="RUN",
-            help="The run folder.",
-            show_default="runs/DATE-LOSS",
-        ),
-    ] = None,
-    vali: Annotated[
-        Path | None,
-        typer.Option(help="Validation data, where DATA is not a folder that has it."),
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="RUN")] = None,
+    vali: Path | None = None,
     fold: Fold = None,
-    settings: Annotated[
-        Path | None,
-        typer.Option(help="Settings in TOML, such as RUN/settings.toml; options go before them."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the run that RUN holds; with more --epochs also after its end.",
-        ),
-    ] = False,
+    settings: Path | None = None,
+    resume: bool = False,
     log: options.Log = None,
     json: Json = False,
     **passed: Any,
@@ -63,6 +42,12 @@ def train(
     validation data, a tenth of the lists is held out. Of a folder of folds, the first is trained
     on. Ctrl-C saves and says how to go on. Test data are not read: `rankgrad evaluate RUN DATA
     --save` does that, for `rankgrad report`.
+
+    Options:
+        output: The run folder. [default: runs/DATE-LOSS]
+        vali: Validation data, where DATA is not a folder that has it.
+        settings: Settings in TOML, such as RUN/settings.toml; options go before them.
+        resume: Go on with the run that RUN holds; with more --epochs also after its end.
 
     \b
     Examples:
@@ -78,9 +63,9 @@ def train(
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
     from rankgrad.training import fit
-    from rankgrad.training.defaults import for_data
     from rankgrad.training.fitting import check_data, check_run
     from rankgrad.training.loggers import loggers
+    from rankgrad.training.settings import for_data
     from rankgrad.training.tree_fitting import for_trees
 
     check_stdin(data, vali)

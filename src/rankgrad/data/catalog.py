@@ -1,18 +1,21 @@
 """The catalog of known data sets: how to recognize them, where to get them, what they should hold.
 
-Totals come from the publishers' pages and from papers. Counts of parts do too, or from the files
-themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K and Istella, and the
-queries of MQ2007's, are as commonly quoted, and add up to the totals. What is not known is left
-out and not checked.
+``catalog.toml`` lists them. Totals come from the publishers' pages and from papers. Counts of parts
+do too, or from the files themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K
+and Istella, and the queries of MQ2007's, are as commonly quoted, and add up to the totals. What is
+not known is left out and not checked.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +55,8 @@ class Entry:
     total: Counts
     parts: Mapping[tuple[int | None, str], Counts] = field(repr=False)
     words: tuple[str, ...]
+    splits: tuple[str, ...]
     folds: int = 0
-    splits: tuple[str, ...] = ("train", "vali", "test")
     sparse: bool = False
     prefix: str = ""
 
@@ -201,131 +204,23 @@ def _nearest(candidates: list[Entry], peek: _Peek) -> Entry | None:
     return best
 
 
-def _five_folds(
-    *folds: tuple[tuple[int | None, int | None], ...],
-) -> dict[tuple[int | None, str], Counts]:
-    """Counts by fold and split from (queries, documents) of train, vali and test of each fold."""
-    return {
-        (number + 1, split): Counts(*counts)
-        for number, fold in enumerate(folds)
-        for split, counts in zip(("train", "vali", "test"), fold, strict=True)
+def _entry(values: dict[str, Any]) -> Entry:
+    """An entry of ``catalog.toml``."""
+    parts = values.pop("parts")
+    own = values | {
+        "total": Counts(*values["total"]),
+        "words": tuple(values["words"]),
+        "splits": tuple(next(iter(parts.values()))),
+        "parts": {
+            (None if fold == "all" else int(fold), split): Counts(*counts)
+            for fold, splits in parts.items()
+            for split, counts in splits.items()
+        },
     }
+    return Entry(**own)
 
 
-_LETOR = (
-    "https://www.microsoft.com/en-us/research/project/letor-learning-rank-information-retrieval/"
-)
-_MSLR = "https://www.microsoft.com/en-us/research/project/mslr/"
-_ISTELLA = "http://quickrank.isti.cnr.it/istella-dataset/"
-_MICROSOFT_LICENSE = "free for research; Microsoft's agreement on the page must be accepted"
-_ISTELLA_LICENSE = "non-commercial use only; Istella's license agreement must be accepted"
-
-ENTRIES: tuple[Entry, ...] = (
-    Entry(
-        name="MQ2007",
-        title="LETOR 4.0, Million Query track of TREC 2007, supervised ranking",
-        url=_LETOR,
-        license=_MICROSOFT_LICENSE,
-        features=46,
-        highest_label=2,
-        total=Counts(1_692, 69_623),
-        parts=_five_folds(((1_017, 42_158), (339, 13_813), (336, 13_652))),
-        words=("mq2007",),
-        folds=5,
-    ),
-    Entry(
-        name="MQ2008",
-        title="LETOR 4.0, Million Query track of TREC 2008, supervised ranking",
-        url=_LETOR,
-        license=_MICROSOFT_LICENSE,
-        features=46,
-        highest_label=2,
-        total=Counts(784, 15_211),
-        parts=_five_folds(
-            ((471, 9_630), (157, 2_707), (156, 2_874)),
-            ((471, 9_404), (156, 2_874), (157, 2_933)),
-            ((470, 8_643), (157, 2_933), (157, 3_635)),
-            ((470, 8_514), (157, 3_635), (157, 3_062)),
-            ((470, 9_442), (157, 3_062), (157, 2_707)),
-        ),
-        words=("mq2008",),
-        folds=5,
-    ),
-    Entry(
-        name="MSLR-WEB10K",
-        title="Microsoft Learning to Rank, 10,000 queries of WEB30K drawn at random",
-        url=_MSLR,
-        license=_MICROSOFT_LICENSE,
-        features=136,
-        highest_label=4,
-        total=Counts(10_000, 1_200_192),
-        parts=_five_folds(
-            ((6_000, 723_412), (2_000, 235_259), (2_000, 241_521)),
-            *[((6_000, None), (2_000, None), (2_000, None))] * 4,
-        ),
-        words=("web10k",),
-        folds=5,
-    ),
-    Entry(
-        name="MSLR-WEB30K",
-        title="Microsoft Learning to Rank, from a retired labeling set of Bing",
-        url=_MSLR,
-        license=_MICROSOFT_LICENSE,
-        features=136,
-        highest_label=4,
-        total=Counts(31_531, 3_771_125),
-        parts=_five_folds(((18_919, 2_270_296), (6_306, 747_218), (6_306, 753_611))),
-        words=("web30k",),
-        folds=5,
-    ),
-    Entry(
-        name="Yahoo C14",
-        title="Yahoo! Learning to Rank Challenge (Webscope C14), set 1",
-        url="https://webscope.sandbox.yahoo.com/catalog.php?datatype=c",
-        license="non-commercial research; universities ask Yahoo for it under its agreement",
-        features=700,
-        highest_label=4,
-        total=Counts(29_921, 709_877),
-        parts={
-            (None, "train"): Counts(19_944, 473_134),
-            (None, "vali"): Counts(2_994, 71_083),
-            (None, "test"): Counts(6_983, 165_660),
-        },
-        words=("yahoo", "c14", "ltrc"),
-        sparse=True,
-        prefix="set1",
-    ),
-    Entry(
-        name="Istella",
-        title="Istella LETOR, full",
-        url=_ISTELLA,
-        license=_ISTELLA_LICENSE,
-        features=220,
-        highest_label=4,
-        total=Counts(33_018, 10_454_629),
-        parts={
-            (None, "train"): Counts(23_219, 7_325_625),
-            (None, "test"): Counts(9_799, 3_129_004),
-        },
-        words=("istella",),
-        splits=("train", "test"),
-    ),
-    Entry(
-        name="Istella-S",
-        title="Istella LETOR, irrelevant documents sampled",
-        url=_ISTELLA,
-        license=_ISTELLA_LICENSE,
-        features=220,
-        highest_label=4,
-        total=Counts(33_018, 3_408_630),
-        parts={
-            (None, "train"): Counts(19_245, 2_043_304),
-            (None, "vali"): Counts(7_211, 684_076),
-            (None, "test"): Counts(6_562, 681_250),
-        },
-        words=("istella",),
-    ),
-)
-
+_TEXT = resources.files("rankgrad.data").joinpath("catalog.toml").read_text(encoding="utf-8")
+ENTRIES: tuple[Entry, ...] = tuple(map(_entry, tomllib.loads(_TEXT)["sets"]))
 
 __getattr__ = renamed_attributes(__name__, {"recognise": "recognize"})

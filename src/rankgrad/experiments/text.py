@@ -25,7 +25,7 @@ from rankgrad.text.runs import TextRun, metadata, save_evaluation
 from rankgrad.text.settings import TextSettings
 from rankgrad.text.training import TextData, TextFit, fit
 from rankgrad.training import evaluations
-from rankgrad.training.random_state import isolated
+from rankgrad.training.fitting import isolated
 from rankgrad.training.run import RUN
 
 FIRST_STAGE = "first stage"
@@ -162,7 +162,7 @@ def _perform(
             run_folder.check(settings, parts)
         else:
             run_folder = TextRun.create(path, settings, parts, run.labels)
-        with run_folder.lock():
+        with run_folder.locked():
             return _train(run, ranker, candidates, split, run_folder, tokens, callbacks)
 
 

@@ -1,6 +1,6 @@
-"""The evaluation of a ranker on a data set, list by list, saved in its run folder.
+"""How good a ranker is: its validation in training, when that stops training, and evaluations.
 
-::
+An evaluation is saved in the run folder, list by list::
 
     evaluations/NAME/             NAME is the part of the data, such as test
         evaluation.json           metrics, means, conventions, labels of the run, data checksum
@@ -13,20 +13,28 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
+from rankgrad.data.batches import Batch, Batches, process_memory
 from rankgrad.data.dataset import Dataset
+from rankgrad.inputs import as_lists
 from rankgrad.metrics import evaluate
-from rankgrad.quoting import quote
+from rankgrad.metrics.base import Metric
+from rankgrad.metrics.evaluate import list_values
+from rankgrad.threads import for_work, passes
+from rankgrad.training.settings import AUTO_PATIENCE
 
 EVALUATIONS, METADATA = "evaluations", "evaluation.json"
 _FORMAT, _VERSION = "rankgrad evaluation", 1
@@ -127,15 +135,8 @@ class Evaluated:
 
     @classmethod
     def _load(cls, place: Path) -> Evaluated:
-        metadata = schemas.read_json(place / METADATA, dict[str, Any])
-        if metadata.get("format") != _FORMAT:
-            raise ValueError(files.damaged(place / METADATA, "it is no evaluation"))
-        if metadata.get("version") != _VERSION:
-            raise ValueError(
-                f"{place} was written by another version of rankgrad (format "
-                f"{quote(metadata.get('version'))}, this one reads {_VERSION}): evaluate the run "
-                "again"
-            )
+        remedy = "evaluate the run again"
+        metadata = schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
         schemas.check(place / METADATA, metadata, _Metadata)
         arrays = {
             array: schemas.read_array(place / f"{array}.npy", metadata, *kind)
@@ -173,3 +174,132 @@ def names(run: str | os.PathLike[str]) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+_DOCUMENTS = 1 << 15  # items scored at a time, padding included
+_GPU_DOCUMENTS = 1 << 20  # the same on a GPU, at most
+_GPU_BYTES = 1 << 17  # of a GPU's memory for each of them
+
+
+class Processes(Protocol):
+    """What is asked of Lightning Fabric, or of anything else that several processes share."""
+
+    @property
+    def global_rank(self) -> int:
+        """The rank of this process."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+
+    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor:
+        """Reduce a tensor over all processes."""
+
+
+@torch.no_grad()
+def validate(
+    network: nn.Module, batches: Batches, metrics: Sequence[Metric], processes: Processes
+) -> dict[str, float]:
+    """The mean of each metric over the lists, dropout off. Each process scores its part.
+
+    What is brought together are the values of the lists, so the means do not depend on how the
+    lists were shared out.
+    """
+    rank, ranks = processes.global_rank, processes.world_size
+    values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
+    found: list[Tensor] = []
+    lists: list[Tensor] = []
+    was_training = network.training
+    network.eval()
+    try:
+        for batch in batches.evaluation(_documents(batches.device), rank=rank, ranks=ranks):
+            with for_work(passes(network, batch.labels.numel())):
+                found.append(_per_list(network, batch, metrics))
+            lists.append(batch.lists)
+    finally:
+        network.train(was_training)
+    if found:
+        values[:, torch.cat(lists)] = torch.cat(found, -1).cpu().double()
+    if ranks > 1:
+        values = processes.all_reduce(values.to(batches.device), reduce_op="sum").cpu()
+    return {str(metric): _mean(row) for metric, row in zip(metrics, values, strict=True)}
+
+
+def score(network: nn.Module, batch: Batch) -> Tensor:
+    """The scores of a batch in the layout of its labels; in training, those of each member."""
+    inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
+    scores: Tensor = network(*inputs)
+    expected = batch.labels.shape
+    members = getattr(network, "members", 1) if network.training else 1
+    if members > 1:
+        expected = torch.Size([members, *expected])
+    if scores.shape != expected:
+        raise ValueError(
+            f"the network gives scores of shape {tuple(scores.shape)} for features "
+            f"{tuple(batch.features.shape)}: they must be {tuple(expected)}"
+        )
+    return scores
+
+
+def _documents(device: torch.device) -> int:
+    """How many items to score at a time.
+
+    What is free at the moment does not matter: the same data must give the same bytes again.
+    """
+    if device.type != "cuda":
+        return _DOCUMENTS
+    return max(_DOCUMENTS, min(_GPU_DOCUMENTS, process_memory(device) // _GPU_BYTES))
+
+
+def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:
+    lists = as_lists(
+        score(network, batch),
+        batch.labels,
+        batch.mask,
+        offsets=batch.offsets,
+        weights=batch.weights,
+    )
+    return torch.stack([values for values, _ in list_values(metrics, lists)])
+
+
+def _mean(values: Tensor) -> float:
+    """Over the lists that count; NaN marks those that do not."""
+    return float(values[~values.isnan()].mean())
+
+
+_EPOCHS = 3  # of which values are averaged
+_RISE = 0.005  # relative, of the average
+_FEWEST_EPOCHS, _FEWEST_STEPS = 3, 60  # to wait
+
+
+def is_over(patience: int | Literal["auto"] | None, values: Sequence[float], steps: int) -> bool:
+    """Whether training stops after these epochs.
+
+    A number of epochs is how many may pass without a better value than the best one. ``auto`` asks
+    for a lasting gain: the average of three values in a row, of fewer at first, is to rise by half
+    a percent within two thirds as many epochs as led to the last such rise, and three more. It
+    waits for 60 steps at least and 20 epochs at most. How the rule was found:
+    ``docs/results/recipe.md``.
+
+    Args:
+        patience: as of :class:`~rankgrad.training.Settings`.
+        values: validation values of all epochs so far, higher ones better.
+        steps: of an epoch.
+
+    >>> rising, flat = [0.1 * n for n in range(1, 9)], [0.8, 0.803, 0.796, 0.801, 0.804, 0.8]
+    >>> [is_over("auto", rising + flat[:n], steps=20) for n in (0, 1, 6)]
+    [False, False, False]
+    >>> is_over("auto", flat, steps=20), is_over("auto", flat, steps=1), is_over(4, flat, steps=20)
+    (True, False, False)
+    """
+    if patience is None or not values:
+        return False
+    if patience != "auto":
+        return len(values) - 1 - values.index(max(values)) >= patience
+    last, highest = 0, -math.inf
+    for epoch in range(1, len(values) + 1):
+        average = math.fsum(values[max(0, epoch - _EPOCHS) : epoch]) / min(epoch, _EPOCHS)
+        if last == 0 or average > highest + _RISE * abs(highest):
+            last, highest = epoch, average
+    fewest = max(2 * last // 3 + _FEWEST_EPOCHS, math.ceil(_FEWEST_STEPS / max(1, steps)))
+    return len(values) - last >= min(AUTO_PATIENCE, fewest)

@@ -26,12 +26,12 @@ from rankgrad.models.tabm import TabMNet
 if TYPE_CHECKING:
     from rankgrad.training.fitted import FittedRanker
 
-_LONG = 1024  # items from which a list is sorted, not compared pair by pair
+_SORTED = 1024  # longer lists are sorted, not compared pair by pair
 _FEW = 8  # items of a list, below which none have a value that counts as that of many
 _VECTOR = 16  # values that arrays are padded to a multiple of
 _CELLS = 256  # that a feature's range of values is divided into
 _LAST_CELL = np.float32(_CELLS - 1)
-_ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
+_SQRT12, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
@@ -212,13 +212,13 @@ class Preparation:
         items: np.ndarray,
         offsets: np.ndarray,
         kinds: tuple[str, ...],
-        apart: int,
+        spacing: int,
         inputs: np.ndarray,
         entries: Entries,
     ) -> None:
         """Run the pass, which writes columns of the kinds, so many apart."""
         starts = tuple(
-            (1 + kinds.index(kind)) * apart if kind in kinds else 0
+            (1 + kinds.index(kind)) * spacing if kind in kinds else 0
             for kind in ("rank", "ties", "score")
         )
         memory = _Memory.of(self.columns, int((offsets[1:] - offsets[:-1]).max(initial=0)))
@@ -234,7 +234,7 @@ class _Memory(NamedTuple):
         values, places: what :func:`_compact_column` writes, of one feature or of all.
         scratch, counts: for the steps of one feature.
         others: how many values :func:`_compact_column` found.
-        apart: ``[n, f]``, how far values are from their means, where missing ones are regressed.
+        centered: ``[n, f]``, values less their means, where missing ones are regressed.
     """
 
     x: np.ndarray
@@ -243,7 +243,7 @@ class _Memory(NamedTuple):
     places: np.ndarray
     counts: np.ndarray
     others: np.ndarray
-    apart: np.ndarray
+    centered: np.ndarray
 
     @classmethod
     def of(cls, columns: Columns, max_length: int) -> _Memory:
@@ -277,10 +277,10 @@ class _Steps:
 
     def take(self, step: nn.Module) -> bool:
         """Take in a transform; whether that is possible."""
-        late = self.knots is not None or self.scaling is not None or self.fill is not None
-        if isinstance(step, transforms.DropConstant) and not late:
+        follows = self.knots is not None or self.scaling is not None or self.fill is not None
+        if isinstance(step, transforms.DropConstant) and not follows:
             self.sources = self.sources[step.kept.cpu().numpy()]
-        elif isinstance(step, transforms.Quantile) and not late and step.output == "uniform":
+        elif isinstance(step, transforms.Quantile) and not follows and step.output == "uniform":
             self.knots = Knots.of(step.table.cpu().numpy())
         elif (
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
@@ -331,13 +331,13 @@ def _prepare_lists(
 ) -> None:
     """All columns of all lists, one transformed feature of one list at a time.
 
-    They are written to ``inputs``, or to ``entries`` where these are wanted. ``starts`` has the
-    places there from which ranks, ties and scores are, 0 if they are not wanted.
+    They are written to ``entries`` where it has room, else to ``inputs``. ``starts`` has the
+    first places there for ranks, ties and scores, 0 where there are none.
     """
     columns, quantiles = tables
     sources, indicates, mean, deviation, fill, weights = columns
     regresses = len(weights) > 0
-    x, values, scratch, places, counts, others, apart = memory
+    x, values, scratch, places, counts, others, centered = memory
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
         rows = inputs[start : start + n]
@@ -363,25 +363,25 @@ def _prepare_lists(
                 continue
             others[c] = m
             if not indicates[c]:
-                _set_apart(some, places[k], m, fill[c], apart[:n, c])
+                _center(some, places[k], m, fill[c], centered[:n, c])
         for c in range(len(sources) if regresses else 0):
             m = others[c]
             some = values[c, : _padded(m)]
             if not indicates[c]:
-                _regress(some[: m + 1], places[c], fill[c], weights[c], apart)
+                _regress(some[: m + 1], places[c], fill[c], weights[c], centered)
             _derive(some, places[c], scratch, counts, (c, m, n), starts, rows, entries)
 
 
-def _set_apart_of(
-    values: np.ndarray, places: np.ndarray, m: int, mean: np.float32, apart: np.ndarray
+def _center_values(
+    values: np.ndarray, places: np.ndarray, m: int, mean: np.float32, centered: np.ndarray
 ) -> None:
-    """Write how far values of items are from their mean, 0 where they are missing."""
-    if m < len(apart):
-        for i in range(len(apart)):
-            apart[i] = np.float64(values[0]) - np.float64(mean)
+    """Write the values of items less their mean, 0 where they are missing."""
+    if m < len(centered):
+        for i in range(len(centered)):
+            centered[i] = np.float64(values[0]) - np.float64(mean)
     for t in range(1, m + 1):
-        far = np.float64(values[t]) - np.float64(mean)
-        apart[places[t] - 1] = 0.0 if np.isnan(far) else far
+        difference = np.float64(values[t]) - np.float64(mean)
+        centered[places[t] - 1] = 0.0 if np.isnan(difference) else difference
 
 
 def _regress_column(
@@ -389,7 +389,7 @@ def _regress_column(
     places: np.ndarray,
     mean: np.float32,
     weights: np.ndarray,
-    apart: np.ndarray,
+    centered: np.ndarray,
 ) -> None:
     """Replace missing values by regression, in an order that is the same for all items.
 
@@ -397,7 +397,7 @@ def _regress_column(
     """
     for t in range(1, len(values)):
         if np.isnan(values[t]):
-            found = np.float64(mean) + _dot(apart[places[t] - 1], weights)
+            found = np.float64(mean) + _dot(centered[places[t] - 1], weights)
             values[t] = np.float32(found)
 
 
@@ -465,47 +465,47 @@ def _derive_columns(
     rows: np.ndarray,
     entries: Entries,
 ) -> None:
-    """Write a transformed feature of one list, and what is derived of it within the list.
+    """Write a transformed feature of one list, and the columns derived from it within the list.
 
     ``values`` and ``places`` are what :func:`_compact_column` found, transformed; ``column`` is the
     number of the feature, how many others there are, and how many items.
     """
     c, m, n = column
-    of_ranks, of_ties, of_scores = starts
+    rank_columns, tie_columns, score_columns = starts
     ranks, ties = scratch[0], scratch[1]
     mean, factor = _score(values[: m + 1], n)
     if m == n:
         values[0] = mean
-    if of_ranks > 0 or of_ties > 0:
+    if rank_columns > 0 or tie_columns > 0:
         _count(values, m, n, counts)
         for t in range(len(values)):
             twice = np.float32(2 * counts[0, t] + counts[1, t])
-            ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _ROOT
+            ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _SQRT12
             others = np.float32(counts[1, t]) - _ONE
             ties[t] = (others + others) / (_ONE + others)
         if m == n:
             ranks[0] = ties[0] = _ZERO
     if len(entries.counts) > 0:
-        factor = factor if of_scores > 0 else _ZERO
+        factor = factor if score_columns > 0 else _ZERO
         entries.counts[c] = m + 1
         entries.scores[0, c], entries.scores[1, c] = factor, (values[0] - mean) * factor
         for t in range(1, m + 1):
             entries.places[c, t] = places[t]
         _subtract(values, m, entries.values[c, 0])
-        if of_ranks > 0:
-            _subtract(ranks, m, entries.values[c, of_ranks])
-        if of_ties > 0:
-            _subtract(ties, m, entries.values[c, of_ties])
+        if rank_columns > 0:
+            _subtract(ranks, m, entries.values[c, rank_columns])
+        if tie_columns > 0:
+            _subtract(ties, m, entries.values[c, tie_columns])
         return
     _write_column(values, places, m, rows, c)
-    if of_ranks > 0:
-        _write_column(ranks, places, m, rows, of_ranks + c)
-    if of_ties > 0:
-        _write_column(ties, places, m, rows, of_ties + c)
-    if of_scores > 0:
+    if rank_columns > 0:
+        _write_column(ranks, places, m, rows, rank_columns + c)
+    if tie_columns > 0:
+        _write_column(ties, places, m, rows, tie_columns + c)
+    if score_columns > 0:
         for t in range(len(values)):
             values[t] = (values[t] - mean) * factor
-        _write_column(values, places, m, rows, of_scores + c)
+        _write_column(values, places, m, rows, score_columns + c)
 
 
 def _subtract_first(values: np.ndarray, m: int, found: np.ndarray) -> None:
@@ -535,7 +535,7 @@ def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...]) -> None:
 def _search_column(x: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
     """How many knots are below each value.
 
-    All values take a step of their binary searches together, so that none waits for memory.
+    The binary searches of all values take each step together, so that none waits for memory.
     """
     knots, first, factor = quantiles.knots, quantiles.grid[0, c], quantiles.grid[1, c]
     for i in range(len(x)):
@@ -562,7 +562,7 @@ def _interpolate_column(
 ) -> None:
     """Replace values of one feature by their quantiles, standardized.
 
-    What tables hold is copied first, so that vectors can divide it.
+    The entries of the tables are copied first, so that the division is vectorized.
     """
     knots, ends, more = quantiles.knots, quantiles.ends, quantiles.more[c]
     scale = quantiles.scale[c]
@@ -603,7 +603,7 @@ def _count_column(values: np.ndarray, m: int, n: int, counts: np.ndarray) -> Non
         counts: ``counts[0]`` and ``counts[1]`` are written, ``counts[2]`` used.
     """
     base, below, tied = values[0], counts[0], counts[1]
-    if m > _LONG:
+    if m > _SORTED:
         _count_sorted(values[1 : m + 1], below[1:], tied[1:])
     else:
         values[0] = np.float32(np.inf)
@@ -624,7 +624,8 @@ def _count_column(values: np.ndarray, m: int, n: int, counts: np.ndarray) -> Non
 def _count_pairs_of(values: np.ndarray, m: int, counts: np.ndarray) -> None:
     """:func:`_count_column` of the others alone, infinity around them.
 
-    Four values at a time are compared with all. Items that as many are below are tied.
+    Four values at a time are compared with all. Items with the same number of items below them are
+    tied.
     """
     below, tied, ends = counts[0], counts[1], counts[2]
     for i in range(len(values)):
@@ -637,7 +638,7 @@ def _count_pairs_of(values: np.ndarray, m: int, counts: np.ndarray) -> None:
     total = 0
     for i in range(1, m + 1):
         total += below[i]
-    if 2 * total == m * (m - 1):  # none are
+    if 2 * total == m * (m - 1):  # there are no ties
         return
     for i in range(m):
         ends[i] = 0
@@ -700,7 +701,7 @@ _search: Any = compile_cached(_search_column, **_OPTIONS)
 _interpolate: Any = compile_cached(_interpolate_column, **_OPTIONS)
 _standardize: Any = compile_cached(_standardize_column, **_OPTIONS)
 _dot: Any = compile_cached(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
-_set_apart: Any = compile_cached(_set_apart_of, **_OPTIONS)
+_center: Any = compile_cached(_center_values, **_OPTIONS)
 _regress: Any = compile_cached(_regress_column, **_OPTIONS)
 _subtract: Any = compile_cached(_subtract_first, **_OPTIONS)
 _write_column: Any = compile_cached(_write_values, **_OPTIONS)

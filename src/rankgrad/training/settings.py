@@ -3,6 +3,9 @@
 Names, types, defaults and help texts of settings are written here and nowhere else: the options of
 ``rankgrad train`` and ``rankgrad compare`` are made of them. So this module imports nothing heavy;
 registries are imported where a spec is validated.
+
+What is left open follows the size of the training data (:func:`for_data`). Measured effect of these
+rules: ``docs/results/simulated.md``.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import import_module
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from rankgrad.extras import requires
 from rankgrad.quoting import quote, shorten
 
 with requires("train"):
     from pydantic import (
+        AfterValidator,
         BaseModel,
         BeforeValidator,
         ConfigDict,
@@ -27,18 +32,46 @@ with requires("train"):
         field_validator,
     )
 
+if TYPE_CHECKING:
+    from rankgrad.data.dataset import Dataset
+
 
 def none(value: Any) -> Any:
     """None for the word ``none``: TOML and command lines have no None."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
+def _canonical(module: str, registry: str) -> Callable[[str], str]:
+    """A function that gives a spec in the form that ``str`` gives it, by a registry's name."""
+
+    def canonical(spec: str) -> str:
+        return str(getattr(import_module(module), registry).get(spec))
+
+    return canonical
+
+
+def _canonical_loss(spec: str) -> str:
+    from rankgrad.losses import losses
+
+    loss = losses.get(spec)
+    if loss.reduction == "none":
+        raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
+    return str(loss)
+
+
+# Specs, which are stored in the form that ``str`` gives.
+LossSpec = Annotated[str, AfterValidator(_canonical_loss)]
+MetricSpec = Annotated[str, AfterValidator(_canonical("rankgrad.metrics", "metrics"))]
+_Model = Annotated[str, AfterValidator(_canonical("rankgrad.models", "models"))]
+_OPTIMIZERS = "rankgrad.training.optimizers"
+_Optimizer = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "optimizers"))]
+_Schedule = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "learning_rates"))]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeCount = Annotated[Count | None, BeforeValidator(none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
 
 
-#: The most epochs, or trees, that the patience ``auto`` waits: see :mod:`.stopping`.
+#: The most epochs, or trees, that the patience ``auto`` waits: see :func:`.evaluations.is_over`.
 AUTO_PATIENCE = 20
 
 
@@ -69,6 +102,10 @@ class TomlSettings(BaseModel):
     #: Settings in which two equal runs may differ.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
+    if TYPE_CHECKING:  # each class has them, in their place among its own
+        metric: MetricSpec
+        metrics: tuple[str, ...]
+
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
@@ -77,29 +114,17 @@ class TomlSettings(BaseModel):
             sentences = [_sentence(found, known) for found in error.errors()]
             raise ValueError("; ".join(sentences)) from None
 
-    @field_validator("loss", check_fields=False)
-    @classmethod
-    def _loss(cls, spec: str) -> str:
-        from rankgrad.losses import losses
-
-        loss = losses.get(spec)
-        if loss.reduction == "none":
-            raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
-        return str(loss)
-
-    @field_validator("metric", check_fields=False)
-    @classmethod
-    def _metric(cls, spec: str) -> str:
-        from rankgrad.metrics import metrics
-
-        return str(metrics.get(spec))
-
     @field_validator("metrics", check_fields=False)
     @classmethod
     def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
         from rankgrad.metrics import metrics
 
         return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """All validation metrics, the one that counts first."""
+        return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
     def to_toml(self) -> str:
         """The settings that count, every one of them, as TOML."""
@@ -175,16 +200,18 @@ class Settings(TomlSettings):
     #: CUDA graphs change only the rounding.
     not_compared = frozenset({"graphs"})
 
-    loss: str = "softmax"
+    loss: LossSpec = "softmax"
     """The loss that is minimized: see `rankgrad losses`."""
 
-    model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
+    model: _Model = (
+        "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
+    )
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
     trees, loss, metrics, transforms, epochs, patience, holdout and seed apply. Left open, on 50,000
     training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the cosine
     schedule."""
 
-    metric: str = "ndcg@10"
+    metric: MetricSpec = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
 
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -206,7 +233,7 @@ class Settings(TomlSettings):
     """The fraction of training lists held out for validation where there is no validation data,
     drawn by the seed; 0 for none."""
 
-    optimizer: str = "adamw"
+    optimizer: _Optimizer = "adamw"
     """The optimizer: adam, adamw, adagrad or sgd, with options."""
 
     learning_rate: float = Field(default=3e-3, gt=0)
@@ -215,7 +242,7 @@ class Settings(TomlSettings):
     weight_decay: float = Field(default=0.01, ge=0)
     """Weight decay, of weights but not of biases and norms."""
 
-    schedule: str = "constant"
+    schedule: _Schedule = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
 
     epochs: Count = 100
@@ -295,33 +322,12 @@ class Settings(TomlSettings):
     def _texts(cls, values: Any) -> Any:
         return values if isinstance(values, str) else tuple(map(str, values))
 
-    @field_validator("model")
-    @classmethod
-    def _model(cls, spec: str) -> str:
-        from rankgrad.models import models
-
-        return str(models.get(spec))
-
     @field_validator("transforms")
     @classmethod
     def _transforms(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
         from rankgrad.data.transforms import transforms
 
         return tuple(str(transforms.get(spec)) for spec in specs)
-
-    @field_validator("optimizer")
-    @classmethod
-    def _optimizer(cls, spec: str) -> str:
-        from rankgrad.training.optimizers import optimizers
-
-        return str(optimizers.get(spec))
-
-    @field_validator("schedule")
-    @classmethod
-    def _schedule(cls, spec: str) -> str:
-        from rankgrad.training.optimizers import learning_rates
-
-        return str(learning_rates.get(spec))
 
     def applicable(self) -> dict[str, Any]:
         """The settings that count for the model, as JSON has them.
@@ -336,7 +342,68 @@ class Settings(TomlSettings):
         left_out = {*OF_NETWORKS, "device", "devices"} if tree else set()
         return self.model_dump(mode="json", exclude=left_out)
 
-    @property
-    def logged(self) -> tuple[str, ...]:
-        """All validation metrics, the one that counts first."""
-        return tuple(dict.fromkeys([self.metric, *self.metrics]))
+
+#: From this many training items on, the model is ``medium`` or ``large``.
+MANY_ITEMS = 50_000
+#: Up to this many training lists they have 20 epochs, from there on 10.
+MANY_LISTS = 10_000
+#: Settings that rules may change, or that keep rules of training from applying.
+RULED = ("model", "learning_rate", "schedule", "epochs", "patience")
+
+_ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes for an item
+
+
+def for_data(
+    settings: Settings, train: Dataset, explicit: Collection[str]
+) -> tuple[Settings, list[str]]:
+    """Settings with rules applied to what was not given, and sentences on those that were applied.
+
+    On few items the model is the default of :class:`Settings`; on many, a network that takes in
+    more, with a learning rate that falls to 0.
+
+    Args:
+        settings: with defaults where nothing was given.
+        train: training lists, those held out of them included.
+        explicit: names of settings that stay as they are. Rules of training apply only where the
+            model is left open, too: they were measured with it.
+
+    >>> import numpy as np
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training.settings import Settings, for_data
+    >>> features, offsets = np.zeros((60000, 2), np.float32), np.arange(0, 60001, 100)
+    >>> lists = Dataset(features, np.zeros(60000), offsets, np.arange(600).astype(str))
+    >>> settings, notes = for_data(Settings(device="cpu"), lists, explicit={"device"})
+    >>> settings.schedule, settings.epochs
+    ('cosine', 20)
+    >>> print(*notes)
+    60,000 training items and no GPU: model medium, cosine schedule of 20 epochs (model=small is \
+for fewer)
+    >>> for_data(Settings(), lists, explicit={"model"})[1]
+    []
+    """
+    if train.n_items < MANY_ITEMS or "model" in explicit:
+        return settings, []
+    model, why = _model(settings, train)
+    changes: dict[str, Any] = {"model": model}
+    what = f"model {model}"
+    if not set(RULED) & set(explicit):
+        epochs = 20 if len(train) <= MANY_LISTS else 10
+        changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
+        what += f", cosine schedule of {epochs} epochs"
+    note = f"{train.n_items:,} training items{why}: {what} (model=small is for fewer)"
+    return Settings(**settings.model_dump() | changes), [note]
+
+
+def _model(settings: Settings, train: Dataset) -> tuple[str, str]:
+    """The model for many items, and what of the machine decides it."""
+    import torch
+
+    from rankgrad.data.batches import process_memory
+
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        return "medium", " and no GPU"
+    longest = min(int(train.lengths.max()), settings.list_size or train.n_items)
+    needed = _ITEM_BYTES * settings.batch_size * longest
+    if 2 * needed > process_memory(torch.device("cuda")):
+        return "medium", f" in lists of up to {longest:,}, too long for large on this GPU"
+    return "large", " and a GPU"

@@ -185,9 +185,26 @@ def _join_parts(
 
 
 @triton.jit
-def segmented(a, starts_a, b, starts_b):
+def _segmented(a, starts_a, b, starts_b):
     """The operator of a segmented scan: sums restart where a block starts."""
     return tl.where(starts_b != 0, b, a + b), starts_a | starts_b
+
+
+@triton.jit
+def add_to_blocks(values, blocks, sums, base, at, last, length, carried):
+    """Sum a tile of values over blocks, and store a block's sum at its start when it ends.
+
+    ``carried`` is the sum so far of the block that the tile before it did not finish; returns that
+    of this tile, at its position ``last``.
+    """
+    inside = at < length
+    block = tl.load(blocks + base + at, mask=inside, other=-1)
+    following = tl.load(blocks + base + at + 1, mask=at + 1 < length, other=-1)
+    starts = (block == at).to(tl.int32)
+    running, has_start = tl.associative_scan((values, starts), 0, _segmented)
+    running = tl.where(has_start != 0, running, running + carried)
+    tl.store(sums + base + block, running, mask=inside & (following != block))
+    return tl.sum(tl.where(at == last, running, 0.0), 0, keep_dims=True)
 
 
 @cached_launch
@@ -195,15 +212,8 @@ def segmented(a, starts_a, b, starts_b):
 def _add(values, blocks, sums, width, tile: tl.constexpr):
     """The sum over each block of a list, stored at its start."""
     base = tl.program_id(0).to(tl.int64) * width
-    carried = tl.load(values + base) * 0.0
+    carried = tl.zeros([1], values.dtype.element_ty)
     for left in range(0, width, tile):
         at = left + tl.arange(0, tile)
-        inside = at < width
-        value = tl.load(values + base + at, mask=inside, other=0.0)
-        block = tl.load(blocks + base + at, mask=inside, other=-1)
-        following = tl.load(blocks + base + at + 1, mask=at + 1 < width, other=-1)
-        starts = (block == at).to(tl.int32)
-        running, has_start = tl.associative_scan((value, starts), 0, segmented)
-        running = tl.where(has_start != 0, running, running + carried)
-        tl.store(sums + base + block, running, mask=inside & (following != block))
-        carried = tl.sum(tl.where(at == left + tile - 1, running, 0.0), 0)
+        value = tl.load(values + base + at, mask=at < width, other=0.0)
+        carried = add_to_blocks(value, blocks, sums, base, at, left + tile - 1, width, carried)

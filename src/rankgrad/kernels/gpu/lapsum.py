@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.ideal_gain import presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.segmented_sort import COUNTED, sort_lists
 
 _CHUNK = 256
@@ -86,12 +85,7 @@ def _pairs(
     masked: tl.constexpr, backward: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Sum over all pairs of a block of items."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
-    count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
-    real = is_real(mask, begin + item, inside, masked)
+    _, begin, count, item, inside, real = list_block(mask, offsets, masked, height)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     grad = score
     if backward:

@@ -9,15 +9,6 @@ import triton.language as tl
 
 
 @triton.jit
-def is_real(mask, at, inside, masked: tl.constexpr):
-    """Which positions hold a real item: inside the list, and not padding."""
-    if masked:
-        return inside & (tl.load(mask + at, mask=inside, other=0) != 0)
-    else:
-        return inside
-
-
-@triton.jit
 def discount(rank, metric: tl.constexpr, persistence):
     """The discount of a 1-based rank."""
     if metric == "ndcg" or metric == "dcg":

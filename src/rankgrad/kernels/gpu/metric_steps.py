@@ -31,8 +31,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, list_span, load_weights, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 #: The metrics that have a step here. All others are linear in the sorted gains.
 STEP_METRICS = frozenset({"ap", "rr", "err", "hits"})
@@ -44,17 +44,19 @@ class StepValues(NamedTuple):
     """The values of the items of a batch for ap, rr, err or hits.
 
     Attributes:
-        values: ``[items]``, the relevance, or err's stopping probability; 0 on padding.
-        weighted: ``[items]``, the same times the item weights; None without weights.
-        norm: ``[lists]``, the divisor of the sum over ranks: for ap the sum of ``weighted``, for
-            the other metrics 1.
+        values: ``[items]``, the relevance, or err's stopping probability (through ranks, the
+            logarithm of one minus it); 0 on padding.
+        weighted: ``[items]``, the relevance or stopping probability times the item weights; None
+            if it equals ``values``.
+        scale: ``[lists]``, the factor of the sum over items: for ap one over the sum of
+            ``weighted``, for the other metrics 1; 0 where the metric is undefined.
         lengths: ``[lists]`` int32, the number of real items.
         defined: ``[lists]`` bool, whether a list has two items or more and one has a value.
     """
 
     values: Tensor
     weighted: Tensor | None
-    norm: Tensor
+    scale: Tensor
     lengths: Tensor
     defined: Tensor
 
@@ -73,23 +75,27 @@ class SortOperator(Protocol):
         """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
 
 
-def step_values(batch: FlatLists, metric_options: MetricOptions) -> StepValues:
-    """The values of the items for ap, rr, err or hits, and the norms of the lists."""
+def step_values(
+    batch: FlatLists, metric_options: MetricOptions, through_ranks: bool = False
+) -> StepValues:
+    """The values of the items for ap, rr, err or hits, and the scales of the lists."""
     _, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.numel() - 1
+    metric, lists = metric_options.name, offsets.numel() - 1
+    logarithmic = metric == "err" and through_ranks
     values = torch.empty_like(labels)
-    weighted = None if weights is None else torch.empty_like(labels)
-    norm = labels.new_empty(lists)
-    lengths = torch.empty(lists, dtype=torch.int32, device=labels.device)
-    defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
+    weighted = None if weights is None and not logarithmic else torch.empty_like(labels)
+    scale = labels.new_empty(lists)
+    lengths = torch.empty_like(scale, dtype=torch.int32)
+    defined = torch.empty_like(scale, dtype=torch.bool)
     if lists:
+        chunk = chunk_size(max_length, _CHUNK)
         _values_of[(lists,)](
-            labels, labels if mask is None else mask, labels if weights is None else weights,
-            offsets, values, values if weighted is None else weighted, norm, lengths, defined,
-            metric_options.threshold, metric=metric_options.name, masked=mask is not None,
-            has_weights=weights is not None, chunk=_chunk(max_length),
+            labels, presence(mask, labels), presence(weights, labels), offsets,
+            metric_options.threshold, values, presence(weighted, values), scale, lengths, defined,
+            metric=metric, logarithmic=logarithmic, masked=mask is not None,
+            has_weights=weights is not None, chunk=chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
-    return StepValues(values, weighted, norm, lengths, defined)
+    return StepValues(values, weighted, scale, lengths, defined)
 
 
 def metric_step(
@@ -123,14 +129,13 @@ def metric_step(
     grad_weighted = None if sorted_weighted is None else torch.empty_like(sorted_weighted)
     if lists:
         step = _precision_step if metric == "ap" else _cascade_step
+        ranks = min(k, max_length) if k else max_length
         step[(lists,)](
-            sorted_values,
-            sorted_values if sorted_weighted is None else sorted_weighted,
-            sorted_values if misses is None else misses,
-            offsets, inputs.norm, inputs.lengths, inputs.defined, values, grad,
-            grad if grad_weighted is None else grad_weighted, k,
+            sorted_values, presence(sorted_weighted, sorted_values),
+            presence(misses, sorted_values), offsets, inputs.scale, inputs.lengths,
+            inputs.defined, values, grad, presence(grad_weighted, grad), k,
             has_weights=sorted_weighted is not None, has_misses=misses is not None,
-            reciprocal=metric != "hits", chunk=_chunk(min(k, max_length) if k else max_length),
+            reciprocal=metric != "hits", chunk=chunk_size(ranks, _CHUNK),
         )  # fmt: skip
     return values, grad, grad_weighted
 
@@ -158,14 +163,10 @@ def through_operator(
     assert grad_weighted is not None
     # The weighted values come first: an operator may have cached the values applied last.
     grad_scores = operator.adjoint(inputs.weighted, grad_weighted)
-    _add[(max(1, -(-grad_scores.numel() // _CHUNK)),)](
+    _add[(max(1, cdiv(grad_scores.numel(), _CHUNK)),)](
         grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), block=_CHUNK
     )
     return values, grad_scores, inputs.defined
-
-
-def _chunk(length: int) -> int:
-    return min(_CHUNK, max(32, next_power_of_2(length)))
 
 
 @cached_launch
@@ -181,46 +182,58 @@ def _add(total, other, count, block: tl.constexpr):
 @cached_launch
 @triton.jit
 def _values_of(
-    labels, mask, weights, offsets, values, weighted, norm, lengths, defined, threshold,
-    metric: tl.constexpr, masked: tl.constexpr, has_weights: tl.constexpr, chunk: tl.constexpr,
+    labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
+    metric: tl.constexpr, logarithmic: tl.constexpr, masked: tl.constexpr,
+    has_weights: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The values of the items of one list. For err, ``threshold`` is the highest grade."""
-    at_list = tl.program_id(0)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    highest = tl.full([chunk], threshold, tl.float32)
-    if metric == "err":
-        for first in range(begin, end, chunk):
-            at = first + tl.arange(0, chunk)
-            real = is_real(mask, at, at < end, masked)
-            highest = tl.maximum(highest, tl.load(labels + at, mask=real, other=0.0))
-    top = tl.max(highest, 0)
+    """The values of the items of one list, and its scale. The threshold of err is the top grade.
+
+    If a label exceeds the top grade, the list's largest label is its top grade.
+    """
+    at_list, start, length = list_span(offsets)
     total = tl.zeros([chunk], tl.float32)
     items = tl.zeros([chunk], tl.int32)
-    counting = tl.zeros([chunk], tl.int32)
-    for first in range(begin, end, chunk):
-        at = first + tl.arange(0, chunk)
-        inside = at < end
-        real = is_real(mask, at, inside, masked)
-        label = tl.load(labels + at, mask=real, other=0.0)
-        if metric == "err":
-            value = tl.exp2(label - top) - tl.exp2(-top)
-        else:
-            value = tl.where(label >= threshold, 1.0, 0.0)
-        value = tl.where(real, value, 0.0)
-        counts = real & ((value > 0) | (value != value))
-        tl.store(values + at, value, mask=inside)
-        if has_weights:
-            weight = tl.load(weights + at, mask=real, other=0.0)
-            value *= weight
-            counts &= weight > 0
-            tl.store(weighted + at, value, mask=inside)
-        total += value
+    relevant = tl.zeros([chunk], tl.int32)
+    tops = tl.zeros([chunk], tl.float32) + threshold
+    for left in range(0, length, chunk):
+        row = left + tl.arange(0, chunk)
+        real = is_real(mask, start + row, row < length, masked)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        tops = tl.maximum(tops, label)
+        counts = (label > 0) | (label != label) if metric == "err" else label >= threshold
+        weight = load_weights(weights, start + row, real, has_weights)
+        weight = tl.where(counts & real, weight, 0.0)
+        total += weight
         items += real.to(tl.int32)
-        counting += counts.to(tl.int32)
-    length = tl.sum(items, 0)
-    tl.store(norm + at_list, tl.sum(total, 0) if metric == "ap" else 1.0)
-    tl.store(lengths + at_list, length)
-    tl.store(defined + at_list, (tl.sum(counting, 0) > 0) & (length > 1))
+        relevant += (weight > 0).to(tl.int32)
+    number = tl.sum(items, 0)
+    valid = (tl.max(relevant, 0) > 0) & (number > 1)
+    factor = tl.where(valid, 1.0, 0.0)
+    if metric == "ap":
+        factor = factor / tl.where(valid, tl.sum(total, 0), 1.0)
+    tl.store(scale + at_list, factor)
+    tl.store(lengths + at_list, number)
+    tl.store(defined + at_list, valid)
+    top = tl.max(tops, 0).to(tl.float64)
+    for left in range(0, length, chunk):
+        row = left + tl.arange(0, chunk)
+        real = is_real(mask, start + row, row < length, masked)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        if metric == "err":
+            grade = tl.exp2(label.to(tl.float64) - top)
+            lowest = tl.exp2(-top + 0.0 * grade)
+            stop = (grade - lowest).to(tl.float32)
+        else:
+            stop = tl.where(label >= threshold, 1.0, 0.0)
+        value = stop
+        if logarithmic:
+            # 1 - stop, accurate where stop rounds to 1, and at least the smallest normal number.
+            miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
+            value = tl.log(miss).to(tl.float32)
+        tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
+        if has_weights or logarithmic:
+            stop *= load_weights(weights, start + row, real, has_weights)
+            tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
 
 
 @triton.jit
@@ -235,14 +248,13 @@ def _ranks_of(offsets, lengths, defined, k):
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _precision_step(
-    values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
+    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
     has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
     chunk: tl.constexpr,
 ):  # fmt: skip
     """Average precision: prefix sums over the ranks, then suffix sums for the derivatives."""
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
-    inverse_norm = tl.load(norm + tl.program_id(0))
-    inverse_norm = tl.where(is_defined, 1.0 / tl.where(inverse_norm == 0, 1.0, inverse_norm), 0.0)
+    inverse_norm = tl.load(scale + tl.program_id(0))
     total = tl.zeros([chunk], tl.float32)
     before = tl.zeros([1], tl.float64)
     for first in range(0, count, chunk):
@@ -299,7 +311,7 @@ def _load_misses(values_in, misses, at, inside, has_misses: tl.constexpr):
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _cascade_step(
-    values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
+    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
     has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
     chunk: tl.constexpr,
 ):  # fmt: skip

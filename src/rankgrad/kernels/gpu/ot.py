@@ -32,9 +32,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu.linear import as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
 from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_group
 
@@ -71,7 +72,7 @@ def through_ot(
     if len(scale):
         _linear_step[(len(scale),)](
             at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
-            metric=metric_options.name, chunk=_chunk(max_length),
+            metric=metric_options.name, chunk=chunk_size(max_length, _CHUNK),
         )  # fmt: skip
     return values, operator.adjoint(gains, grad), defined
 
@@ -146,24 +147,19 @@ class OptimalTransportOperator:
         changes = self._sort([values for values, _ in pairs], change=True)
         # The gradient with respect to u, the column factors, and column sums weighted by j - r.
         work = self.scores.new_empty(3 * self.items)
-        _start_back[self.grid](
-            *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
-            self.columns, changes[0], changes[-1], work, self.k, self.items,
-            two=len(pairs) == 2, **self.launch,
-        )  # fmt: skip
         for step in range(self.iterations, 0, -1):
-            if step < self.iterations:
-                _back_columns[self.grid](
-                    *self._list_arguments, self.rows, self.columns, work, step, self.items,
-                    **self.launch,
-                )  # fmt: skip
+            _back_columns[self.grid](
+                *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
+                self.columns, changes[0], changes[-1], work, self.k, step, self.items,
+                last=step == self.iterations, two=len(pairs) == 2, **self.launch,
+            )  # fmt: skip
             _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
-            self.ranked, self.order, self.scores if self.mask is None else self.mask,
+            self.ranked, self.order, presence(self.mask, self.scores),
             self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
             1 / self.epsilon, self.max_length.bit_length(), masked=self.mask is not None,
-            chunk=_chunk(self.max_length),
+            chunk=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         return grad_scores
 
@@ -173,11 +169,11 @@ class OptimalTransportOperator:
 
     def _set_up(self, defined: Tensor | None) -> None:
         _squash[(self.lists,)](
-            self.ranked, self.scores if self.mask is None else self.mask,
-            self.scores if defined is None else defined, self.offsets, self.points, self.moments,
+            self.ranked, presence(self.mask, self.scores),
+            presence(defined, self.scores), self.offsets, self.points, self.moments,
             self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
             masked=self.mask is not None, chosen=defined is not None,
-            chunk=_chunk(self.max_length),
+            chunk=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         _find_limits[(self.lists, cdiv(self.grid[1], 64))](
             *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
@@ -229,10 +225,6 @@ class Tile(NamedTuple):
     def options(self) -> dict[str, Any]:
         """The tile as arguments of a kernel."""
         return {"own": self.own, "other": self.other, "num_warps": self.warps}
-
-
-def _chunk(length: int) -> int:
-    return min(_CHUNK, max(32, next_power_of_2(length)))
 
 
 @cached_launch
@@ -356,31 +348,47 @@ def _own_place(points, offsets, counts, limits, items, side: tl.constexpr, own: 
     return begin, count, block * own, tl.load(counts + at_list * 2 + 1), low, high
 
 
+class _Center(NamedTuple):
+    """The list of a program, and the position p at which it splits logits, in device code."""
+
+    points: Any
+    items: Any  # the number of items of all lists
+    begin: Any  # the first item of the list
+    count: Any  # the number of real items
+    middle: Any  # p
+    x: Any  # at p
+    sums: Any  # S at p
+
+
 @triton.jit
-def _middle(points, items, begin, count, first, own: tl.constexpr):
-    """The position p at which logits are split, and x and S there."""
+def _center(points, items, begin, count, first, own: tl.constexpr):
+    """The center of a program with ``own`` rows or columns from ``first`` on."""
     at = tl.minimum(first + own // 2, count - 1)
-    return at, tl.load(points + begin + at), tl.load(points + items + begin + at)
+    x, sums = tl.load(points + begin + at), tl.load(points + items + begin + at)
+    return _Center(points, items, begin, count, at, x, sums)
 
 
 @triton.jit
-def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.constexpr):
+def _row_terms(center, row, precise: tl.constexpr):
     """For rows: the distance to p and the row term of the logits."""
-    valid = tl.load(points + items + begin + row, mask=row < count, other=0.0)
-    distance = row - middle
-    term = (valid - sums) - (2.0 * x) * distance.to(tl.float64)
-    term = tl.where(row < count, term, -1e30)
+    inside = row < center.count
+    valid = tl.load(center.points + center.items + center.begin + row, mask=inside, other=0.0)
+    distance = row - center.middle
+    term = (valid - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
+    term = tl.where(inside, term, -1e30)
     return distance.to(tl.float32), term if precise else term.to(tl.float32)
 
 
 @triton.jit
-def _column_terms(points, items, begin, count, column, middle, x, sums, precise: tl.constexpr):
+def _column_terms(center, column, precise: tl.constexpr):
     """For columns: the factor of the rows' distances and the column term of the logits."""
-    inside = column < count
+    inside = column < center.count
+    points, begin = center.points, center.begin
     valid = tl.load(points + begin + column, mask=inside, other=0.0)
-    own = tl.load(points + 2 * items + begin + column, mask=inside, other=0.0)
-    term = tl.where(inside, (own + sums) - (2.0 * middle.to(tl.float64)) * valid, -1e30)
-    factor = tl.where(inside, 2.0 * (x - valid), 0.0)
+    own = tl.load(points + 2 * center.items + begin + column, mask=inside, other=0.0)
+    term = (own + center.sums) - (2.0 * center.middle.to(tl.float64)) * valid
+    term = tl.where(inside, term, -1e30)
+    factor = tl.where(inside, 2.0 * (center.x - valid), 0.0)
     return (factor, term) if precise else (factor.to(tl.float32), term.to(tl.float32))
 
 
@@ -401,28 +409,23 @@ def _inverse(sums):
 
 @triton.jit
 def _product(
-    points, items, begin, count, first, low, high, vector,
+    center, first, low, high, vector,
     side: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
     """``K vector`` for some rows, or ``Kᵀ vector`` for some columns."""
-    middle, x, sums = _middle(points, items, begin, count, first, own)
     at = first + tl.arange(0, own)
     if side == "rows":
-        factor, term = _row_terms(points, items, begin, count, at, middle, x, sums, precise)
+        factor, term = _row_terms(center, at, precise)
     else:
-        factor, term = _column_terms(points, items, begin, count, at, middle, x, sums, precise)
+        factor, term = _column_terms(center, at, precise)
     total = tl.zeros([own, other], tl.float32)
     for left in range(low, high, other):
         place = left + tl.arange(0, other)
         if side == "rows":
-            theirs, their_term = _column_terms(
-                points, items, begin, count, place, middle, x, sums, precise
-            )
+            theirs, their_term = _column_terms(center, place, precise)
         else:
-            theirs, their_term = _row_terms(
-                points, items, begin, count, place, middle, x, sums, precise
-            )
-        weight = tl.load(vector + begin + place, mask=place < count, other=0.0)
+            theirs, their_term = _row_terms(center, place, precise)
+        weight = tl.load(vector + center.begin + place, mask=place < center.count, other=0.0)
         total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
     return tl.sum(total, 1)
 
@@ -455,9 +458,8 @@ def _half_step(
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
         vector = columns + step * items if side == "rows" else rows + (step - 1) * items
-        found = _product(
-            points, items, begin, count, first, low, high, vector, side, own, other, precise
-        )
+        center = _center(points, items, begin, count, first, own)
+        found = _product(center, first, low, high, vector, side, own, other, precise)
         if side == "rows":
             target = rows + step * items + begin + at
         else:
@@ -492,10 +494,10 @@ def _sort(
     )
     cut = _cut(count, k)
     if (steps > 0) & (first < cut):
-        middle, x, sums = _middle(points, items, begin, count, first, own)
+        center = _center(points, items, begin, count, first, own)
         row = first + tl.arange(0, own)
         inside = row < cut
-        factor, term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
+        factor, term = _row_terms(center, row, precise)
         item = tl.load(order + begin + row, mask=inside & change, other=0)
         value = tl.load(values + item, mask=inside & change, other=0.0)
         value_second = value
@@ -506,9 +508,7 @@ def _sort(
         for left in range(low, high, other):
             column = left + tl.arange(0, other)
             valid = column < count
-            theirs, their_term = _column_terms(
-                points, items, begin, count, column, middle, x, sums, precise
-            )
+            theirs, their_term = _column_terms(center, column, precise)
             scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
             entries = _entries(factor, term, theirs, their_term, precise) * scale[None, :]
             their_item = tl.load(order + begin + column, mask=valid, other=0)
@@ -525,66 +525,81 @@ def _sort(
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["k", "items"])
-def _start_back(
+@triton.jit(do_not_specialize=["k", "step", "items"])
+def _back_columns(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
-    changes, changes_second, work, k, items,
-    two: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    changes, changes_second, work, k, step, items, last: tl.constexpr, two: tl.constexpr,
+    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
 ):  # fmt: skip
-    """Backward through the sort, the last row step and the last column step, for some columns.
+    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``, for some columns.
 
-    The first two together are ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large
-    terms next to the diagonal cancel before rounding.
+    Before the last iteration comes the sort. It and the last row step together are
+    ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large terms next to the diagonal
+    cancel before rounding.
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
         points, offsets, counts, limits, items, "columns", own
     )
-    cut = _cut(count, k)
-    if (steps > 0) & (first < count):
-        middle, x, sums = _middle(points, items, begin, count, first, own)
+    if last:
+        running, step = steps > 0, steps
+    else:
+        running = step < steps
+    if running & (first < count):
+        center = _center(points, items, begin, count, first, own)
         column = first + tl.arange(0, own)
         inside = column < count
-        factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
-        item = tl.load(order + begin + column, mask=inside, other=0)
-        value = tl.load(values + item, mask=inside, other=0.0)
-        value_second = value
-        if two:
-            value_second = tl.load(second + item, mask=inside, other=0.0)
+        factor, term = _column_terms(center, column, precise)
+        value, value_second = term, term
+        if last:
+            item = tl.load(order + begin + column, mask=inside, other=0)
+            value = tl.load(values + item, mask=inside, other=0.0)
+            if two:
+                value_second = tl.load(second + item, mask=inside, other=0.0)
         plain = tl.zeros([own, other], tl.float32)
         distance_sums = tl.zeros([own, other], tl.float32)
         earlier = tl.zeros([own, other], tl.float32)
         for left in range(low, high, other):
             row = left + tl.arange(0, other)
-            valid, counting = row < count, row < cut
-            distance, their_term = _row_terms(
-                points, items, begin, count, row, middle, x, sums, precise
-            )
+            valid = row < count
+            distance, their_term = _row_terms(center, row, precise)
             entries = _entries(factor, term, distance, their_term, precise)
-            their_item = tl.load(order + begin + row, mask=valid, other=0)
-            place = begin + row
-            their_grad = tl.load(grad + place, mask=counting, other=0.0)
-            their_value = tl.load(values + their_item, mask=valid, other=0.0)
-            change = tl.load(changes + place, mask=counting, other=0.0)
-            apart = (value[:, None] - their_value[None, :]) - change[None, :]
-            weight = apart * their_grad[None, :]
-            if two:
-                their_grad = tl.load(grad_second + place, mask=counting, other=0.0)
-                their_value = tl.load(second + their_item, mask=valid, other=0.0)
-                change = tl.load(changes_second + place, mask=counting, other=0.0)
-                apart = (value_second[:, None] - their_value[None, :]) - change[None, :]
-                weight += apart * their_grad[None, :]
-            place += steps * items
-            scale = tl.load(rows + place, mask=valid, other=0.0)
-            before = tl.load(rows + place - items, mask=valid, other=0.0)
-            weight *= entries * scale[None, :]
-            plain += weight
-            distance_sums += weight * distance[None, :]
-            earlier += entries * (before * distance)[None, :]
+            place = rows + step * items + begin + row
+            scale = tl.load(place, mask=valid, other=0.0)
+            before = tl.load(place - items, mask=valid, other=0.0) * distance
+            if last:
+                source = tl.load(order + begin + row, mask=valid, other=0)
+                at, counting = begin + row, row < _cut(count, k)
+                weight = _sort_vjp(values, grad, changes, value, source, at, valid, counting)
+                if two:
+                    weight += _sort_vjp(
+                        second, grad_second, changes_second, value_second, source, at, valid,
+                        counting,
+                    )  # fmt: skip
+                weight *= entries * scale[None, :]
+                plain += weight
+                distance_sums += weight * distance[None, :]
+            else:
+                weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
+                plain += entries * weight[None, :]
+                distance_sums += entries * (weight * distance)[None, :]
+            earlier += entries * before[None, :]
+        grad_points = tl.zeros([own], tl.float32)
+        if not last:
+            grad_points = tl.load(work + 2 * items + begin + column, mask=inside, other=0.0)
         _store_columns(
-            columns + steps * items, work, items, begin, column, inside, middle,
-            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), 0.0,
+            columns + step * items, work, items, begin, column, inside, center.middle,
+            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), grad_points,
         )  # fmt: skip
+
+
+@triton.jit
+def _sort_vjp(values, grad, changes, value, item, place, valid, counting):
+    """``grad_r (value_j - Σ_l P_rl value_l)`` for columns j with these values and some rows r."""
+    row_value = tl.load(values + item, mask=valid, other=0.0)
+    change = tl.load(changes + place, mask=counting, other=0.0)
+    apart = (value[:, None] - row_value[None, :]) - change[None, :]
+    return apart * tl.load(grad + place, mask=counting, other=0.0)[None, :]
 
 
 @triton.jit
@@ -617,46 +632,6 @@ def _store_columns(
 
 @cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
-def _back_columns(
-    points, offsets, counts, limits, rows, columns, work, step, items,
-    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
-):  # fmt: skip
-    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)`` before the last."""
-    items = items.to(tl.int64)
-    begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "columns", own
-    )
-    if (step < steps) & (first < count):
-        middle, x, sums = _middle(points, items, begin, count, first, own)
-        column = first + tl.arange(0, own)
-        inside = column < count
-        factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
-        plain = tl.zeros([own, other], tl.float32)
-        distance_sums = tl.zeros([own, other], tl.float32)
-        earlier = tl.zeros([own, other], tl.float32)
-        for left in range(low, high, other):
-            row = left + tl.arange(0, other)
-            valid = row < count
-            distance, their_term = _row_terms(
-                points, items, begin, count, row, middle, x, sums, precise
-            )
-            entries = _entries(factor, term, distance, their_term, precise)
-            place = rows + step * items + begin + row
-            scale = tl.load(place, mask=valid, other=0.0)
-            before = tl.load(place - items, mask=valid, other=0.0) * distance
-            weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
-            plain += entries * weight[None, :]
-            distance_sums += entries * (weight * distance)[None, :]
-            earlier += entries * before[None, :]
-        _store_columns(
-            columns + step * items, work, items, begin, column, inside, middle,
-            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1),
-            tl.load(work + 2 * items + begin + column, mask=inside, other=0.0),
-        )  # fmt: skip
-
-
-@cached_launch
-@triton.jit(do_not_specialize=["step", "items"])
 def _back_rows(
     points, offsets, counts, limits, work, step, items,
     own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
@@ -667,9 +642,8 @@ def _back_rows(
         points, offsets, counts, limits, items, "rows", own
     )
     if (step <= steps) & (first < count):
-        found = _product(
-            points, items, begin, count, first, low, high, work + items, "rows", own, other, precise
-        )
+        center = _center(points, items, begin, count, first, own)
+        found = _product(center, first, low, high, work + items, "rows", own, other, precise)
         row = first + tl.arange(0, own)
         tl.store(work + begin + row, found, mask=row < count)
 

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.flat_lists import list_span, load_weights
 from rankgrad.kernels.pair_derivatives import PairConfig
 
 _ROWS = 16  # of a tile of pairs
@@ -166,8 +167,7 @@ def _sort_list(
     ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sort the items of a list by a value; ties as in the order ``before``, or in input order."""
-    start = tl.load(offsets + tl.program_id(0))
-    length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
+    _, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
         place = tl.arange(0, LENGTH)
         inside = place < length
@@ -203,9 +203,7 @@ def _lay_out(
 
     The latter is 0 where all labels are equal, since such a list has no pairs.
     """
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
         place = tl.arange(0, LENGTH)
         inside = place < length
@@ -247,9 +245,7 @@ def _load_item(
     """What a pair needs of an item: score, gain, weight, discount, and the cutoff's factor."""
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     gain = _gain(tl.load(ranked + wide + start + at, mask=inside, other=0.0), LINEAR)
-    weight = tl.where(inside, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(ranked + 2 * wide + start + at, mask=inside, other=0.0)
+    weight = load_weights(ranked + 2 * wide + start, at, inside, WEIGHTED)
     rank = at.to(tl.float32) + 1.0
     discount = 1.0 / tl.log2(1.0 + rank)
     cut = weight
@@ -329,8 +325,7 @@ def _sum_pairs(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum over the pairs of a block of items: gradients, Hessians, and absolute lambdas."""
-    start = tl.load(offsets + tl.program_id(0))
-    length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
+    _, start, length = list_span(offsets)
     first = tl.program_id(1) * ROWS
     if first < length:
         wide = items.to(tl.int64)
@@ -392,8 +387,7 @@ def _sum_pairs(
 @triton.jit(do_not_specialize=["items"])
 def _number_runs(ranked, offsets, items, ABOVE: tl.constexpr, LENGTH: tl.constexpr) -> None:
     """Number the runs of equal score and label in a sorted list."""
-    start = tl.load(offsets + tl.program_id(0))
-    length = (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
+    _, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
         wide = items.to(tl.int64)
         place = tl.arange(0, LENGTH)
@@ -447,9 +441,7 @@ def _share(
     WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write results in input order: means over duplicates, or normalized as in LightGBM."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
         scale = tl.load(norms + at_list)
         wide = items.to(tl.int64)

@@ -22,6 +22,15 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    empty_results,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    presence,
+)
 from rankgrad.kernels.gpu.ideal_gain import (
     BINARY,
     CUTOFF,
@@ -32,12 +41,10 @@ from rankgrad.kernels.gpu.ideal_gain import (
     ROWS,
     SUM,
     gain_key,
-    presence,
     sign_bit,
     tile,
 )
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 KINDS = {
     "ranknet": 0,
@@ -94,9 +101,7 @@ def pairs(
     """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`)."""
     scores, labels, mask, weights, offsets, max_length = batch
     lists, items = offsets.shape[0] - 1, scores.numel()
-    values = scores.new_empty(lists)
-    grad_scores = torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    values, grad_scores, defined = empty_results(batch)
     if lists == 0:
         return values, grad_scores, defined
     columns, warps, width = tile(max_length)
@@ -123,7 +128,7 @@ def pairs(
         columns, num_warps=warps,
     )  # fmt: skip
     if change != _NO_CHANGE:
-        chunk = min(1024, max(32, next_power_of_2(max_length)))
+        chunk = chunk_size(max_length, 1024)
         _swap_changes[(lists,)](
             ranked, offsets, parts, items, k, float(threshold), blocks, change, gains, masked,
             width, chunk, num_warps=max(1, chunk // 128),
@@ -244,12 +249,9 @@ def _rank_items(
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count the ranks of a block of items, by score and ideal, and write it in score order."""
-    at_list = tl.program_id(0)
+    at_list, start, width, row, _, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
-    row = first + tl.arange(0, ROWS)
     if TABLE:  # δ of eq. 13 at every distance, once for all lists
         apart = tl.maximum(row, 1).to(tl.float32)
         step = log2_above_one(1.0 / (1.0 + apart))
@@ -257,7 +259,6 @@ def _rank_items(
         center = table + tl.num_programs(1) * ROWS
         tl.store(center + row, delta, mask=(row >= 0) & (at_list == 0))
         tl.store(center - row, delta, mask=(row >= 0) & (at_list == 0))
-    real = is_real(mask, start + row, row < width, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     key, grade_key = _sort_key(score, label), gain_key(label, real)
@@ -339,9 +340,7 @@ def _swap_changes(
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gains of a sorted list, and ``upper`` and ``lower`` of every item."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, width = list_span(offsets)
     length = _length(parts, at_list, blocks, width, MASKED, WIDTH)
     labeled = ranked + total_items + start
     first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
@@ -433,9 +432,7 @@ def _load_item(
         gain = tl.load(ranked + total_items + start + at, mask=inside, other=0.0)
         if (KIND == 2) | (KIND >= 4):
             gain = _gain(gain, 0.0, GAIN)
-    weight = tl.where(inside, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(ranked + 2 * far + start + at, mask=inside, other=0.0)
+    weight = load_weights(ranked + 2 * far + start, at, inside, WEIGHTED)
     rank = at.to(tl.float32) + 1.0
     discount = weight
     if (KIND == 2) | (KIND == 3) | (KIND == 5):
@@ -624,10 +621,8 @@ def _sum_pairs(
     If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is computed as the
     product of one exponential per item.
     """
-    at_list = tl.program_id(0)
+    at_list, start, width = list_span(offsets)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     length = _length(parts, at_list, tl.num_programs(1), width, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)

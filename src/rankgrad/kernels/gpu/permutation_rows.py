@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.ideal_gain import (
     IDEAL,
     gain_kind,
@@ -35,12 +36,11 @@ from rankgrad.kernels.gpu.ideal_gain import (
     list_sums,
     load_gains,
     norm_kind,
-    presence,
     scale_of,
     store_sums,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import (
     COUNTED,
@@ -297,13 +297,12 @@ class _WeightedRows:
         total = self.lists * self.count if self.few else numbers[-1]
         sums = items.numbers.new_empty(5, total)
         parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
-        arguments = (*items.of_lists, self.offsets, items.numbers, items.distances, parts, sums)
-        arguments += (*at_rank, *numbers, total, splits)
-        _sum_rows[(self.lists, blocks, splits)](
-            *arguments, **options, height=height, all_items=splits == 1, width=width
-        )
-        if splits > 1:
-            _finish_rows[(self.lists, blocks)](*arguments, **options, height=height)
+        for stage in ("parts", "join") if splits > 1 else ("all",):
+            _sum_rows[(self.lists, blocks, 1 if stage == "join" else splits)](
+                *items.of_lists, self.offsets, items.numbers, items.distances, parts, sums,
+                *at_rank, *numbers, total, splits, **options, stage=stage, height=height,
+                width=width,
+            )  # fmt: skip
         return sums
 
     def gather(
@@ -351,12 +350,7 @@ def _count_pairs(
 
     Also their part of the norm, for which ideal ranks are counted.
     """
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
-    real = is_real(mask, begin + item, inside, masked)
+    at_list, begin, count, item, inside, real = list_block(mask, offsets, masked, height)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     gain = load_gains(labels, weights, begin + item, real, threshold, kind, weighted)
     exact = score.to(tl.float64)
@@ -548,79 +542,55 @@ def _write_row(
         tl.store(sums + 4 * many + at, weight * tie_offset * (tied_gain - mean * ties), mask=inside)
 
 
-@cached_launch
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
-def _sum_rows(
-    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
-    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    norm: tl.constexpr, height: tl.constexpr, all_items: tl.constexpr, width: tl.constexpr,
+@triton.jit
+def _sum_items(
+    numbers, distances, begin, end, split, splits, by, row, inside, length, temperature, size,
+    soft: tl.constexpr, ranked: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Sum over the items for some rows of a list: over all items, or over one of several parts."""
-    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
-    )
-    row = tl.program_id(1) * height + tl.arange(0, height)
-    if tl.program_id(1) * height < last:
-        inside = row < last
-        by = begin + row
-        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
-        row_distance = row_score.to(tl.float64)
+    """Sum over the items of a list, or over one of several parts, for some rows.
+
+    Returns the sums of the exponentials and of their products with the gains. For SoftSort also
+    both sums with signs, and the sum of the gains of items that tie with the item at the rank.
+    """
+    row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
+    row_distance = row_score.to(tl.float64)
+    if not soft:
+        by_rank = distances if ranked else distances + size
+        row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+    row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+    derivative = (length - 1 - 2 * row).to(tl.float32)
+    strength = 1.4426950408889634 / temperature
+    total = tl.zeros([height, width], tl.float32)
+    mean = tl.zeros([height, width], tl.float32)
+    sided = tl.zeros([height, width], tl.float32)
+    sided_gain = tl.zeros([height, width], tl.float32)
+    tied_gain = tl.zeros([height, width], tl.float32)
+    for first in range(begin + split * width, end, splits * width):
+        index = first + tl.arange(0, width)
+        valid = index < end
+        score = tl.load(numbers + index, mask=valid, other=float("inf"))
+        gain = tl.load(numbers + size + index, mask=valid, other=0.0)
+        distance = score.to(tl.float64)
         if not soft:
-            by_rank = distances if ranked else distances + size
-            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
-        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
-        derivative = (length - 1 - 2 * row).to(tl.float32)
-        strength = 1.4426950408889634 / temperature
-        total = tl.zeros([height, width], tl.float32)
-        mean = tl.zeros([height, width], tl.float32)
-        sided = tl.zeros([height, width], tl.float32)
-        sided_gain = tl.zeros([height, width], tl.float32)
-        tied_gain = tl.zeros([height, width], tl.float32)
-        for first in range(begin + split * width, end, splits * width):
-            index = first + tl.arange(0, width)
-            valid = index < end
-            score = tl.load(numbers + index, mask=valid, other=float("inf"))
-            gain = tl.load(numbers + size + index, mask=valid, other=0.0)
-            distance = score.to(tl.float64)
-            if not soft:
-                score = tl.where(valid, score, 0.0)
-                distance = tl.load(distances + index, mask=valid, other=float("inf"))
-            entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
-            total += entry
-            more = gain[None, :] - row_gain[:, None]
-            mean += entry * more
-            if soft:
-                higher = row_score[:, None] > score[None, :]
-                same = row_score[:, None] == score[None, :]
-                signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
-                sided += signed
-                sided_gain += signed * more
-                tied_gain += tl.where(same, more, 0.0)
-        at = row + (at_list * rows if few else begin)
-        total, mean = tl.sum(total, 1), tl.sum(mean, 1)
-        sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
-        if all_items:
-            _write_row(
-                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
-                row, inside, scale, beyond(length, k, metric), temperature, persistence, size,
-                many, metric, soft,
-            )  # fmt: skip
-        else:
-            tl.store(parts + (0 * splits + split) * many + at, total, mask=inside)
-            tl.store(parts + (1 * splits + split) * many + at, mean, mask=inside)
-            if soft:
-                tl.store(parts + (2 * splits + split) * many + at, sided, mask=inside)
-                tl.store(parts + (3 * splits + split) * many + at, sided_gain, mask=inside)
-                tl.store(parts + (4 * splits + split) * many + at, tied_gain, mask=inside)
+            score = tl.where(valid, score, 0.0)
+            distance = tl.load(distances + index, mask=valid, other=float("inf"))
+        entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
+        total += entry
+        more = gain[None, :] - row_gain[:, None]
+        mean += entry * more
+        if soft:
+            higher = row_score[:, None] > score[None, :]
+            same = row_score[:, None] == score[None, :]
+            signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
+            sided += signed
+            sided_gain += signed * more
+            tied_gain += tl.where(same, more, 0.0)
+    total, mean = tl.sum(total, 1), tl.sum(mean, 1)
+    return total, mean, tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
 
 
 @triton.jit
-def _add_parts(
-    parts, at, inside, many, splits, height: tl.constexpr
-):  # fmt: skip
+def _add_parts(parts, at, inside, many, splits, height: tl.constexpr):
     """Sum the parts of some rows in float64."""
     total = tl.zeros([height, 64], tl.float64)
     for left in range(0, splits, 64):
@@ -633,34 +603,48 @@ def _add_parts(
 
 @cached_launch
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
-def _finish_rows(
+def _sum_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
     at_rank, misses, temperature, persistence, k, rows, size, many, splits,
     metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    norm: tl.constexpr, height: tl.constexpr,
+    norm: tl.constexpr, stage: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Sum the parts of rows and write the rows."""
-    at_list = tl.program_id(0).to(tl.int64)
-    begin = tl.load(offsets + at_list)
+    """The sums of some rows of a list over its items.
+
+    The stage is "all", or "parts" where several programs share the items, and then "join".
+    """
+    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
         scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
     )
     row = tl.program_id(1) * height + tl.arange(0, height)
     if tl.program_id(1) * height < last:
         inside = row < last
-        at = row + (at_list * rows if few else begin)
-        total = _add_parts(parts, at, inside, many, splits, height)
-        mean = _add_parts(parts + splits * many, at, inside, many, splits, height)
-        sided, sided_gain, tied_gain = total, total, total
-        if soft:
-            sided = _add_parts(parts + 2 * splits * many, at, inside, many, splits, height)
-            sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, height)
-            tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, height)
-        _write_row(
-            total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at,
-            begin + row, row, inside, scale, beyond(length, k, metric), temperature, persistence,
-            size, many, metric, soft,
-        )  # fmt: skip
+        by, at = begin + row, row + (at_list * rows if few else begin)
+        if stage == "join":
+            total = _add_parts(parts, at, inside, many, splits, height)
+            mean = _add_parts(parts + splits * many, at, inside, many, splits, height)
+            sided, sided_gain, tied_gain = total, total, total
+            if soft:
+                sided = _add_parts(parts + 2 * splits * many, at, inside, many, splits, height)
+                sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, height)
+                tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, height)
+        else:
+            total, mean, sided, sided_gain, tied_gain = _sum_items(
+                numbers, distances, begin, end, split, splits, by, row, inside, length,
+                temperature, size, soft, ranked, height, width,
+            )  # fmt: skip
+        if stage == "parts":
+            found = (total, mean, sided, sided_gain, tied_gain)
+            for which in tl.static_range(5 if soft else 2):
+                tl.store(parts + (which * splits + split) * many + at, found[which], mask=inside)
+        else:
+            _write_row(
+                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
+                row, inside, scale, beyond(length, k, metric), temperature, persistence, size,
+                many, metric, soft,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -768,11 +752,7 @@ def _through_pairs(
     metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Add the gradient through ``Σ_k |s_j - s_k|``, over all pairs of a list."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
+    _, begin, count, item, inside, _ = list_block(offsets, offsets, False, height)
     index = begin + item
     score = tl.load(numbers + index, mask=inside, other=0.0)
     result = tl.zeros([height, width], tl.float64)

@@ -155,13 +155,13 @@ def rank_weights(row, items, k, persistence, METRIC: tl.constexpr):
 
 
 @triton.jit
-def wait(barriers, at, count, SHARED: tl.constexpr):
+def wait(barrier, count, SHARED: tl.constexpr):
     """Wait until all programs of the list arrive; then their earlier writes can be read."""
     tl.debug_barrier()
     if SHARED > 1:
-        here = tl.atomic_add(barriers + at, 1, sem="acq_rel") + 1
+        here = tl.atomic_add(barrier, 1, sem="acq_rel") + 1
         while here < count:
-            here = tl.atomic_add(barriers + at, 0, sem="acq_rel")
+            here = tl.atomic_add(barrier, 0, sem="acq_rel")
         tl.debug_barrier()
 
 
@@ -209,7 +209,7 @@ def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.const
         tl.store(place + mine * COLUMNS + column, part)
         tl.store(place + SHARED * COLUMNS + mine, worst)
         arrived += SHARED
-        wait(barrier, 0, arrived, SHARED)
+        wait(barrier, arrived, SHARED)
         if SHARED == 2:  # add the other program's part; two terms have the same sum in any order
             part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
         else:

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 COUNTED = 8192  # callers count pairs, instead of sorting, in lists up to this length
 _TILE = 1024
@@ -39,7 +39,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
         ranked = torch.empty_like(scores)
         order = torch.empty(size, dtype=torch.int64, device=scores.device)
         _place[(lists, cdiv(max_length, 64))](
-            scores, scores if mask is None else mask, offsets, ranked, order,
+            scores, presence(mask, scores), offsets, ranked, order,
             masked=mask is not None, rows=64, columns=64,
         )  # fmt: skip
         return Sorted(ranked, order)
@@ -49,7 +49,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     # Items after the last list keep their position.
     keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
     _keys[grid](
-        scores, scores if mask is None else mask, offsets, cleaned, keys,
+        scores, presence(mask, scores), offsets, cleaned, keys,
         masked=mask is not None, even=even, tile=_TILE,
     )  # fmt: skip
     if even:
@@ -66,10 +66,9 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
     lists = offsets.numel() - 1
     lengths = torch.empty(lists, dtype=torch.int32, device=offsets.device)
     if lists:
-        tile = min(_TILE, max(32, next_power_of_2(max_length)))
         _count_items[(lists,)](
-            offsets if mask is None else mask, offsets, lengths,
-            masked=mask is not None, tile=tile,
+            presence(mask, offsets), offsets, lengths, masked=mask is not None,
+            tile=chunk_size(max_length, _TILE),
         )  # fmt: skip
     return lengths
 

@@ -16,9 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_span, presence
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import count_items
 
@@ -50,34 +51,30 @@ def through_smoothi(
         presence(weights, scores), grad_scores, grad_scores, scale, defined, values,
     )  # fmt: skip
     options: dict[str, Any] = {
+        "mode": "loss",
         "metric": metric,
         "gain": gain if by_label else "none",
         "masked": mask is not None,
         "weighted": by_label and weights is not None,
     }
-    numbers = (alpha, delta, k, persistence)
-    if max_length <= _MAX_LENGTH:
-        _list[(lists,)](*tensors, *numbers, **options, **_width(max_length))
-    else:
-        _sweep_long(tensors, numbers, {"mode": "loss", **options}, max_length)
+    _compute_rows(tensors, (alpha, delta, k, persistence), options, max_length)
     return values, grad_scores, defined
 
 
-def _width(max_length: int) -> dict[str, int]:
-    """The tile and warps for lists that one program holds in registers."""
-    width = max(32, next_power_of_2(max_length))
-    return {"width": width, "num_warps": min(16, max(1, width // 256))}
-
-
-def _sweep_long(
+def _compute_rows(
     tensors: tuple[Tensor, ...],
     numbers: tuple[Any, ...],
     options: dict[str, Any],
     max_length: int,
 ) -> None:
-    """Run the rows of lists that several programs share, with one launch per row."""
+    """Compute the rows: in one launch or, if several programs share a list, in one per row."""
     scores, mask, offsets = tensors[:3]
     lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
+    if max_length <= _MAX_LENGTH:
+        width = max(32, next_power_of_2(max_length))
+        warps = min(16, max(1, width // 256))
+        _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+        return
     splits = min(256, cdiv(max_length, _TILE))
     grid = (lists, splits)
     shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
@@ -135,18 +132,15 @@ class _Indicators:
                 respect to the scores.
         """
         scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
-        lists, size = offsets.numel() - 1, scores.numel()
-        if lists == 0 or size == 0:
+        if offsets.numel() == 1 or scores.numel() == 0:
             return
-        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
-        numbers = (self.alpha, self.delta, self.k)
-        options: dict[str, Any] = {"mode": mode, "masked": mask is not None}
-        if max_length <= _MAX_LENGTH:
-            _list_rows[(lists,)](*tensors, *numbers, **options, **_width(max_length))
-            return
-        options |= {"metric": "dcg", "gain": "none", "weighted": False}
         unused = (scores, self.lengths, scores)
-        _sweep_long((*tensors, *unused), (*numbers, 0.0), options, max_length)
+        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
+        options = {"mode": mode, "metric": "dcg", "gain": "none", "weighted": False}
+        _compute_rows(
+            (*tensors, *unused), (self.alpha, self.delta, self.k, 0.0),
+            {**options, "masked": mask is not None}, max_length,
+        )  # fmt: skip
 
 
 class SmoothIOperator(_Indicators):
@@ -225,82 +219,109 @@ def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
 
 
 @triton.jit
-def _row(
-    logits, value, product, grad, item_value, weight, factor, delta,
-    gain: tl.constexpr, weighted: tl.constexpr,
+def _add_rows(
+    base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence, others,
+    results, extras, LARGE: tl.constexpr, mode: tl.constexpr, metric: tl.constexpr,
+    gain: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Compute one row, a softmax, and update the value, the gradient and the products."""
-    part = tl.exp2(logits)
-    if weighted:
-        total, mean, mean_weight = tl.reduce((part, part * item_value, part * weight), 0, _add)
-    else:
-        total, mean = tl.reduce((part, part * item_value), 0, _add_two)
-        mean_weight = total
-    shrink = 1.0 / total
-    mean *= shrink
-    mean_weight *= shrink
-    at_rank, by_value, by_weight = _at_rank(mean, mean_weight, gain, weighted)
-    indicator = part * shrink
-    by_logit = (factor * by_value) * (item_value - mean)
-    if weighted:
-        by_logit += (factor * by_weight) * (weight - mean_weight)
-    grad += indicator * product * by_logit
-    return value + factor * at_rank, product * ((1.0 - delta) - indicator), grad
+    """Compute the rows, each a softmax; returns the value and the sums of :func:`_row_terms`.
+
+    A row takes at most one maximum and one joint sum.
+    """
+    product = tl.full([width], 1.0, tl.float32)
+    # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
+    one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
+    two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
+    past = beyond(length, k, metric)
+    value = scale * 0.0
+    for row in range(rows):
+        logits = base * product + padding
+        if LARGE:
+            logits -= tl.max(logits, 0)
+        part = tl.exp2(logits)
+        row_value = _row_values(item_value, ranks, row, mode)
+        if weighted or mode == "apply":
+            sums = (part, part * row_value, part * third)
+            total, mean, third_mean = tl.reduce(sums, 0, _add)
+        elif mode == "ranks":
+            total = tl.sum(part, 0)
+            mean, third_mean = total, total
+        else:
+            total, mean = tl.reduce((part, part * row_value), 0, _add_two)
+            third_mean = total
+        shrink = 1.0 / total
+        mean *= shrink
+        third_mean *= shrink
+        row_grad, third_grad = scale, scale
+        if mode == "loss":
+            factor = scale * (discount(row + 1.0, metric, persistence) - past)
+            at_rank, by_value, by_third = _at_rank(mean, third_mean, gain, weighted)
+            row_grad, third_grad = factor * by_value, factor * by_third
+            value += factor * at_rank
+        elif mode == "adjoint":
+            row_grad = tl.load(others + row)
+        elif mode == "apply":
+            tl.store(results + row, mean)
+            tl.store(extras + row, third_mean)
+        indicator = part * shrink
+        by_logit = row_grad * (row_value - mean)
+        if weighted:
+            by_logit += third_grad * (third - third_mean)
+        one, two = _row_terms(indicator, product, by_logit, one, two, row, mode)
+        product *= (1.0 - delta) - indicator
+    return value, one, two
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _list(
-    scores, mask, offsets, lengths, values_in, weights, grad_scores, extras, scales, defined,
-    values, alpha, delta, k, persistence, metric: tl.constexpr, gain: tl.constexpr,
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, mode: tl.constexpr, metric: tl.constexpr, gain: tl.constexpr,
     masked: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """One list with its items in registers. A row takes at most one maximum and one joint sum."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
+    """The rows of one list with its items in registers; see :meth:`_Indicators.run`.
+
+    For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
+    """
+    at_list, begin, count = list_span(offsets)
     item = tl.arange(0, width)
-    inside = item < tl.load(offsets + at_list + 1) - begin
-    index = begin + item
-    real = is_real(mask, index, inside, masked)
-    score = tl.load(scores + index, mask=real, other=float("inf"))
-    item_value = tl.load(values_in + index, mask=real, other=0.0)
-    weight = item_value
-    if weighted:
-        weight = tl.load(weights + index, mask=real, other=0.0)
+    inside = item < count
+    at = begin + item
+    real = is_real(mask, at, inside, masked)
+    length = tl.load(lengths + at_list)
+    scale = _scale_of(scales, defined, at_list, length, mode)
+    score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    length = tl.load(lengths + at_list)
-    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
-    rows = tl.where(k > 0, tl.minimum(k, length), length)
-    rows = tl.where(scale > 0, rows, 0)
-    past = beyond(length, k, metric)
-    product = tl.full([width], 1.0, tl.float32)
-    grad = tl.zeros([width], tl.float32)
-    value = scale * 0.0
+    item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, mode, weighted)
+    rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
     if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
-        for row in range(rows):
-            factor = scale * (discount(row + 1.0, metric, persistence) - past)
-            value, product, grad = _row(
-                base * product + padding, value, product, grad, item_value, weight, factor, delta,
-                gain, weighted,
-            )  # fmt: skip
+        value, one, two = _add_rows(
+            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+            others + begin, results + begin, extras + begin, False, mode, metric, gain, weighted,
+            width,
+        )  # fmt: skip
     else:
-        for row in range(rows):
-            factor = scale * (discount(row + 1.0, metric, persistence) - past)
-            logits = base * product + padding
-            value, product, grad = _row(
-                logits - tl.max(logits, 0), value, product, grad, item_value, weight, factor, delta,
-                gain, weighted,
-            )  # fmt: skip
-    grad *= alpha
-    least = real & (score == lowest)
-    through_lowest = tl.sum(grad, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-    grad -= tl.where(least, through_lowest, 0.0)
-    grad = as_gradient(grad, metric)
-    tl.store(grad_scores + index, tl.where(real, grad, 0.0), mask=inside)
-    tl.store(values + at_list, as_loss(value, length, k, scale, metric))
+        value, one, two = _add_rows(
+            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+            others + begin, results + begin, extras + begin, True, mode, metric, gain, weighted,
+            width,
+        )  # fmt: skip
+    if mode == "ranks":
+        rank, inverse = _ranks_of(one, two, length)
+        tl.store(results + at, rank, mask=real)
+        tl.store(extras + at, inverse, mask=real)
+    elif mode != "apply":
+        one *= alpha
+        least = real & (score == lowest)
+        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+        one -= tl.where(least, through_lowest, 0.0)
+        if mode == "loss":
+            one = as_gradient(one, metric)
+            tl.store(values + at_list, as_loss(value, length, k, scale, metric))
+        tl.store(results + at, tl.where(real, one, 0.0), mask=inside)
 
 
 @cached_launch
@@ -337,16 +358,34 @@ def _row_values(values, ranks, row, mode: tl.constexpr):
 
 
 @triton.jit
-def _row_terms(
-    indicator, product, value, mean, row_grad, one, two, row, mode: tl.constexpr
-):  # fmt: skip
+def _row_terms(indicator, product, by_logit, one, two, row, mode: tl.constexpr):
     """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
     if mode == "ranks":
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
     elif mode != "apply":
-        one += (indicator * product * row_grad * (value - mean)).to(one.dtype)
+        one += indicator * product * by_logit
     return one, two
+
+
+@triton.jit
+def _load_inputs(
+    inputs, others, extras, at, real, unused, mode: tl.constexpr, weighted: tl.constexpr
+):
+    """The values of items, their ranks, and their weights (without weights one minus the values).
+
+    For the adjoint of the ranks the values are gradients over the weights of the ranks.
+    """
+    item_value, ranks = unused, unused
+    if mode != "ranks":
+        item_value = tl.load(inputs + at, mask=real, other=0.0)
+    if mode == "ranks_adjoint":
+        item_value *= tl.load(extras + at, mask=real, other=0.0)
+        ranks = tl.load(others + at, mask=real, other=0.0)
+    third = 1.0 - item_value
+    if weighted:
+        third = tl.load(others + at, mask=real, other=0.0)
+    return item_value, ranks, third
 
 
 @triton.jit
@@ -357,70 +396,6 @@ def _ranks_of(weight, moment, length):
     """
     inverse = 1.0 / (weight + 1e-12)
     return ((moment + 1e-12 * length) * inverse).to(tl.float32), inverse.to(tl.float32)
-
-
-@cached_launch
-@triton.jit(do_not_specialize=["k"])
-def _list_rows(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k,
-    mode: tl.constexpr, masked: tl.constexpr, width: tl.constexpr,
-):  # fmt: skip
-    """The rows of one list with its items in registers; see :meth:`_Indicators.run`."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    item = tl.arange(0, width)
-    at = begin + item
-    real = is_real(mask, at, item < tl.load(offsets + at_list + 1) - begin, masked)
-    length = tl.load(lengths + at_list)
-    score = tl.load(scores + at, mask=real, other=float("inf"))
-    lowest = tl.min(score, 0)
-    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
-    base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
-    padding = tl.where(real, 0.0, float("-inf"))
-    item_value, ranks = base, base
-    if mode != "ranks":
-        item_value = tl.load(inputs + at, mask=real, other=0.0)
-    if mode == "ranks_adjoint":
-        item_value *= tl.load(extras + at, mask=real, other=0.0)
-        ranks = tl.load(others + at, mask=real, other=0.0)
-    large = tl.max(base, 0) >= 60.0  # |product| <= 1: smaller exponentials cannot overflow
-    product = tl.full([width], 1.0, tl.float32)
-    # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
-    one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
-    two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
-    for row in range(tl.where(k > 0, tl.minimum(k, length), length)):
-        logits = base * product + padding
-        if large:
-            logits -= tl.max(logits, 0)
-        part = tl.exp2(logits)
-        value = _row_values(item_value, ranks, row, mode)
-        row_grad = 1.0
-        if mode == "apply":
-            total, mean, miss = tl.reduce((part, part * value, part * (1.0 - value)), 0, _add)
-            tl.store(results + begin + row, mean / total)
-            tl.store(extras + begin + row, miss / total)
-        elif mode == "ranks":
-            total = tl.sum(part, 0)
-            mean = total
-        else:
-            total, mean = tl.reduce((part, part * value), 0, _add_two)
-            if mode == "adjoint":
-                row_grad = tl.load(others + begin + row)
-        shrink = 1.0 / total
-        indicator = part * shrink
-        one, two = _row_terms(
-            indicator, product, value, mean * shrink, row_grad, one, two, row, mode
-        )
-        product *= (1.0 - delta) - indicator
-    if mode == "ranks":
-        rank, inverse = _ranks_of(one, two, length)
-        tl.store(results + at, rank, mask=real)
-        tl.store(extras + at, inverse, mask=real)
-    elif mode != "apply":
-        least = real & (score == lowest)
-        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-        one -= tl.where(least, through_lowest, 0.0)
-        tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
 
 
 @triton.jit
@@ -488,15 +463,9 @@ def _sweep(
             real = is_real(mask, at, at < end, masked)
             score = tl.load(scores + at, mask=real, other=0.0)
             base = (score - low) * (alpha * 1.4426950408889634)
-            item_value, ranks = base, base
-            if mode != "ranks":
-                item_value = tl.load(inputs + at, mask=real, other=0.0)
-            if mode == "ranks_adjoint":
-                item_value *= tl.load(extras + at, mask=real, other=0.0)
-                ranks = tl.load(others + at, mask=real, other=0.0)
-            third = 1.0 - item_value
-            if weighted:
-                third = tl.load(others + at, mask=real, other=0.0)
+            item_value, ranks, third = _load_inputs(
+                inputs, others, extras, at, real, base, mode, weighted
+            )
             product = tl.full([tile], 1.0, tl.float32)
             one = tl.zeros([tile], state.dtype.element_ty)
             two = tl.zeros([tile], state.dtype.element_ty)
@@ -508,11 +477,10 @@ def _sweep(
                         two = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
                 value = _row_values(item_value, ranks, row - 1, mode)
-                one, two = _row_terms(
-                    indicator, product, value, mean, row_grad, one, two, row - 1, mode
-                )
+                by_logit = row_grad * (value - mean)
                 if weighted:
-                    one += indicator * product * third_grad * (third - third_mean)
+                    by_logit += third_grad * (third - third_mean)
+                one, two = _row_terms(indicator, product, by_logit, one, two, row - 1, mode)
                 product *= (1.0 - delta) - indicator
                 tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
                 tl.store(state + size + at, one, mask=real)

@@ -12,7 +12,7 @@ from torch import nn
 from rankgrad.estimator import Ranker
 from rankgrad.models import models
 from rankgrad.training import Settings, fit
-from rankgrad.training.random_state import RandomState
+from rankgrad.training.fitting import RandomState
 
 
 class Own(nn.Module):

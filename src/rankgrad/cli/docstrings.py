@@ -1,0 +1,83 @@
+"""Commands whose options are described in their docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from copy import copy
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import typer
+from typer.models import ParameterInfo
+
+_SECTION = re.compile(r"^([A-Z][^\n]*):\n((?: {4}.*(?:\n|\Z))+)\n?", re.MULTILINE)
+_OPTION = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_DEFAULT = re.compile(r" \[default: ([^]]*)]$")
+
+
+class _Description(NamedTuple):
+    """What the help says of an option."""
+
+    panel: str | None
+    help: str
+    default: str | None
+
+
+def documentation(page: str) -> str:
+    """The last line of a command's help.
+
+    Args:
+        page: its path in ``docs``.
+    """
+    return f"Documentation: docs/{page}"
+
+
+def add_command(app: typer.Typer, name: str, command: Callable[..., None], page: str) -> None:
+    """Add a command to an application.
+
+    The sections of its docstring are the panels of its help, ``Options:`` the first one. Each says
+    ``name: help text`` of options, and at the end ``[default: words]`` where the default needs
+    words. An option that is False by default has no ``--no-`` form.
+
+    Args:
+        app: the application.
+        name: of the command.
+        command: the function.
+        page: the path in ``docs`` that the help ends with.
+    """
+    text, described = _parse(inspect.cleandoc(command.__doc__ or ""))
+    own = inspect.signature(command, eval_str=True)
+    added = [_with_help(each, described.get(each.name)) for each in own.parameters.values()]
+    command.__signature__ = own.replace(parameters=added)  # type: ignore[attr-defined]
+    command.__annotations__ |= {each.name: each.annotation for each in added}
+    app.command(name, help=text, epilog=documentation(page))(command)
+
+
+def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
+    """A docstring without its sections, and what they say of each option."""
+    found: dict[str, _Description] = {}
+    for panel, body in _SECTION.findall(docstring):
+        for name, text in _OPTION.findall(body):
+            help, *default = _DEFAULT.split(" ".join(text.split()))
+            own = None if panel == "Options" else panel
+            found[name] = _Description(own, help, default[0] if default else None)
+    return _SECTION.sub("", docstring).rstrip(), found
+
+
+def _with_help(parameter: inspect.Parameter, said: _Description | None) -> inspect.Parameter:
+    kind, info = parameter.annotation, None
+    if get_origin(kind) is Annotated:
+        kind, info = get_args(kind)
+    if not isinstance(info, ParameterInfo):
+        if kind is typer.Context:
+            return parameter
+        flag = f"--{parameter.name.replace('_', '-')}"
+        info = typer.Option(*[flag] if parameter.default is False else [])
+    info = copy(info)
+    if said is not None:
+        info.help, info.rich_help_panel = said.help, said.panel
+        if said.default is not None:
+            info.show_default = said.default
+    annotated: Any = Annotated[kind, info]
+    return parameter.replace(annotation=annotated)
