@@ -249,14 +249,14 @@ class _Memory(NamedTuple):
     def of(cls, columns: Columns, max_length: int) -> _Memory:
         """For lists of up to so many items."""
         size, regresses = _padded_size(max_length), len(columns.weights) > 0
-        kept = len(columns.sources) if regresses else 1  # columns at a time
+        together = len(columns.sources) if regresses else 1  # columns at a time
         return cls(
             np.empty(size, np.float32),
-            np.empty((kept, size), np.float32),
+            np.empty((together, size), np.float32),
             np.empty((2, size), np.float32),
-            np.empty((kept, size), np.int32),
+            np.empty((together, size), np.int32),
             np.empty((3, size), np.int32),
-            np.empty(kept, np.int64),
+            np.empty(together, np.int64),
             np.empty((max_length if regresses else 0, len(columns.weights))),
         )
 
@@ -331,7 +331,7 @@ def _prepare_lists(
 ) -> None:
     """All columns of all lists, one transformed feature of one list at a time.
 
-    They are written to ``entries`` where it has room, else to ``inputs``. ``starts`` has the
+    They are written to ``entries``, or to ``inputs`` if that is empty. ``starts`` has the
     first places there for ranks, ties and scores, 0 where there are none.
     """
     columns, quantiles = tables
