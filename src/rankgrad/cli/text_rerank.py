@@ -15,18 +15,10 @@ from rankgrad.cli.printing import show_notes
 
 
 def rerank(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder "
-            "or of a causal language model that answers yes or no, or a name on the hub.",
-            show_default=False,
-        ),
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
     run: arguments.Run,
     collection: arguments.Collection,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     topics: arguments.Topics = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
@@ -39,6 +31,10 @@ def rerank(
     overwrite: Overwrite = False,
 ) -> None:
     """Rerank the candidates of a run.
+
+    Inputs:
+        model: A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder or of
+            a causal language model that answers yes or no, or a name on the hub.
 
     Options:
         output: The TREC run to write, also .gz.

@@ -41,7 +41,7 @@ _PANELS = {
 def train(
     run: arguments.Run,
     collection: arguments.Collection,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     topics: arguments.Topics = None,
     qrels: arguments.Qrels = None,
     field: arguments.Field = "title",
