@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rankgrad import files
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Device, Overwrite
 from rankgrad.cli.printing import show_notes
@@ -53,6 +52,7 @@ def rerank(
       rankgrad text rerank Qwen/Qwen3-Reranker-0.6B bm25.run --collection docs.tsv \\
           --topics queries.tsv -o reranked.run
     """  # noqa: D301
+    from rankgrad import files
     from rankgrad.data.trec import read_run, write_run
     from rankgrad.experiments.text import device_of
     from rankgrad.text.interpolation import interpolate as mix

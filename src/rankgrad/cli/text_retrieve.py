@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad import files
 from rankgrad.cli.arguments import Overwrite
 from rankgrad.cli.printing import console, show_notes
 
@@ -47,6 +46,7 @@ def retrieve(
     """  # noqa: D301
     from rich.progress import Progress
 
+    from rankgrad import files
     from rankgrad.data.trec import write_run
     from rankgrad.text.collections import read_topics
     from rankgrad.text.first_stage import BM25Index
