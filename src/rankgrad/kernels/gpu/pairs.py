@@ -683,31 +683,28 @@ def _sum_pairs(
     tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
-@cached_launch
-@triton.jit(do_not_specialize=["total_items"])
-def _scatter_grads(
-    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
-    """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
-    at_list = tl.program_id(0)
-    block = tl.program_id(1)
-    blocks = tl.num_programs(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    norm, length, high, low = _list_parts(parts, at_list, WIDTH)
-    valid = high > low
-    scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
-    first = block * ROWS
-    row = first + tl.arange(0, ROWS)
+@triton.jit
+def duplicate_means(
+    ranked, start, length, row, total_items, TWO: tl.constexpr, WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of sorted items, averaged over duplicates (equal score, label and weight).
+
+    ``ranked`` has the sorted scores, labels, weights and gradients and, with TWO, the Hessians,
+    whose means are then also returned.
+    """
+    ROWS: tl.constexpr = row.shape[0]
     inside = row < length
     labeled = ranked + total_items
     weighted = ranked + 2 * total_items.to(tl.int64)
     grads_of = ranked + 3 * total_items.to(tl.int64)
+    hessians_of = ranked + 4 * total_items.to(tl.int64)
     score = tl.load(ranked + start + row, mask=inside, other=0.0)
     label = tl.load(labeled + start + row, mask=inside, other=-1.0)
     grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
+    hessian = grad
+    if TWO:
+        hessian = tl.load(hessians_of + start + row, mask=inside, other=0.0)
     before, after = inside & (row > 0), row + 1 < length
     alike = before & (tl.load(labeled + start + row - 1, mask=before, other=-2.0) == label)
     alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
@@ -720,6 +717,7 @@ def _scatter_grads(
         if WEIGHTED:
             weight = tl.load(weighted + start + row, mask=inside, other=0.0)
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        total_hessian = tl.zeros([ROWS, COLUMNS], tl.float32)
         count = tl.zeros([ROWS, COLUMNS], tl.float32)
         for left in range(0, length, COLUMNS):
             end = tl.minimum(left + COLUMNS, length) - 1
@@ -736,8 +734,36 @@ def _scatter_grads(
                     same &= weight[:, None] == weights[None, :]
                 others = tl.load(grads_of + start + column, mask=held, other=0.0)
                 total += tl.where(same, others[None, :], 0.0)
+                if TWO:
+                    others = tl.load(hessians_of + start + column, mask=held, other=0.0)
+                    total_hessian += tl.where(same, others[None, :], 0.0)
                 count += tl.where(same, 1.0, 0.0)
-        grad = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
+        number = tl.maximum(tl.sum(count, 1), 1.0)
+        grad = tl.sum(total, 1) / number
+        if TWO:
+            hessian = tl.sum(total_hessian, 1) / number
+    return grad, hessian
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["total_items"])
+def _scatter_grads(
+    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    blocks = tl.num_programs(1)
+    start = tl.load(offsets + at_list)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    norm, length, high, low = _list_parts(parts, at_list, WIDTH)
+    valid = high > low
+    scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+    row = block * ROWS + tl.arange(0, ROWS)
+    inside = row < length
+    grad, _ = duplicate_means(ranked, start, length, row, total_items, False, WEIGHTED, COLUMNS)
     to = tl.load(origin + start + row, mask=inside, other=0)
     tl.store(grad_scores + start + to, grad * scale, mask=inside)
     if MASKED:

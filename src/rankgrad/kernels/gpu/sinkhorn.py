@@ -25,7 +25,6 @@ adjoint: the first stores u and v of every step for the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +33,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, empty_results, is_real, presence
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
@@ -45,7 +44,6 @@ from rankgrad.kernels.gpu.register_resident import (
     load_places,
     rank_offset,
     rank_weights,
-    scale_resident,
     wait,
 )
 from rankgrad.kernels.gpu.segmented_sort import count_items
@@ -72,17 +70,13 @@ def through_sinkhorn(
         operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
         return through_operator(operator, batch, metric_options)
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
-    lists, size = offsets.shape[0] - 1, scores.shape[0]
-    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
-    if lists == 0 or size == 0:
+    values, grad_scores, _ = empty_results(batch)
+    if len(values) == 0 or scores.shape[0] == 0:
         return values.zero_(), grad_scores, defined
-    ranked = _Ranked.of(
-        scores, mask, gains, offsets, max_length, lengths, values, grad_scores, iterations
-    )
+    ranked = _Ranked(batch, gains, lengths, scaling, (values, grad_scores))
     weighing = _Weighing("loss", False, k, metric, persistence)
     at_rank = (values, values)  # placeholders
-    prefix, sums = ranked.scale(scaling, weighing, scale, defined, at_rank)
-    ranked.finish(scaling, weighing, scale, defined, prefix, sums, values, grad_scores)
+    ranked.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
     return values, grad_scores, defined
 
 
@@ -155,8 +149,8 @@ class SinkhornOperator:
             scaled = self._ranked is not None
             ranked = self._place(values, at_rank)
             weighing = _Weighing("apply", scaled, self.k)
-            lengths = ranked.lengths  # skips lists without items
-            ranked.scale(self._scaling, weighing, at_rank, lengths, (at_rank, self.misses))
+            # The second of the pair skips lists without items.
+            ranked.scale(weighing, (at_rank, ranked.lengths), (at_rank, self.misses))
         return at_rank
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
@@ -168,9 +162,7 @@ class SinkhornOperator:
             self.apply(values)
         ranked, grad = self._place(values, grad_scores), grad.contiguous()
         weighing = _Weighing("adjoint", True, self.k)
-        known = (self._scaling, weighing, grad, ranked.lengths)
-        prefix, sums = ranked.scale(*known, (grad, grad))
-        ranked.finish(*known, prefix, sums, grad, grad_scores)
+        ranked.differentiate(weighing, (grad, ranked.lengths), (grad, grad), grad, grad_scores)
         return grad_scores
 
     def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
@@ -179,119 +171,63 @@ class SinkhornOperator:
         values = values.contiguous()
         if self._ranked is None:
             lengths = count_items(self.mask, offsets, max_length)
+            batch = FlatLists(self.scores, values, self.mask, None, offsets, max_length)
             unused = self.scores.new_empty(offsets.numel() - 1)
-            self._ranked = _Ranked.of(
-                self.scores, self.mask, values, offsets, max_length, lengths, unused, zeros,
-                self._scaling.iterations, saved=True,
-            )  # fmt: skip
+            self._ranked = _Ranked(batch, values, lengths, self._scaling, (unused, zeros), True)
         elif self._values is None or self._values.data_ptr() != values.data_ptr():
             self._ranked.place(values)
         self._values = values
         return self._ranked
 
 
-@dataclass(frozen=True)
 class _Ranked:
-    """Lists sorted by descending score, and the inputs of their scaling.
+    """Lists sorted by descending score, and their scaling.
 
     Args:
-        numbers: ``[3, items]`` int32: the index of each sorted item, and how many items score
-            strictly higher and lower.
-        places: ``[4, items]``: the score, c as a pair of floats, and the gain of sorted items.
+        batch: the lists; labels and weights are not read.
         gains: ``[items]``, in input order.
-        offsets: ``[lists + 1]``.
         lengths: ``[lists]``, the number of real items.
-        max_length: a bound on the lists' lengths.
-        layout: the layout of lists whose K stays in registers; None for longer ones.
-        barriers: zeroed counters for the first launch.
-        scalings: for an operator, u and v of every step.
-        taken: for an operator, the number of steps of each list.
+        scaling: the scaling.
+        zeroed: ``[lists]`` and ``[items]``, to be filled with zeros.
+        saved: for an operator, whose scalings are saved.
     """
 
-    numbers: Tensor
-    places: Tensor
-    gains: Tensor
-    offsets: Tensor
-    lengths: Tensor
-    max_length: int
-    layout: ResidentLayout | None
-    barriers: Tensor
-    scalings: Tensor
-    taken: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        scores: Tensor,
-        mask: Tensor | None,
+    def __init__(
+        self,
+        batch: FlatLists,
         gains: Tensor,
-        offsets: Tensor,
-        max_length: int,
         lengths: Tensor,
-        values: Tensor,
-        grad_scores: Tensor,
-        iterations: int,
+        scaling: _Scaling,
+        zeroed: tuple[Tensor, Tensor],
         saved: bool = False,
-    ) -> _Ranked:
-        """Sort the lists; zero values and gradient. ``saved``: allocate scalings of an operator."""
-        lists, size = offsets.shape[0] - 1, scores.shape[0]
-        layout = ResidentLayout.of(scores, lists, max_length)
-        numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
-        places = scores.new_empty(4, size)
-        counters = 1 if layout is not None else 2 + iterations  # per list
-        barriers = torch.empty(lists * counters, dtype=torch.int32, device=scores.device)
+    ) -> None:
+        scores, _, mask, _, offsets, max_length = batch
+        self.offsets, self.max_length = offsets, max_length
+        self.gains, self.lengths, self.scaling = gains, lengths, scaling
+        lists, size = self.lists, self.size = offsets.shape[0] - 1, scores.shape[0]
+        # The layout of lists whose K stays in registers; None for longer ones.
+        self.layout = ResidentLayout.of(scores, lists, max_length)
+        # The index of each sorted item, and how many items score strictly higher and lower.
+        self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
+        # The score, c as a pair of floats, and the gain of sorted items.
+        self.places = scores.new_empty(4, size)
+        counters = 1 if self.layout is not None else 2 + scaling.iterations  # per list
+        self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
         _rank[(lists, cdiv(max_length, 64))](
-            scores, presence(mask, scores), gains, offsets, lengths, numbers, places, values,
-            grad_scores, barriers, size, counters, mask is not None, 64, 64, num_warps=4,
+            scores, presence(mask, scores), gains, offsets, lengths, self.numbers, self.places,
+            *zeroed, self.barriers, size, counters, mask is not None, 64, 64, num_warps=4,
         )  # fmt: skip
-        scalings, taken = places, numbers
+        # For an operator, u and v of every step, and the number of steps of each list.
+        self.scalings, self.taken = self.places, self.numbers
         if saved:
-            scalings = scores.new_empty(2 * iterations + 3, size)
-            taken = torch.empty(lists, dtype=torch.int32, device=scores.device)
-        return cls(
-            numbers, places, gains, offsets, lengths, max_length, layout, barriers, scalings, taken
-        )
+            self.scalings = scores.new_empty(2 * scaling.iterations + 3, size)
+            self.taken = self.numbers.new_empty(lists)
 
     def place(self, values: Tensor) -> None:
         """Replace the gains of the sorted items by other values, given in input order."""
         _place[(self.lists, cdiv(self.max_length, 256))](
             values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
         )
-
-    @property
-    def lists(self) -> int:
-        return self.offsets.shape[0] - 1
-
-    @property
-    def size(self) -> int:
-        """The number of items of all lists, including padding."""
-        return self.places.shape[1]
-
-    def scale(
-        self,
-        scaling: _Scaling,
-        weighing: _Weighing,
-        scale: Tensor,
-        defined: Tensor,
-        at_rank: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Scale the defined lists; returns scratch for prefix sums, and the column sums."""
-        mode, scaled, k, metric, persistence = weighing
-        of_lists = (self.offsets, self.lengths, scale, defined)
-        numbers = (
-            scaling.iterations, scaling.tolerance, 1 / scaling.temperature, k, persistence
-        )  # fmt: skip
-        options = (metric, scaling.transposed, mode, scaled)
-        saved = (self.scalings, self.taken, *at_rank)
-        barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
-        layout = self.layout
-        if layout is not None:
-            floats = layout.floats(self.lists, self.size, scaling.iterations, mode)
-            work = self.places.new_empty(floats + self.size)
-            scale_resident(layout, self.places, work, barriers, saved, of_lists, numbers, options)
-            return work[floats:], work
-        work = self._scale_banded(barriers, saved, of_lists, numbers, options)
-        return work[2 * self.size :], work[3 * self.size :]
 
     @property
     def shared(self) -> int:
@@ -301,50 +237,64 @@ class _Ranked:
         most = _RESIDENT * at_once(self.places) // self.lists
         return max(1, min(most, cdiv(self.max_length, _ROWS), _SCRATCH // self.size))
 
-    def _scale_banded(
-        self,
-        barriers: Tensor,
-        saved: tuple[Tensor, ...],
-        of_lists: tuple[Tensor, ...],
-        numbers: tuple[float, ...],
-        options: tuple[Any, ...],
-    ) -> Tensor:
-        """Scale lists of any length; returns three scratch vectors, column sums, partial values."""
-        places, lists, size, shared = self.places, self.lists, self.size, self.shared
+    def scale(
+        self, weighing: _Weighing, chosen: tuple[Tensor, Tensor], at_rank: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Scale the lists; returns scratch for prefix sums, and the column sums.
+
+        Args:
+            weighing: the weights of the rows.
+            chosen: the scale of each list, and 0 for lists to skip.
+            at_rank: the gradient (adjoint) or result (apply) by rank, and one minus the result.
+        """
+        mode, scaled, k, metric, persistence = weighing
+        temperature, iterations, tolerance, transposed = self.scaling
+        of_lists = (self.offsets, self.lengths, *chosen)
+        numbers = (iterations, tolerance, 1 / temperature, k, persistence)
+        options = (metric, transposed, mode, scaled)
+        barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
+        places, lists, size, layout = self.places, self.lists, self.size, self.layout
+        if layout is not None:
+            floats = layout.floats(lists, size, iterations, mode)
+            work = places.new_empty(floats + size)
+            layout.launch(
+                places, work, barriers, self.scalings, self.taken, *at_rank, *of_lists, size,
+                lists, *numbers, *options,
+            )  # fmt: skip
+            return work[floats:], work
+        shared = self.shared
         tiles, width = cdiv(self.max_length, _ROWS), cdiv(self.max_length, _COLUMNS)
-        scalings, *at_rank = saved
-        if options[2] == "loss":
-            scalings = places.new_empty(2 * int(numbers[0]) + 2, size)
-        parts = places.new_empty(2, 3, shared, size)
+        scalings = self.scalings
+        if mode == "loss":
+            scalings = places.new_empty(2 * iterations + 2, size)
+        # Three scratch vectors, two of column sums, and partial values.
         work = places.new_empty(5 * size + lists * shared)
-        limits = self.numbers.new_empty(lists, tiles, 2)
-        spans = self.numbers.new_empty(lists, width, 2)
         _scale[(lists * shared,)](
-            places, scalings, work, parts, limits, spans, barriers, *at_rank, *of_lists, size,
-            tiles, width, *numbers, *options, shared, next_power_of_2(shared), _ROWS, _COLUMNS,
+            places, scalings, work, places.new_empty(2, 3, shared, size),
+            self.numbers.new_empty(lists, tiles, 2), self.numbers.new_empty(lists, width, 2),
+            barriers, self.taken, *at_rank, *of_lists, size, tiles, width, *numbers, *options,
+            shared, next_power_of_2(shared), _ROWS, _COLUMNS,
             min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
             launch_cooperative_grid=shared > 1,
         )  # fmt: skip
-        return work
+        return work[2 * size :], work[3 * size :]
 
-    def finish(
+    def differentiate(
         self,
-        scaling: _Scaling,
         weighing: _Weighing,
-        scale: Tensor,
-        defined: Tensor,
-        prefix: Tensor,
-        sums: Tensor,
+        chosen: tuple[Tensor, Tensor],
+        at_rank: tuple[Tensor, Tensor],
         values: Tensor,
         grad_scores: Tensor,
     ) -> None:
-        """Compute the gradient from the column sums, and for a metric also the values."""
+        """Scale the lists, then compute the gradient, and for a metric also the values."""
+        prefix, sums = self.scale(weighing, chosen, at_rank)
         layout = self.layout
         rows, parts = (layout.rows, layout.shared) if layout is not None else (_ROWS, 1)
         kind = weighing.metric if weighing.mode == "loss" else "operator"
         _finish[(self.lists,)](
-            self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, scale, defined,
-            values, grad_scores, self.size, 1 / scaling.temperature, weighing.k, self.shared,
+            self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, *chosen, values,
+            grad_scores, self.size, 1 / self.scaling.temperature, weighing.k, self.shared,
             kind if kind in ("arp", "operator") else "loss", rows, parts,
             chunk_size(self.max_length, 1024), num_warps=4,
         )  # fmt: skip

@@ -51,11 +51,11 @@ def through_smoothi(
         presence(weights, scores), grad_scores, grad_scores, scale, defined, values,
     )  # fmt: skip
     options: dict[str, Any] = {
-        "mode": "loss",
-        "metric": metric,
-        "gain": gain if by_label else "none",
-        "masked": mask is not None,
-        "weighted": by_label and weights is not None,
+        "MODE": "loss",
+        "METRIC": metric,
+        "GAIN": gain if by_label else "none",
+        "MASKED": mask is not None,
+        "WEIGHTED": by_label and weights is not None,
     }
     _compute_rows(tensors, (alpha, delta, k, persistence), options, max_length)
     return values, grad_scores, defined
@@ -69,25 +69,25 @@ def _compute_rows(
 ) -> None:
     """Compute the rows: in one launch or, if several programs share a list, in one per row."""
     scores, mask, offsets = tensors[:3]
-    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
+    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["MODE"], numbers[2]
     if max_length <= _MAX_LENGTH:
         width = max(32, next_power_of_2(max_length))
         warps = min(16, max(1, width // 256))
-        _list[(lists,)](*tensors, *numbers, **options, width=width, num_warps=warps)
+        _list[(lists,)](*tensors, *numbers, **options, WIDTH=width, num_warps=warps)
         return
     splits = min(256, cdiv(max_length, _TILE))
     grid = (lists, splits)
-    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
+    shape = {"SPLITS": splits, "WIDE": next_power_of_2(splits), "TILE": _TILE}
     lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
     exact = torch.float64 if mode == "ranks" else torch.float32
     state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
-    masked = options["masked"]
-    _lowest[grid](scores, mask, offsets, lowest, masked=masked, splits=splits, tile=_TILE)
+    masked = options["MASKED"]
+    _lowest[grid](scores, mask, offsets, lowest, MASKED=masked, SPLITS=splits, TILE=_TILE)
     arguments = (*tensors, *numbers, lowest, partial, state)
     for row in range(1 + (min(k, max_length) if k else max_length)):
         _sweep[grid](*arguments, row, lists, size, **options, **shape)
     if mode not in ("apply", "ranks"):
-        _add_gradient[grid](*tensors[:3], lowest, state, size, masked=masked, **shape)
+        _add_gradient[grid](*tensors[:3], lowest, state, size, MASKED=masked, **shape)
     if mode != "apply":
         _finish[grid](*arguments, size, **options, **shape)
 
@@ -136,10 +136,10 @@ class _Indicators:
             return
         unused = (scores, self.lengths, scores)
         tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
-        options = {"mode": mode, "metric": "dcg", "gain": "none", "weighted": False}
+        options = {"MODE": mode, "METRIC": "dcg", "GAIN": "none", "WEIGHTED": False}
         _compute_rows(
             (*tensors, *unused), (self.alpha, self.delta, self.k, 0.0),
-            {**options, "masked": mask is not None}, max_length,
+            {**options, "MASKED": mask is not None}, max_length,
         )  # fmt: skip
 
 
@@ -202,17 +202,17 @@ def _add_two(a, b, c, d):
 
 
 @triton.jit
-def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
+def _at_rank(mean, weight, GAIN: tl.constexpr, WEIGHTED: tl.constexpr):
     """The gain at a rank, and its derivatives with respect to expected value and weight."""
-    if gain == "none":
+    if GAIN == "none":
         return mean, mean * 0.0 + 1.0, mean * 0.0
     else:
-        if gain == "exponential":
+        if GAIN == "exponential":
             power = tl.exp2(mean)
             item_value, grad = power - 1.0, power * 0.6931471805599453
         else:
             item_value, grad = mean, mean * 0.0 + 1.0
-        if weighted:
+        if WEIGHTED:
             return item_value * weight, grad * weight, item_value
         else:
             return item_value, grad, mean * 0.0
@@ -221,29 +221,29 @@ def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
 @triton.jit
 def _add_rows(
     base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence, others,
-    results, extras, LARGE: tl.constexpr, mode: tl.constexpr, metric: tl.constexpr,
-    gain: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
+    results, extras, LARGE: tl.constexpr, MODE: tl.constexpr, METRIC: tl.constexpr,
+    GAIN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute the rows, each a softmax; returns the value and the sums of :func:`_row_terms`.
 
     A row takes at most one maximum and one joint sum.
     """
-    product = tl.full([width], 1.0, tl.float32)
+    product = tl.full([WIDTH], 1.0, tl.float32)
     # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
-    one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
-    two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
-    past = beyond(length, k, metric)
+    one = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    two = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    past = beyond(length, k, METRIC)
     value = scale * 0.0
     for row in range(rows):
         logits = base * product + padding
         if LARGE:
             logits -= tl.max(logits, 0)
         part = tl.exp2(logits)
-        row_value = _row_values(item_value, ranks, row, mode)
-        if weighted or mode == "apply":
+        row_value = _row_values(item_value, ranks, row, MODE)
+        if WEIGHTED or MODE == "apply":
             sums = (part, part * row_value, part * third)
             total, mean, third_mean = tl.reduce(sums, 0, _add)
-        elif mode == "ranks":
+        elif MODE == "ranks":
             total = tl.sum(part, 0)
             mean, third_mean = total, total
         else:
@@ -253,21 +253,21 @@ def _add_rows(
         mean *= shrink
         third_mean *= shrink
         row_grad, third_grad = scale, scale
-        if mode == "loss":
-            factor = scale * (discount(row + 1.0, metric, persistence) - past)
-            at_rank, by_value, by_third = _at_rank(mean, third_mean, gain, weighted)
+        if MODE == "loss":
+            factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
+            at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
             row_grad, third_grad = factor * by_value, factor * by_third
             value += factor * at_rank
-        elif mode == "adjoint":
+        elif MODE == "adjoint":
             row_grad = tl.load(others + row)
-        elif mode == "apply":
+        elif MODE == "apply":
             tl.store(results + row, mean)
             tl.store(extras + row, third_mean)
         indicator = part * shrink
         by_logit = row_grad * (row_value - mean)
-        if weighted:
+        if WEIGHTED:
             by_logit += third_grad * (third - third_mean)
-        one, two = _row_terms(indicator, product, by_logit, one, two, row, mode)
+        one, two = _row_terms(indicator, product, by_logit, one, two, row, MODE)
         product *= (1.0 - delta) - indicator
     return value, one, two
 
@@ -276,51 +276,51 @@ def _add_rows(
 @triton.jit(do_not_specialize=["k"])
 def _list(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, mode: tl.constexpr, metric: tl.constexpr, gain: tl.constexpr,
-    masked: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
+    delta, k, persistence, MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The rows of one list with its items in registers; see :meth:`_Indicators.run`.
 
     For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
     """
     at_list, begin, count = list_span(offsets)
-    item = tl.arange(0, width)
+    item = tl.arange(0, WIDTH)
     inside = item < count
     at = begin + item
-    real = is_real(mask, at, inside, masked)
+    real = is_real(mask, at, inside, MASKED)
     length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, mode)
+    scale = _scale_of(scales, defined, at_list, length, MODE)
     score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, mode, weighted)
+    item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
     rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
     if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
         value, one, two = _add_rows(
             base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
-            others + begin, results + begin, extras + begin, False, mode, metric, gain, weighted,
-            width,
+            others + begin, results + begin, extras + begin, False, MODE, METRIC, GAIN, WEIGHTED,
+            WIDTH,
         )  # fmt: skip
     else:
         value, one, two = _add_rows(
             base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
-            others + begin, results + begin, extras + begin, True, mode, metric, gain, weighted,
-            width,
+            others + begin, results + begin, extras + begin, True, MODE, METRIC, GAIN, WEIGHTED,
+            WIDTH,
         )  # fmt: skip
-    if mode == "ranks":
+    if MODE == "ranks":
         rank, inverse = _ranks_of(one, two, length)
         tl.store(results + at, rank, mask=real)
         tl.store(extras + at, inverse, mask=real)
-    elif mode != "apply":
+    elif MODE != "apply":
         one *= alpha
         least = real & (score == lowest)
         through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
         one -= tl.where(least, through_lowest, 0.0)
-        if mode == "loss":
-            one = as_gradient(one, metric)
-            tl.store(values + at_list, as_loss(value, length, k, scale, metric))
+        if MODE == "loss":
+            one = as_gradient(one, METRIC)
+            tl.store(values + at_list, as_loss(value, length, k, scale, METRIC))
         tl.store(results + at, tl.where(real, one, 0.0), mask=inside)
 
 
@@ -328,62 +328,62 @@ def _list(
 @triton.jit
 def _lowest(
     scores, mask, offsets, lowest,
-    masked: tl.constexpr, splits: tl.constexpr, tile: tl.constexpr,
+    MASKED: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The lowest score of each program's part of a list."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    least = tl.full([tile], float("inf"), tl.float32)
-    for first in range(begin + split * tile, end, splits * tile):
-        index = first + tl.arange(0, tile)
-        real = is_real(mask, index, index < end, masked)
+    least = tl.full([TILE], float("inf"), tl.float32)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        index = first + tl.arange(0, TILE)
+        real = is_real(mask, index, index < end, MASKED)
         least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
-    tl.store(lowest + (at_list * splits + split) * 3, tl.min(least, 0))
+    tl.store(lowest + (at_list * SPLITS + split) * 3, tl.min(least, 0))
 
 
 @triton.jit
-def _least(lowest, at_list, splits: tl.constexpr, wide: tl.constexpr):
-    part = tl.arange(0, wide)
-    many = lowest + (at_list * splits + part) * 3
-    return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
+def _least(lowest, at_list, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+    part = tl.arange(0, WIDE)
+    many = lowest + (at_list * SPLITS + part) * 3
+    return tl.min(tl.load(many, mask=part < SPLITS, other=float("inf")), 0)
 
 
 @triton.jit
-def _row_values(values, ranks, row, mode: tl.constexpr):
+def _row_values(values, ranks, row, MODE: tl.constexpr):
     """The weights of a row's indicators (row from 0) in the quantity that is differentiated."""
-    if mode == "ranks_adjoint":
+    if MODE == "ranks_adjoint":
         return values * ((row + 1) - ranks)
     else:
         return values
 
 
 @triton.jit
-def _row_terms(indicator, product, by_logit, one, two, row, mode: tl.constexpr):
+def _row_terms(indicator, product, by_logit, one, two, row, MODE: tl.constexpr):
     """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
-    if mode == "ranks":
+    if MODE == "ranks":
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
-    elif mode != "apply":
+    elif MODE != "apply":
         one += indicator * product * by_logit
     return one, two
 
 
 @triton.jit
 def _load_inputs(
-    inputs, others, extras, at, real, unused, mode: tl.constexpr, weighted: tl.constexpr
+    inputs, others, extras, at, real, unused, MODE: tl.constexpr, WEIGHTED: tl.constexpr
 ):
     """The values of items, their ranks, and their weights (without weights one minus the values).
 
     For the adjoint of the ranks the values are gradients over the weights of the ranks.
     """
     item_value, ranks = unused, unused
-    if mode != "ranks":
+    if MODE != "ranks":
         item_value = tl.load(inputs + at, mask=real, other=0.0)
-    if mode == "ranks_adjoint":
+    if MODE == "ranks_adjoint":
         item_value *= tl.load(extras + at, mask=real, other=0.0)
         ranks = tl.load(others + at, mask=real, other=0.0)
     third = 1.0 - item_value
-    if weighted:
+    if WEIGHTED:
         third = tl.load(others + at, mask=real, other=0.0)
     return item_value, ranks, third
 
@@ -399,9 +399,9 @@ def _ranks_of(weight, moment, length):
 
 
 @triton.jit
-def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
+def _scale_of(scales, defined, at_list, length, MODE: tl.constexpr):
     """One over the norm of a list (0 where the loss is undefined); 1 for an operator."""
-    if mode == "loss":
+    if MODE == "loss":
         return tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     else:
         return length.to(tl.float32) * 0.0 + 1.0
@@ -411,9 +411,9 @@ def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
 @triton.jit(do_not_specialize=["k", "row", "lists", "size"])
 def _sweep(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, lowest, partial, state, row, lists, size, mode: tl.constexpr,
-    metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+    delta, k, persistence, lowest, partial, state, row, lists, size, MODE: tl.constexpr,
+    METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Update the state of the items by row - 1, and sum the exponentials of the row.
 
@@ -423,80 +423,80 @@ def _sweep(
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, mode)
+    scale = _scale_of(scales, defined, at_list, length, MODE)
     size = size.to(tl.int64)
-    if mode == "loss":
+    if MODE == "loss":
         tl.store(values + at_list, 0.0, mask=(row == 0) & (split == 0))
     last = tl.where(k > 0, tl.minimum(k, length), length)
     if (length > 0) & (row <= last) & (scale > 0):
-        low = _least(lowest, at_list, splits, wide)
+        low = _least(lowest, at_list, SPLITS, WIDE)
         top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
         row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
         if row > 0:
-            part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
-            tops = tl.load(source, mask=part < splits, other=float("-inf"))
+            part = tl.arange(0, WIDE)
+            source = partial + (((row - 1) % 2 * lists + at_list) * SPLITS + part) * 4
+            tops = tl.load(source, mask=part < SPLITS, other=float("-inf"))
             top = tl.max(tops, 0)
             rescale = tl.exp2(tops - top)
-            total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
-            mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
-            third_mean = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+            total = tl.sum(tl.load(source + 1, mask=part < SPLITS, other=0.0) * rescale, 0)
+            mean = tl.sum(tl.load(source + 2, mask=part < SPLITS, other=0.0) * rescale, 0) / total
+            third_mean = tl.load(source + 3, mask=part < SPLITS, other=0.0) * rescale
             third_mean = tl.sum(third_mean, 0) / total
-            if mode == "loss":
-                factor = discount(row * 1.0, metric, persistence) - beyond(length, k, metric)
+            if MODE == "loss":
+                factor = discount(row * 1.0, METRIC, persistence) - beyond(length, k, METRIC)
                 factor *= scale
-                at_rank, by_value, by_third = _at_rank(mean, third_mean, gain, weighted)
+                at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
                 row_grad, third_grad = factor * by_value, factor * by_third
                 before = tl.load(values + at_list, mask=split == 0, other=0.0)
                 tl.store(values + at_list, before + factor * at_rank, mask=split == 0)
-            elif mode == "adjoint":
+            elif MODE == "adjoint":
                 row_grad = tl.load(others + begin + row - 1)
-            elif mode == "apply":
+            elif MODE == "apply":
                 tl.store(results + begin + row - 1, mean, mask=split == 0)
                 tl.store(extras + begin + row - 1, third_mean, mask=split == 0)
-        tops = tl.full([tile], -1e38, tl.float32)
-        sums = tl.zeros([tile], tl.float32)
-        means = tl.zeros([tile], tl.float32)
-        thirds = tl.zeros([tile], tl.float32)
-        for first in range(begin + split * tile, end, splits * tile):
-            at = first + tl.arange(0, tile)
-            real = is_real(mask, at, at < end, masked)
+        tops = tl.full([TILE], -1e38, tl.float32)
+        sums = tl.zeros([TILE], tl.float32)
+        means = tl.zeros([TILE], tl.float32)
+        thirds = tl.zeros([TILE], tl.float32)
+        for first in range(begin + split * TILE, end, SPLITS * TILE):
+            at = first + tl.arange(0, TILE)
+            real = is_real(mask, at, at < end, MASKED)
             score = tl.load(scores + at, mask=real, other=0.0)
             base = (score - low) * (alpha * 1.4426950408889634)
             item_value, ranks, third = _load_inputs(
-                inputs, others, extras, at, real, base, mode, weighted
+                inputs, others, extras, at, real, base, MODE, WEIGHTED
             )
-            product = tl.full([tile], 1.0, tl.float32)
-            one = tl.zeros([tile], state.dtype.element_ty)
-            two = tl.zeros([tile], state.dtype.element_ty)
+            product = tl.full([TILE], 1.0, tl.float32)
+            one = tl.zeros([TILE], state.dtype.element_ty)
+            two = tl.zeros([TILE], state.dtype.element_ty)
             if row > 0:
                 if row > 1:
                     product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
                     one = tl.load(state + size + at, mask=real, other=0.0)
-                    if mode == "ranks":
+                    if MODE == "ranks":
                         two = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
-                value = _row_values(item_value, ranks, row - 1, mode)
+                value = _row_values(item_value, ranks, row - 1, MODE)
                 by_logit = row_grad * (value - mean)
-                if weighted:
+                if WEIGHTED:
                     by_logit += third_grad * (third - third_mean)
-                one, two = _row_terms(indicator, product, by_logit, one, two, row - 1, mode)
+                one, two = _row_terms(indicator, product, by_logit, one, two, row - 1, MODE)
                 product *= (1.0 - delta) - indicator
                 tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
                 tl.store(state + size + at, one, mask=real)
-                if mode == "ranks":
+                if MODE == "ranks":
                     tl.store(state + 2 * size + at, two, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
             higher = tl.maximum(tops, logits)
             decay, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
             sums = sums * decay + entry
-            means = means * decay + entry * _row_values(item_value, ranks, row, mode)
-            if weighted or mode == "apply":
+            means = means * decay + entry * _row_values(item_value, ranks, row, MODE)
+            if WEIGHTED or MODE == "apply":
                 thirds = thirds * decay + entry * third
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + at_list) * splits + split) * 4
+        target = partial + ((row % 2 * lists + at_list) * SPLITS + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
@@ -507,52 +507,52 @@ def _sweep(
 @triton.jit(do_not_specialize=["size"])
 def _add_gradient(
     scores, mask, offsets, lowest, state, size,
-    masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+    MASKED: tl.constexpr, SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient and count the lowest scores over each program's part of a list."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    low = _least(lowest, at_list, splits, wide)
-    total = tl.zeros([tile], tl.float32)
-    count = tl.zeros([tile], tl.float32)
-    for first in range(begin + split * tile, end, splits * tile):
-        at = first + tl.arange(0, tile)
-        real = is_real(mask, at, at < end, masked)
+    low = _least(lowest, at_list, SPLITS, WIDE)
+    total = tl.zeros([TILE], tl.float32)
+    count = tl.zeros([TILE], tl.float32)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        at = first + tl.arange(0, TILE)
+        real = is_real(mask, at, at < end, MASKED)
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0))
-    tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
+    tl.store(lowest + (at_list * SPLITS + split) * 3 + 1, tl.sum(total, 0))
+    tl.store(lowest + (at_list * SPLITS + split) * 3 + 2, tl.sum(count, 0))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k", "size"])
 def _finish(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, lowest, partial, state, size, mode: tl.constexpr, metric: tl.constexpr,
-    gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
-    wide: tl.constexpr, tile: tl.constexpr,
+    delta, k, persistence, lowest, partial, state, size, MODE: tl.constexpr, METRIC: tl.constexpr,
+    GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPLITS: tl.constexpr,
+    WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write the ranks; or the gradient, after subtracting its part through the minimum score."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, mode)
+    scale = _scale_of(scales, defined, at_list, length, MODE)
     size = size.to(tl.int64)
     counted = tl.where(scale > 0, end, begin)
     low, through_lowest = 0.0, 0.0
-    if mode != "ranks":
-        low = _least(lowest, at_list, splits, wide)
-        part = tl.arange(0, wide)
-        many = lowest + (at_list * splits + part) * 3
-        total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
-        count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
+    if MODE != "ranks":
+        low = _least(lowest, at_list, SPLITS, WIDE)
+        part = tl.arange(0, WIDE)
+        many = lowest + (at_list * SPLITS + part) * 3
+        total = tl.sum(tl.load(many + 1, mask=part < SPLITS, other=0.0), 0)
+        count = tl.sum(tl.load(many + 2, mask=part < SPLITS, other=0.0), 0)
         through_lowest = total / tl.maximum(count, 1.0)
-    for first in range(begin + split * tile, end, splits * tile):
-        at = first + tl.arange(0, tile)
-        real = is_real(mask, at, at < counted, masked)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        at = first + tl.arange(0, TILE)
+        real = is_real(mask, at, at < counted, MASKED)
         one = tl.load(state + size + at, mask=real, other=0.0)
-        if mode == "ranks":
+        if MODE == "ranks":
             two = tl.load(state + 2 * size + at, mask=real, other=0.0)
             rank, inverse = _ranks_of(one, two, length)
             tl.store(results + at, rank, mask=real)
@@ -560,10 +560,10 @@ def _finish(
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
             one = (one - tl.where(score == low, through_lowest, 0.0)) * alpha
-            if mode == "loss":
-                one = as_gradient(one, metric)
+            if MODE == "loss":
+                one = as_gradient(one, METRIC)
             tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
-    if mode == "loss":
+    if MODE == "loss":
         value = tl.load(values + at_list, mask=split == 0, other=0.0)
-        value = as_loss(value, length, k, scale, metric)
+        value = as_loss(value, length, k, scale, METRIC)
         tl.store(values + at_list, value, mask=split == 0)
