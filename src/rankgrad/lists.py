@@ -223,6 +223,9 @@ def make_lists(
     >>> make_lists([3.0, 1.0, 2.0], [1, 0, 2], lengths=[1, 2]).flat.offsets
     tensor([0, 1, 3])
     """
+    if offsets is lengths is qid is weights is None and _are_padded_rows(scores, labels, mask):
+        flat = FlatLists(scores, labels, mask, None, *row_offsets(scores))
+        return Lists(flat, None, (scores.shape[0],), arguments=(scores, labels, mask, None, None))
     if lengths is not None or qid is not None:
         offsets = as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
@@ -244,7 +247,7 @@ def make_lists(
         flat, ragged = flatten(scores, labels, mask, item_weights), False
         shape = tuple(scores.shape[:-1]) or (1,)
     else:
-        flat = contiguous(scores, labels, None, item_weights, offsets, max_length)
+        flat = contiguous(FlatLists(scores, labels, None, item_weights, offsets, max_length))
         shape, ragged = (len(offsets) - 1,), True
     return Lists(
         flat,
@@ -253,6 +256,32 @@ def make_lists(
         ragged=ragged,
         readable=not is_unchecked(scores, labels),
         arguments=(scores, labels, mask, item_weights, list_weights),
+    )
+
+
+def _are_padded_rows(scores: Any, labels: Any, mask: Any) -> bool:
+    """Whether the arguments are ``[b, n]`` tensors that CPU kernels read as they are.
+
+    Most calls are like this, and on small lists this check is all that takes time.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    for tensor in (scores, labels) if mask is None else (scores, labels, mask):
+        if not (
+            type(tensor) is Tensor
+            and tensor.is_cpu
+            and tensor.layout is torch.strided
+            and tensor.shape == scores.shape
+            and tensor.is_contiguous()
+        ):
+            return False
+    kind = scores.dtype
+    return (
+        labels.dtype is kind
+        and (kind is torch.float32 or kind is torch.float64)
+        and (mask is None or mask.dtype is torch.bool)
+        and scores.dim() == 2
+        and scores.shape[1] > 0
     )
 
 
@@ -490,31 +519,17 @@ def flatten(
         mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
         scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
         weights = None if weights is None else F.pad(weights, (0, 1))
-    return contiguous(scores, labels, mask, weights, *row_offsets(scores))
+    return contiguous(FlatLists(scores, labels, mask, weights, *row_offsets(scores)))
 
 
-def contiguous(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-) -> FlatLists:
+def contiguous(lists: FlatLists) -> FlatLists:
     """Tensors of any shape as contiguous memory, flat tensors but on a CPU."""
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if transformed or not scores.is_cpu:
-        scores, labels = scores.reshape(-1), labels.reshape(-1)
-        mask = None if mask is None else mask.reshape(-1)
-        weights = None if weights is None else weights.reshape(-1)
-    return FlatLists(
-        scores.contiguous(),
-        labels.contiguous(),
-        None if mask is None else mask.contiguous(),
-        None if weights is None else weights.contiguous(),
-        offsets.contiguous(),
-        max_length,
-    )
+    tensors: list[Any] = list(lists[:5])
+    if transformed or not lists.scores.is_cpu:
+        tensors = [None if each is None else each.reshape(-1) for each in tensors]
+    tensors = [None if each is None else each.contiguous() for each in tensors]
+    return FlatLists._make([*tensors, lists.max_length])
 
 
 def is_unchecked(*tensors: Tensor) -> bool:

@@ -6,9 +6,9 @@ list, and for each item the derivative of its list's value. The derivative is 0 
 lists on which the loss is undefined. The backward pass is one product with it.
 
 A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``,
-``rr``, ``err`` or ``hits``), ``k`` (0 for none), ``gain`` (``exponential`` or ``linear``),
-``threshold`` (for err, the top of the label scale) and ``persistence``, as in
-:mod:`rankgrad.metrics`, whose eager forms define what is computed here.
+``rr``, ``err`` or ``hits``; through ranks also ``spearman``), ``k`` (0 for none), ``gain``
+(``exponential`` or ``linear``), ``threshold`` (for err, the top of the label scale) and
+``persistence``, as in :mod:`rankgrad.metrics`, whose eager forms define what is computed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ctypes
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -644,15 +644,13 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
         )
 
 
-def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def exact_metrics(lists: FlatLists, described: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """The values of metrics, and whether a list has a relevant item of positive weight.
 
-    Both are ``[metrics, lists]``.
-    The arguments after the scores are labels, mask, weights, offsets and ``max_length`` of
-    :class:`FlatLists`, and the metrics as :mod:`rankgrad.kernels.cpu.metrics` describes them.
+    Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu.metrics` defines ``described``.
     """
-    with on_device(scores):
-        found: tuple[Tensor, Tensor] = _backend("exact_metrics", scores)(scores, *others)
+    with on_device(lists.scores):
+        found: tuple[Tensor, Tensor] = _backend("exact_metrics", lists.scores)(lists, described)
     return found
 
 

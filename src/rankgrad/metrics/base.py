@@ -384,7 +384,7 @@ def exact_values(
         i: options for i, each in enumerate(metrics) if (options := _exact_options(each, lists))
     }
     if covered:
-        values, relevant = ops.exact_metrics(*lists.flat, list(covered.values()))
+        values, relevant = ops.exact_metrics(lists.flat, list(covered.values()))
         for row, i in enumerate(covered):
             result[i] = values[row], relevant[row]
     return result
@@ -398,7 +398,11 @@ def _exact_options(
     Labels too large for their gain are left to the eager form, which says so.
     """
     options = metric.kernel_options()
-    if options is None or is_functorch_wrapped_tensor(lists.flat.scores):
+    if (
+        options is None
+        or options.name == "spearman"
+        or is_functorch_wrapped_tensor(lists.flat.scores)
+    ):
         return None
     name, k, gain, number, persistence = options
     if (name == "err" or gain != "linear") and _any_too_large(lists):
