@@ -6,7 +6,7 @@ its code is, so code of other sources or of another version of Numba is not foun
 is compiled on this machine as without an archive. It is compiled for the same level then: on one
 machine, code of the package and code compiled there give the same bits.
 
-Entries are pickles, as in Numba's cache: an archive is to be trusted as the sources beside it.
+Entries are pickles, as in Numba's cache: whoever can write an archive can write the sources, too.
 """
 
 from __future__ import annotations
