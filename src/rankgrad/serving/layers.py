@@ -118,8 +118,9 @@ def _first_layer_of(
         start = block * _UNITS
         count = min(_UNITS, width - start)
         for i in range(rows + 1):
+            row = tile[i]
             for j in range(_UNITS):
-                tile[i, j] = np.float32(0)
+                row[j] = np.float32(0)
         for j in range(count):
             tile[0, j] = bias[start + j]
         full = -1  # a column that all items have entries in: the next such one is its pair
@@ -133,9 +134,11 @@ def _first_layer_of(
                 full = -1
         if full >= 0:
             _add_columns(tile, entries, weight, kinds, block, (full,))
+        base = tile[0]
         for i in range(rows):
-            for j in range(count):
-                hidden[i, start + j] = tile[i + 1, j] + tile[0, j]
+            row, found = tile[i + 1], hidden[i, start : start + count]
+            for j in range(len(found)):
+                found[j] = row[j] + base[j]
 
 
 def _add_columns_of(
