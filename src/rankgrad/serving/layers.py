@@ -15,11 +15,11 @@ from numba.extending import intrinsic
 from torch import nn
 
 from rankgrad.compilation import compile_cached
+from rankgrad.data.preparation_kernel import Entries
 from rankgrad.export.graph import OnnxGraph
 from rankgrad.export.networks import add_behind_first, member_layers, side_by_side
 from rankgrad.export.onnx_format import session
 from rankgrad.models.tabm import TabMNet
-from rankgrad.training.preparation import Entries
 
 _WEIGHTS = 1 << 20  # of first layers, from which one matrix product of all lists takes less time
 _ROWS = 256  # of memory that is used again, one for each thread
