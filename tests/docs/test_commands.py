@@ -31,6 +31,7 @@ from types import SimpleNamespace
 from urllib.parse import unquote_plus
 
 import pytest
+import torch
 from small_places import named_runs, prepare
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -38,6 +39,7 @@ from typer.testing import CliRunner
 from rankgrad.cli import app
 from rankgrad.data import synthetic
 from rankgrad.experiments import trees
+from rankgrad.papers import protocol
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -54,14 +56,14 @@ SMALLER = {
     r"rankgrad compare ": "--epochs 1 --seeds 1 --workers 0",
     r"rankgrad demo": "--epochs 1 --device cpu",
     r"rankgrad reproduce \w": "--quick --no-search --seeds 1 --workers 0",
-    r"rankgrad text train .*--protocol": "--epochs 1 --folds 3 --seeds 1 --max-length 32",
+    r"rankgrad text train .*--protocol": "--epochs 1 --folds 3 --max-length 32 -l softmax",
     r"rankgrad text train ": "--epochs 1 --folds 3 --seeds 1",
     r"rankgrad serve ": "--port {port}",
     r"python benchmarks/missing_values.py ": "--queries 12 --seeds 1",
     r"python benchmarks/mq2008.py ": "--seeds 1 --set epochs=1",
     r"python benchmarks/ablation.py --data": "--processes 1 --configurations one.json",
     r"python benchmarks/trees.py study ": "--trees 2 --losses softmax",
-    r"python benchmarks/trees.py round ": "--lists 20 --rounds 2",
+    r"python benchmarks/trees.py round ": "--lists 20 --rounds 2 --threads 1",
 }
 
 #: Commands that are not run, by how they begin, and why. Their options are checked.
@@ -144,7 +146,7 @@ def test_commands_of_pages_run(tmp_path, monkeypatch, capsys):
         made: dict[str, Path] = {}
         for number, (page, lines) in enumerate(PAGES.items()):
             folder = tmp_path / str(number)
-            shutil.copytree(tmp_path / "prepared", folder)
+            shutil.copytree(tmp_path / "prepared", folder, copy_function=os.link)
             monkeypatch.chdir(folder)
             Shell(page, folder, made, port, wrong).run_all(lines)
     assert not wrong, "\n\n".join(wrong)
@@ -152,10 +154,15 @@ def test_commands_of_pages_run(tmp_path, monkeypatch, capsys):
 
 
 def make_quick(monkeypatch) -> None:
-    """Simulated data of a few queries, one point of the grids of trees, and no network."""
+    """Small simulated data, grids of trees and protocols of papers, and no network."""
     monkeypatch.setattr(synthetic, "SIZES", dict.fromkeys(synthetic.SIZES, (12, 6, 6)))
     few = {kind: tuple(axis[:1] for axis in grid) for kind, grid in trees._GRID.items()}
     monkeypatch.setattr(trees, "_GRID", few)
+    short = {
+        name: own.model_copy(update={"quick": own.quick.model_copy(update={"epochs": 1})})
+        for name, own in protocol.protocols().items()
+    }
+    monkeypatch.setattr(protocol, "protocols", lambda: short)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
@@ -182,10 +189,11 @@ def test_commands_that_are_not_run(start):
 @contextlib.contextmanager
 def script(path: Path):
     """Modules beside a script are found, and forgotten: others have some of the same names."""
-    before = set(sys.modules)
+    before, threads = set(sys.modules), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path if path.is_dir() else path.parent))
         yield patch
+    torch.set_num_threads(threads)
     for name in set(sys.modules) - before:
         if str(ROOT / "benchmarks") in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
@@ -239,7 +247,7 @@ class Shell:
     Args:
         page: its path, or the command whose examples these are.
         folder: where data and runs are.
-        made: outputs of commands of other pages, which are not run again.
+        made: the outputs of commands of other pages, which are not run again.
         port: of what stands for a search engine.
         wrong: what failed, which is added to.
     """
@@ -288,17 +296,18 @@ class Shell:
     def run_rankgrad(self, words: list[str], piped: bytes | None) -> None:
         words = ["18219" if word == "ID" else word for word in words]
         output = self.remove_output(words)
-        key = shlex.join(words).replace(f"-o {output}", "") if output else ""
-        if key in self.made:
+        key = shlex.join(words).replace(f"-o {output}", "")
+        if key in self.made and not {"--resume", "--save"} & set(words):
             made = self.made[key]
-            copy = shutil.copytree if made.is_dir() else shutil.copy
-            copy(made, self.folder / str(output))
+            if output:
+                copy = shutil.copytree if made.is_dir() else shutil.copy
+                copy(made, self.folder / output)
             return
         result = CliRunner().invoke(app, [*words[1:], *smaller(words)], input=piped)
         assert result.exit_code == 0, f"{result.output[-2000:]}{result.exception!r}"
         if output:
             assert (self.folder / output).exists()
-            self.made[key] = self.folder / output
+        self.made[key] = self.folder / (output or "")
 
     def run_python(self, words: list[str], piped: bytes | None) -> None:
         self.remove_output(words)
